@@ -1,0 +1,1 @@
+"""Benchmarks: official files on disk -> cases. No torch here."""

@@ -1,0 +1,92 @@
+"""What is known about a caption: its tokens, noun chunks and scene graph.
+
+Every node keeps its character span in the original text, so that rewrites edit spans and never
+substrings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One word or punctuation mark of a caption.
+
+    `pos` is the coarse universal part of speech (NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON,
+    NUM, PART, CCONJ, SCONJ, INTJ, PUNCT, SYM, X); `tag` is the fine Penn Treebank tag (NN, NNS,
+    VBG, ...). `text == caption.text[start:end]` always holds.
+    """
+
+    text: str
+    lemma: str
+    pos: str
+    tag: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A base noun phrase: tokens `first` (inclusive) to `stop` (exclusive), and its head token."""
+
+    first: int
+    stop: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Half-open character range of the caption text."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphObject:
+    """An object of a scene graph: `name` is the head lemma with its compound words."""
+
+    name: str
+    span: Span
+    attributes: tuple[GraphAttribute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphAttribute:
+    """A property of one object, such as "red" or "striped"."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRelation:
+    """A directed relation between two objects, given by their index in the graph."""
+
+    subject: int
+    name: str
+    object: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SceneGraph:
+    """Objects with attributes, and the relations between them."""
+
+    objects: tuple[GraphObject, ...] = ()
+    relations: tuple[GraphRelation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """A parsed caption. `graph` is None when no scene-graph parser was run."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    chunks: tuple[Chunk, ...] = ()
+    graph: SceneGraph | None = None
+
+    def chunk_text(self, chunk: Chunk) -> str:
+        """The characters of the caption that `chunk` covers."""
+        return self.text[self.tokens[chunk.first].start : self.tokens[chunk.stop - 1].end]

@@ -1,0 +1,77 @@
+"""What people see: progress bars on a terminal, plain lines otherwise, aligned tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def note(message: str) -> None:
+    """Print one line for the person, on standard error, so that standard output stays data."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def emit_json(data: Any) -> None:
+    """Print `data` as one JSON document on standard output (the `--json` form of a verb)."""
+    print(json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True))
+
+
+def track(
+    items: Iterable[T], description: str, total: int | None = None, unit: str = "items"
+) -> Iterator[T]:
+    """Iterate with a progress bar on a terminal, else with a plain line every ten seconds."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)
+    if sys.stderr.isatty():
+        yield from _bar(items, description, total, unit)
+    else:
+        yield from _lines(items, description, total, unit)
+
+
+def _bar(items: Iterable[T], description: str, total: int | None, unit: str) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(items, total=total, description=description)
+
+
+def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -> Iterator[T]:
+    start = last = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now - last >= 10:
+            last = now
+            of = f" of {total}" if total is not None else ""
+            note(f"{description}: {done}{of} {unit}, {done / (now - start):.0f}/s")
+        yield item
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """Rows as an aligned plain-text table: first column left, the others right."""
+    widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
+        return "  ".join([first, *rest]).rstrip()
+
+    return "\n".join([line(header), line(["-" * w for w in widths]), *map(line, rows)])

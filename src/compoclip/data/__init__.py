@@ -1,0 +1,1 @@
+"""Image-text sources, decoding, transforms, and batches with ragged texts."""

@@ -1,0 +1,49 @@
+"""One image with its captions, as every source yields it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from compoclip.data.textblock import TextBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`id` is unique in its source and stable; `image` is a file or the encoded bytes.
+
+    negatives: hard-negative captions that came with the data (NegCLIP TSV), possibly empty.
+    """
+
+    id: str
+    image: Path | bytes
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+
+
+class Source(Protocol):
+    """A random-access collection of samples, so that any order can be replayed exactly."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+    def describe(self) -> str:
+        """Where the samples come from, for logs and results."""
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the training loop receives: pixels (B, 3, H, W) float32 and the texts that go with them.
+
+    skipped: ids of samples left out of this batch because they could not be read.
+    """
+
+    pixels: torch.Tensor
+    block: TextBlock
+    ids: tuple[str, ...]
+    skipped: tuple[str, ...] = ()

@@ -1,0 +1,18 @@
+"""Errors that a user can act on: one clear line, the file it concerns, what to do next."""
+
+from __future__ import annotations
+
+
+class CompoclipError(Exception):
+    """The run failed for a reason the user can mend. The command line prints it and exits 1.
+
+    The message is one line: what is wrong, in which file, and the remedy.
+    """
+
+    exit_code = 1
+
+
+class UsageError(CompoclipError):
+    """The request itself is wrong (unknown name, bad option). The command line exits 2."""
+
+    exit_code = 2

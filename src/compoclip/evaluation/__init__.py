@@ -1,0 +1,1 @@
+"""Encode once, score blocks, metrics, aggregation, statistics."""

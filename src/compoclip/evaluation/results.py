@@ -1,0 +1,59 @@
+"""The result of one model on one benchmark; `compare` and `report` read only these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number with everything needed to judge it. Values lie in [0, 1].
+
+    n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
+    low, high: 95 % interval; interval: "wilson" or "bootstrap". chance: expected value of guessing.
+    ties: items whose outcome hung on equal scores; strict, fractional: value under those policies.
+    """
+
+    metric: str
+    value: float
+    n: int
+    expected: int
+    low: float
+    high: float
+    interval: str
+    chance: float
+    ties: int = 0
+    strict: float | None = None
+    fractional: float | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is written to `<out>/<model>/<benchmark>.json`; per-item outcomes in parquet beside it.
+
+    scores: sub-task -> metric -> Score. aggregates: rule name -> Score. missing: the first 20
+    image keys left out, and `missing_count` of all. tie_policy: as used for `value`. items: name
+    of the parquet file.
+    """
+
+    model: str
+    benchmark: str
+    protocol: int
+    identity: dict[str, Any]
+    data_hash: str
+    tie_policy: dict[str, str]
+    scores: dict[str, dict[str, Score]]
+    aggregates: dict[str, Score]
+    headline: str
+    skills: dict[str, str]
+    items: str
+    missing: tuple[str, ...] = ()
+    missing_count: int = 0
+    partial: bool = False
+    truncated_texts: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    schema: int = SCHEMA

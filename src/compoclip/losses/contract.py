@@ -1,0 +1,61 @@
+"""What a loss may see: features and batch layout, and nothing of text, files or configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Role(IntEnum):
+    """Why a text accompanies its image."""
+
+    CAPTION = 0
+    POSITIVE = 1
+    NEGATIVE = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the T texts of a batch belong to its B images.
+
+    owner: (T,) int64, index of the image a text belongs to; one owner's texts need not be adjacent.
+    role: (T,) int64, a `Role`.
+    rewrite: (T,) int64, index into the method's list of rewrites; -1 for captions.
+    images: B.
+    """
+
+    owner: Tensor
+    role: Tensor
+    rewrite: Tensor
+    images: int
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the encoder returns for a batch; all a loss may see.
+
+    image: (B, D) float32, unit length. text: (T, D) float32, unit length.
+    logit_scale: scalar, already exponentiated (s = exp(parameter)).
+    patches: (B, P, D) projected image tokens without class token, not normalised, or None.
+    tokens: (T, L, D) projected text tokens, not normalised, or None.
+    token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or None.
+    """
+
+    image: Tensor
+    text: Tensor
+    logit_scale: Tensor
+    patches: Tensor | None = None
+    tokens: Tensor | None = None
+    token_mask: Tensor | None = None
+
+
+class Loss(Protocol):
+    """A pure function of features and layout that returns a scalar float32 tensor.
+
+    Masks mean minus infinity. Defined (zero, with gradient) when the batch holds no negative.
+    """
+
+    def __call__(self, features: Features, layout: Layout) -> Tensor: ...

@@ -1,0 +1,1 @@
+"""Training recipes: one file per published method, each a function that returns a `Method`."""

@@ -1,0 +1,73 @@
+"""What a training recipe is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compoclip.losses.contract import Loss
+
+
+@dataclass(frozen=True)
+class CaptionPlan:
+    """Which rewrites accompany a caption; one draw of each per sample and epoch."""
+
+    rewrites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """A weighted loss. `needs_local` asks the encoder for patch and token features."""
+
+    name: str
+    loss: Loss
+    weight: float = 1.0
+    needs_local: bool = False
+
+
+@dataclass(frozen=True)
+class Trains:
+    """Which parameters learn."""
+
+    image_tower: bool = True
+    text_tower: bool = True
+    logit_scale: bool = True
+
+
+@dataclass(frozen=True)
+class Optim:
+    """Optimiser and schedule defaults (METHODS 0.2): AdamW, linear warm-up, cosine to zero.
+
+    warmup: steps. clip_grad: maximum global gradient norm, 0 = off. max_logit_scale: clamp of s.
+    """
+
+    epochs: float = 5
+    batch_size: int = 256
+    lr: float = 5e-6
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-6
+    warmup: int = 50
+    clip_grad: float = 0.0
+    max_logit_scale: float = 100.0
+
+
+@dataclass(frozen=True)
+class Method:
+    """One published recipe: caption plan + weighted losses + what trains + optimiser defaults.
+
+    `settings` records the recipe's own hyper-parameters for logs and checkpoints.
+    """
+
+    name: str
+    plan: CaptionPlan
+    losses: tuple[LossTerm, ...]
+    optim: Optim
+    trains: Trains = Trains()
+    settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+
+    @property
+    def needs_local(self) -> bool:
+        """Whether any loss reads patch and token features."""
+        return any(term.needs_local for term in self.losses)

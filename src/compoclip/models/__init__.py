@@ -1,0 +1,1 @@
+"""Dual encoders over open_clip parameters: features, checkpoints and identity."""

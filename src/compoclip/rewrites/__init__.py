@@ -1,0 +1,1 @@
+"""Caption rewrites: hard negatives (meaning changed) and hard positives (meaning kept)."""

@@ -1,0 +1,1 @@
+"""Procedural scenes with full ground truth, and the bundled base model."""
