@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def track(
     items: Iterable[T], description: str, total: int | None = None, unit: str = "items"
 ) -> Iterator[T]:
     """Iterate with a progress bar on a terminal, else with a plain line every ten seconds."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     if sys.stderr.isatty():
         yield from _bar(items, description, total, unit)
