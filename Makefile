@@ -1,0 +1,34 @@
+# make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
+# make test   the whole test suite
+# make lint   style and types
+# Each does everything on a fresh machine with Python >= 3.11: creates .venv, installs, runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint install clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "compoclip needs Python >= 3.11; run: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/compoclip demo --out demo-out
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

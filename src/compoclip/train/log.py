@@ -1,0 +1,61 @@
+"""The metrics log of a run: one JSON object a line, one line a logged step."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from compoclip.errors import CompoclipError
+
+
+class MetricsLog:
+    """Appends to `path`; on resume first drops what was logged after the state that is resumed."""
+
+    def __init__(self, path: Path, resume_step: int) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kept = _records_up_to(path, resume_step) if resume_step else []
+            partial = path.with_name(path.name + ".partial")
+            partial.write_text("".join(json.dumps(r) + "\n" for r in kept))
+            os.replace(partial, path)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed in __exit__)
+        except OSError as error:
+            raise CompoclipError(
+                f"cannot write the log {path}: {error.strerror}; choose another --out"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record."""
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All complete records of a log; a torn last line (killed while writing) is left out."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue
+    return records
+
+
+def _records_up_to(path: Path, step: int) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    return [record for record in read_log(path) if record.get("step", 0) <= step]

@@ -1,0 +1,210 @@
+"""The training loop, for every method: reads top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from compoclip.data.sample import Batch
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Features
+from compoclip.methods.base import Method, Optim, Trains
+from compoclip.train.log import MetricsLog
+from compoclip.train.optim import build_optimizer, learning_rate
+from compoclip.train.state import Progress, latest_state, load_state, save_state
+
+_MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
+
+
+class Encoder(Protocol):
+    """What the loop needs of a dual encoder (models.DualEncoder)."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features: ...
+
+    def train(self, mode: bool = True) -> object: ...
+
+
+class Batches(Protocol):
+    """What the loop needs of the data: replayable epochs (data.BatchLoader)."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How a run is executed, as opposed to what it computes.
+
+    precision: "fp32" or "bf16" (autocast of the towers; losses are always float32).
+    save_every, log_every: steps. stop_after: end after this many steps in total, leaving a state
+    to resume from; 0 = run to the end.
+    """
+
+    out: Path
+    signature: str
+    device: str = "cpu"
+    precision: str = "fp32"
+    save_every: int = 500
+    log_every: int = 10
+    stop_after: int = 0
+
+
+def train_loop(
+    encoder: Encoder,
+    tokenize: Callable[[list[str]], Tensor],
+    method: Method,
+    batches: Batches,
+    settings: LoopSettings,
+    resume: bool,
+    report: Callable[[dict[str, float], int], None],
+) -> Progress:
+    """Train in place and return where the run ended.
+
+    `report(record, total_steps)` is called for every logged step. Restores the newest state under
+    `settings.out` first when `resume` is set. Raises CompoclipError when three steps in a row give
+    a loss that is not finite, and what the data or the disk raise.
+    """
+    total = total_steps(method.optim, batches)
+    freeze(encoder.model, method.trains)
+    optimizer = build_optimizer(encoder.model.named_parameters(), method.optim)
+    states = settings.out / "state"
+    progress = Progress(step=0, epoch=0, epoch_step=0, signature=settings.signature)
+    state = latest_state(states) if resume else None
+    if state is not None:
+        progress = load_state(state, encoder.model, optimizer, settings.signature)
+    encoder.train()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    bad_steps = 0
+
+    with MetricsLog(settings.out / "train.jsonl", progress.step) as log:
+        while progress.step < total:
+            for batch in batches.epoch(progress.epoch, progress.epoch_step):
+                started = time.monotonic()
+                lr = learning_rate(progress.step, total, method.optim)
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                values, loss = _losses(encoder, tokenize, method, batch, settings)
+
+                if not math.isfinite(loss.item()):
+                    bad_steps += 1
+                    log.write({"step": progress.step + 1, "skipped": "loss is not finite"})
+                    if bad_steps == _MAX_BAD_STEPS:
+                        raise CompoclipError(
+                            f"the loss was not finite {bad_steps} steps in a row up to step "
+                            f"{progress.step + 1}; lower --lr, or --resume from {states}"
+                        )
+                else:
+                    bad_steps = 0
+                    optimizer.zero_grad(set_to_none=True)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    norm = _clip(parameters, method.optim.clip_grad)
+                    optimizer.step()
+                    _clamp_temperature(encoder.model, method.optim.max_logit_scale)
+
+                spent = time.monotonic() - started
+                progress = _advance(progress, batch, batches.steps_per_epoch, spent)
+                if bad_steps == 0 and _due(progress.step, settings.log_every, total):
+                    record = {
+                        "step": progress.step,
+                        "epoch": round(progress.step / batches.steps_per_epoch, 4),
+                        "lr": lr,
+                        "loss": loss.item(),
+                        **values,
+                        "grad_norm": norm,
+                        "logit_scale": _temperature(encoder.model),
+                        "images": progress.images,
+                        "texts": progress.texts,
+                        "skipped": progress.skipped,
+                        "seconds": round(progress.seconds, 3),
+                    }
+                    log.write(record)
+                    report(record, total)
+                stop = settings.stop_after and progress.step >= settings.stop_after
+                if stop or _due(progress.step, settings.save_every, total):
+                    save_state(states, encoder.model, optimizer, progress)
+                if stop or progress.step >= total:
+                    return progress
+    return progress
+
+
+def total_steps(optim: Optim, batches: Batches) -> int:
+    """Optimiser steps of the whole run. Raises CompoclipError when there is not one full batch."""
+    if batches.steps_per_epoch < 1:
+        raise CompoclipError(
+            "the data holds fewer samples than one batch; lower --batch-size or add data"
+        )
+    return max(1, round(optim.epochs * batches.steps_per_epoch))
+
+
+def freeze(model: nn.Module, trains: Trains) -> None:
+    """Set requires_grad of every parameter: image tower = "visual.", the rest is the text tower."""
+    for name, parameter in model.named_parameters():
+        if name in ("logit_scale", "logit_bias"):
+            parameter.requires_grad_(trains.logit_scale)
+        elif name.startswith("visual."):
+            parameter.requires_grad_(trains.image_tower)
+        else:
+            parameter.requires_grad_(trains.text_tower)
+
+
+def _losses(
+    encoder: Encoder,
+    tokenize: Callable[[list[str]], Tensor],
+    method: Method,
+    batch: Batch,
+    settings: LoopSettings,
+) -> tuple[dict[str, float], Tensor]:
+    """Every loss term by name, and their weighted sum."""
+    device = torch.device(settings.device)
+    pixels = batch.pixels.to(device, non_blocking=True)
+    ids = tokenize(list(batch.block.texts)).to(device)
+    layout = batch.block.layout(method.plan.rewrites, device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+        features = encoder.features(pixels, ids, local=method.needs_local)
+    terms = {term.name: term.loss(features, layout) for term in method.losses}
+    loss = torch.stack([term.weight * terms[term.name] for term in method.losses]).sum()
+    return {f"loss/{name}": value.item() for name, value in terms.items()}, loss
+
+
+def _clip(parameters: list[nn.Parameter], limit: float) -> float:
+    norm = nn.utils.clip_grad_norm_(parameters, limit if limit > 0 else math.inf)
+    return float(norm)
+
+
+def _clamp_temperature(model: nn.Module, maximum: float) -> None:
+    with torch.no_grad():
+        model.get_parameter("logit_scale").clamp_(0.0, math.log(maximum))
+
+
+def _temperature(model: nn.Module) -> float:
+    return math.exp(model.get_parameter("logit_scale").item())
+
+
+def _advance(progress: Progress, batch: Batch, steps_per_epoch: int, seconds: float) -> Progress:
+    epoch_step = progress.epoch_step + 1
+    return replace(
+        progress,
+        step=progress.step + 1,
+        epoch=progress.epoch + epoch_step // steps_per_epoch,
+        epoch_step=epoch_step % steps_per_epoch,
+        images=progress.images + len(batch.ids),
+        texts=progress.texts + len(batch.block.texts),
+        skipped=progress.skipped + len(batch.skipped),
+        seconds=progress.seconds + seconds,
+    )
+
+
+def _due(step: int, every: int, total: int) -> bool:
+    return step == total or (every > 0 and step % every == 0)

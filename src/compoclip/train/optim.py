@@ -1,0 +1,50 @@
+"""Optimiser groups and the learning-rate schedule (METHODS 0.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from compoclip.methods.base import Optim
+
+_NO_DECAY = ("bn", "ln", "bias", "logit_scale")
+
+
+def decays(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies: not to gains, biases, normalisation or the temperature."""
+    return parameter.ndim >= 2 and not any(part in name for part in _NO_DECAY)
+
+
+def build_optimizer(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], optim: Optim
+) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters in two groups: with and without weight decay."""
+    trainable = [(name, p) for name, p in named_parameters if p.requires_grad]
+    groups = [
+        {
+            "params": [p for name, p in trainable if decays(name, p)],
+            "weight_decay": optim.weight_decay,
+        },
+        {"params": [p for name, p in trainable if not decays(name, p)], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=optim.lr,
+        betas=(optim.beta1, optim.beta2),
+        eps=optim.eps,
+        fused=True,
+    )
+
+
+def learning_rate(step: int, total: int, optim: Optim) -> float:
+    """The learning rate of step `step` (from 0) of `total`.
+
+    lr * (k + 1) / W for the first W warm-up steps, then lr / 2 * (1 + cos(pi (k - W) / (N - W))).
+    """
+    if step < optim.warmup:
+        return optim.lr * (step + 1) / optim.warmup
+    progress = (step - optim.warmup) / max(1, total - optim.warmup)
+    return optim.lr * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
