@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 
 class Form(StrEnum):
@@ -21,6 +22,32 @@ class Form(StrEnum):
     GROUP = "group"
     TRIPLE = "triple"
     TEXT_ONLY = "text-only"
+
+
+METRICS: Mapping[Form, tuple[str, ...]] = MappingProxyType(
+    {
+        Form.CHOOSE_TEXT: ("accuracy",),
+        Form.CHOOSE_IMAGE: ("accuracy",),
+        Form.GROUP: ("group", "text", "image"),
+        Form.TRIPLE: ("augmented", "original", "second", "brittleness", "both_below"),
+        Form.TEXT_ONLY: ("augmented", "original", "second"),
+    }
+)
+"""Metrics of each form, the main one first; all are means of a 0/1 outcome per case.
+
+With s(i, t) the cosine of image i and text t, and s(a, b) that of two texts:
+
+- accuracy: the right candidate scores best.
+- text: s(0,0) > s(0,1) and s(1,1) > s(1,0); image: s(0,0) > s(1,0) and s(1,1) > s(0,1);
+  group: text and image.
+- TRIPLE, with s_j = s(image, text j): original s_0 > s_2; second s_1 > s_2; augmented = both (the
+  ITT of SugarCrepe++); brittleness: s_2 strictly between s_0 and s_1; both_below: s_0 < s_2 and
+  s_1 < s_2.
+- TEXT_ONLY (the TOT of SugarCrepe++): original s(0,1) > s(0,2); second s(0,1) > s(1,2);
+  augmented = both.
+
+Chance is in `benchmarks.chance`.
+"""
 
 
 class TiePolicy(StrEnum):
@@ -57,7 +84,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Image-text retrieval: `pairs` are (image index, text index) that match."""
+    """Image-text retrieval: `pairs` are (image index, text index) that match.
+
+    Its two sub-tasks are "i2t" (hit: any matching text among the k best) and "t2i", with the
+    metrics "r1", "r5" and "r10".
+    """
 
     images: tuple[ImageRef, ...]
     texts: tuple[str, ...]
@@ -68,7 +99,8 @@ class Retrieval:
 class Classification:
     """Zero-shot classification: one label per image, several prompts per class to be averaged.
 
-    metric: "accuracy" or "mean-per-class".
+    metric: "accuracy" or "mean-per-class" (mean recall of the classes that have an image). Its
+    only sub-task is "zero_shot".
     """
 
     images: tuple[ImageRef, ...]
@@ -79,14 +111,46 @@ class Classification:
 
 
 @dataclass(frozen=True)
+class Aggregate:
+    """A named rule that turns sub-task scores into one number: a tree of means.
+
+    parts: sub-task names or nested aggregates. weighting: "macro" = plain mean of the parts,
+    "micro" = mean over all items of the parts. macro_by: pool the cases of the parts (sub-task
+    names only), average inside each value of that case label (e.g. "relation"), then take the
+    plain mean over the values, leaving out values in `exclude` and values with fewer than
+    `min_group` cases. metric: which metric to average; None = that of the enclosing aggregate,
+    and at the top the main metric of the form (`METRICS`).
+    """
+
+    parts: tuple[str | Aggregate, ...]
+    weighting: str = "macro"
+    macro_by: str | None = None
+    min_group: int = 1
+    exclude: frozenset[str] = frozenset()
+    metric: str | None = None
+
+    def subtasks(self) -> frozenset[str]:
+        """Names of all sub-tasks that the tree needs."""
+        names: set[str] = set()
+        for part in self.parts:
+            names |= {part} if isinstance(part, str) else part.subtasks()
+        return frozenset(names)
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A loaded benchmark, ready to be encoded and scored.
 
     name: id such as "sugarcrepe". content: cases, or one retrieval or classification set.
     ties: the official tie policy, by sub-task ("" = all).
-    aggregates: rule name -> how to combine sub-task scores (see evaluation.aggregate).
+    aggregates: rule name -> how to combine sub-task scores (see evaluation.aggregate). headline:
+    the aggregate to quote.
     skills: sub-task -> skill for the models x skills table. data_hash: over the annotation files.
-    expected: items the official files hold, by sub-task, where known (coverage is used / expected).
+    expected: items the official files hold, by sub-task, where known (coverage is used / expected;
+    for retrieval the queries: images for "i2t", texts for "t2i").
+    left_out: reason -> rows of the files that the reader did not turn into items, when the format
+    asks for that (e.g. captions of photos outside the split). Absent images are not in here: the
+    reader yields them, `coverage.present` splits them off.
     protocol: version of the reader, raised when its numbers change.
     """
 
@@ -98,19 +162,5 @@ class Benchmark:
     expected: Mapping[str, int] = field(default_factory=dict)
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     headline: str = "micro"
+    left_out: Mapping[str, int] = field(default_factory=dict)
     protocol: int = 1
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """A named rule that turns sub-task scores into one number: a tree of means.
-
-    parts: sub-task names or nested aggregates. weighting: "macro" = plain mean of the parts,
-    "micro" = mean over all items of the parts. macro_by: first average inside each value of that
-    case label (e.g. "relation"), dropping groups with fewer than `min_group` cases.
-    """
-
-    parts: tuple[str | Aggregate, ...]
-    weighting: str = "macro"
-    macro_by: str | None = None
-    min_group: int = 1
