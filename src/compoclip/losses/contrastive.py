@@ -1,0 +1,76 @@
+"""Contrastive losses over the whole batch: CLIP, and NegCLIP with generated negatives."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.precision import full_precision
+from compoclip.losses.rows import MissingHN, caption_index, check, phantom_count
+
+
+def clip_loss(features: Features, layout: Layout) -> Tensor:
+    r"""Symmetric contrastive loss between images and their captions.
+
+    .. math::
+        L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot t_j,\ i)
+            + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
+
+    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s. The first CAPTION of each image is
+    t_i; further captions, positives and negatives are not read.
+
+    Equal scores everywhere give ln B. Computed in at least float32.
+
+    Raises: ValueError when an image has no caption.
+    Relation: `negclip_loss` without negatives is this loss.
+    Reference: Radford et al., Learning Transferable Visual Models From Natural Language
+    Supervision (ICML 2021), figure 3.
+    """
+    check(features, layout)
+    with full_precision(features) as f:
+        caption = f.text[caption_index(layout)]
+        logits = f.logit_scale * f.image @ caption.T
+        target = torch.arange(layout.images, device=logits.device)
+        return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+
+
+def negclip_loss(
+    features: Features,
+    layout: Layout,
+    missing_hn: MissingHN = "mask",
+    rewrites: int | None = None,
+) -> Tensor:
+    r"""Contrastive loss whose image-to-text direction also ranks every negative of the batch.
+
+    .. math::
+        L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}(s\, u_i \cdot [t_1 .. t_B, n_1 .. n_N],\ i)
+            + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
+
+    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; n_1 .. n_N are all NEGATIVE texts of
+    all images. The text-to-image direction reads captions only: a negative has no image.
+
+    missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0 in
+    the place of each, which is what zero-filled features of the released code amount to.
+    rewrites: how many kinds of negative a caption should have; read under "zero" only.
+
+    Raises: ValueError when an image has no caption, or "zero" comes without `rewrites`.
+    Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
+    the negatives share the softmax with the other captions.
+    Reference: Yuksekgonul et al., When and Why Vision-Language Models Behave like Bags-of-Words
+    (ICLR 2023), section 4; negatives generated anew each step as in the NegCLIP baseline of Oh et
+    al., Preserving Multi-Modal Capabilities of Pre-trained VLMs (EMNLP 2024).
+    """
+    check(features, layout)
+    with full_precision(features) as f:
+        caption = f.text[caption_index(layout)]
+        negative = f.text[layout.role == int(Role.NEGATIVE)]
+        phantoms = phantom_count(layout, missing_hn, rewrites).sum()
+        to_text = f.logit_scale * f.image @ torch.cat([caption, negative]).T
+        # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
+        phantom = phantoms.to(to_text.dtype).log().expand(layout.images, 1)
+        to_text = torch.cat([to_text, phantom], dim=1)
+        to_image = f.logit_scale * caption @ f.image.T
+        target = torch.arange(layout.images, device=to_text.device)
+        return (F.cross_entropy(to_text, target) + F.cross_entropy(to_image, target)) / 2

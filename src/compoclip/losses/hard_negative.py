@@ -1,0 +1,116 @@
+"""Each image's caption against its own hard negatives, on global features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Layout
+from compoclip.losses.precision import at_least_float32, full_precision
+from compoclip.losses.rows import (
+    MissingHN,
+    Reduction,
+    RowSum,
+    check,
+    hard_negative_rows,
+    phantom_count,
+)
+
+
+def selective_calibrated_rows(
+    logits: Tensor,
+    valid: Tensor,
+    gamma: float = 0.0,
+    beta: float = 0.0,
+    phantoms: Tensor | None = None,
+) -> RowSum:
+    """Sum over rows, and number of rows, behind `selective_calibrated_loss` (see there)."""
+    z = at_least_float32(logits)
+    counted = valid[:, 0] & valid[:, 1:].any(1)
+    valid = valid & counted[:, None]
+    # A row that does not count is all zeros instead, so that its softmax is defined.
+    z = z.masked_fill(~valid, -torch.inf).masked_fill(~counted[:, None], 0.0)
+    if phantoms is not None:
+        # m entries of logit 0 weigh as much as one of ln m.
+        z = torch.cat([z, phantoms.to(z.dtype).log()[:, None]], dim=1)
+    log_p = z.log_softmax(1)[:, : valid.shape[1]].masked_fill(~valid, 0.0)
+    # 1 - p without cancellation. Kept above zero, where x**gamma has no finite slope for gamma < 1.
+    focus = (-torch.expm1(log_p)).clamp_min(torch.finfo(z.dtype).tiny) ** gamma
+    target = beta * valid.to(z.dtype) / valid.sum(1, keepdim=True).clamp_min(1)
+    target[:, 0] += (1.0 - beta) * counted
+    return RowSum(total=-(target * focus * log_p).sum(), count=counted.sum())
+
+
+def selective_calibrated_loss(
+    logits: Tensor,
+    valid: Tensor,
+    gamma: float = 0.0,
+    beta: float = 0.0,
+    reduction: Reduction = "valid",
+    phantoms: Tensor | None = None,
+) -> Tensor:
+    r"""Row-wise softmax loss with focal factor and label smoothing (SCR): column 0 is the target.
+
+    With p_i the softmax of row i over its valid entries and K_i its number of valid negatives:
+
+    .. math::
+        y_{i0} = 1 - \beta + \tfrac{\beta}{1+K_i}, \quad y_{ik} = \tfrac{\beta}{1+K_i}, \quad
+        \ell_i = - \sum_k y_{ik} (1 - p_{ik})^\gamma \log p_{ik}
+
+    Inputs: `logits` (B, 1+K) any float dtype; `valid` (B, 1+K) bool. Entries that are not valid may
+    hold anything, NaN included. Rows without a valid negative, or without a valid target, do not
+    count. The factor (1-p)^gamma carries gradient. gamma = beta = 0 is plain cross-entropy; equal
+    logits then give ln(1+K_i).
+
+    reduction: "valid" divides by the rows that count, "batch" by all B rows. Without any row that
+    counts the loss is exactly zero, with zero gradient.
+    phantoms: (B,) number of entries of logit 0 that join the softmax of a row without being a
+    negative (no target, not in K_i): how the released code treats negatives that do not exist.
+
+    Raises: ValueError for gamma < 0 or beta outside [0, 1].
+    Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
+    Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
+    Vision-Linguistic Compositionality (EMNLP 2024), section 3.4; the focal factor is that of Lin
+    et al., Focal Loss for Dense Object Detection (ICCV 2017), equation 4.
+    """
+    if gamma < 0 or not 0 <= beta <= 1:
+        raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
+    rows = selective_calibrated_rows(logits, valid, gamma, beta, phantoms)
+    return rows.mean() if reduction == "valid" else rows.total / max(1, logits.shape[0])
+
+
+def global_hn_loss(
+    features: Features,
+    layout: Layout,
+    gamma: float = 0.0,
+    beta: float = 0.0,
+    reduction: Reduction = "valid",
+    missing_hn: MissingHN = "mask",
+    rewrites: int | None = None,
+) -> Tensor:
+    r"""Hard-negative loss on global features: each image ranks its caption above its own negatives.
+
+    .. math::
+        z_{i0} = s\, u_i \cdot t_i, \quad z_{ik} = s\, u_i \cdot n_{ik}, \quad
+        L = \mathrm{SCR}(z;\ \gamma, \beta)
+
+    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION and all NEGATIVE
+    texts of each image, any number of them.
+
+    gamma, beta, reduction: see `selective_calibrated_loss`.
+    missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of logit
+    0 in the softmax of its row, as the released code does.
+    rewrites: how many kinds of negative a caption should have; read under "zero" only.
+
+    Raises: ValueError when an image has no caption, or "zero" comes without `rewrites`.
+    Relation: added to `clip_loss`, whose softmax holds no negatives; `local_hn_loss` is the same
+    loss on patch-token scores.
+    Reference: Oh et al. (EMNLP 2024), section 3.2, global HN loss.
+    """
+    check(features, layout)
+    rows = hard_negative_rows(layout)
+    with full_precision(features) as f:
+        image, text = f.image[layout.owner[rows.texts]], f.text[rows.texts]
+        logits = rows.spread(f.logit_scale * (image * text).sum(-1))
+        phantoms = phantom_count(layout, missing_hn, rewrites)
+        return selective_calibrated_loss(logits, rows.valid, gamma, beta, reduction, phantoms)

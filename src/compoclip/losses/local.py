@@ -1,0 +1,121 @@
+"""Hard-negative loss on local features: text tokens against the image patches they attend to."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Layout
+from compoclip.losses.hard_negative import selective_calibrated_loss
+from compoclip.losses.precision import full_precision, normalise
+from compoclip.losses.rows import MissingHN, Reduction, check, hard_negative_rows, phantom_count
+
+Attention = Literal["minmax", "minmax_sparse", "softmax"]
+"""How token-patch similarities become weights over patches."""
+
+
+def patch_attention(similarity: Tensor, attention: Attention = "minmax") -> Tensor:
+    r"""Weights over patches (last dimension, sum 1) from token-patch similarities.
+
+    minmax: a_p = (sim_p - min) / (max - min), then divided by its sum. minmax_sparse: a_p below 1/P
+    become 0 first. softmax: softmax_p(sim_p), no temperature. Similarities that differ by less
+    than 1e-6 give 1/P under both minmax forms, where the formula would divide by zero.
+
+    Reference: Oh et al. (EMNLP 2024), section 3.3 and the ablation of attention normalisers.
+    """
+    if attention == "softmax":
+        return similarity.softmax(-1)
+    patches = similarity.shape[-1]
+    low, high = similarity.aminmax(dim=-1, keepdim=True)
+    span = high - low
+    flat = span < 1e-6
+    weight = (similarity - low) / span.masked_fill(flat, 1.0)
+    if attention == "minmax_sparse":
+        weight = weight.masked_fill(weight < 1 / patches, 0.0)
+    weight = weight.masked_fill(flat, 1 / patches)
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def local_similarity(
+    tokens: Tensor,
+    token_mask: Tensor,
+    patches: Tensor,
+    logit_scale: Tensor,
+    attention: Attention = "minmax",
+    attention_grad: bool = False,
+) -> Tensor:
+    r"""Log local score of N (text, image) pairs.
+
+    .. math::
+        \hat v_w = \mathrm{normalise}\Big(\sum_p a_{wp} v_p\Big), \quad
+        \log S = \mathrm{LSE}_{w\ \mathrm{valid}}\ s \cos(\hat v_w, t_w)
+
+    with a_wp = `patch_attention` of the raw dot products t_w . v_p.
+
+    Inputs: `tokens` t (N, L, D) and `patches` v (N, P, D), neither normalised; `token_mask` (N, L)
+    bool, at least one True a row; `logit_scale` s. Positions outside the mask may hold anything,
+    NaN included. The largest intermediate is (N, L, max(P, D)). A vector of length zero has
+    cosine zero and no gradient.
+
+    attention_grad: let gradient flow through a_wp; the released code does not.
+    Returns: (N,) log scores.
+    """
+    tokens = tokens.masked_fill(~token_mask[..., None], 0.0)
+    with nullcontext() if attention_grad else torch.no_grad():
+        weight = patch_attention(tokens @ patches.transpose(1, 2), attention)
+    grouped = normalise(weight @ patches)
+    cosine = (grouped * normalise(tokens)).sum(-1)
+    return (logit_scale * cosine).masked_fill(~token_mask, -torch.inf).logsumexp(-1)
+
+
+def local_hn_loss(
+    features: Features,
+    layout: Layout,
+    attention: Attention = "minmax",
+    attention_grad: bool = False,
+    gamma: float = 0.0,
+    beta: float = 0.0,
+    reduction: Reduction = "valid",
+    missing_hn: MissingHN = "mask",
+    rewrites: int | None = None,
+) -> Tensor:
+    r"""Local hard-negative loss (LHN): as `global_hn_loss`, on log local scores.
+
+    .. math::
+        z_{i0} = \log S(i, t_i), \quad z_{ik} = \log S(i, n_{ik}), \quad
+        L = \mathrm{SCR}(z;\ \gamma, \beta)
+
+    Inputs: `patches` (B, P, D), `tokens` (T, L, D), `token_mask` (T, L), `logit_scale` s; the first
+    CAPTION and all NEGATIVE texts of each image, any number of them. Every text meets the patches
+    of its own image only: memory grows with T, not with B T.
+
+    attention, attention_grad: see `local_similarity`. gamma, beta, reduction: see
+    `selective_calibrated_loss`. missing_hn, rewrites: see `global_hn_loss`.
+
+    Raises: ValueError when an image has no caption, when "zero" comes without `rewrites`, or when
+    the features hold no patches or tokens.
+    Relation: the fine-grained companion of `global_hn_loss`; adds resistance to the loss of
+    multi-modal ability that hard negatives on global features cause.
+    Reference: Oh et al. (EMNLP 2024), section 3.3, local HN loss.
+    """
+    check(features, layout)
+    rows = hard_negative_rows(layout)
+    with full_precision(features) as f:
+        if f.patches is None or f.tokens is None or f.token_mask is None:
+            raise ValueError("the local hard-negative loss needs patch and token features")
+        texts = rows.texts
+        scores = local_similarity(
+            f.tokens[texts],
+            f.token_mask[texts],
+            f.patches[layout.owner[texts]],
+            f.logit_scale,
+            attention,
+            attention_grad,
+        )
+        phantoms = phantom_count(layout, missing_hn, rewrites)
+        return selective_calibrated_loss(
+            rows.spread(scores), rows.valid, gamma, beta, reduction, phantoms
+        )
