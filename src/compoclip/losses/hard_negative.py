@@ -33,12 +33,13 @@ def selective_calibrated_rows(
     if phantoms is not None:
         # m entries of logit 0 weigh as much as one of ln m.
         z = torch.cat([z, phantoms.to(z.dtype).log()[:, None]], dim=1)
-    log_p = z.log_softmax(1)[:, : valid.shape[1]].masked_fill(~valid, 0.0)
+    nll = -z.log_softmax(1)[:, : valid.shape[1]]
+    nll = nll.masked_fill(~valid, 0.0)
     # 1 - p without cancellation. Kept above zero, where x**gamma has no finite slope for gamma < 1.
-    focus = (-torch.expm1(log_p)).clamp_min(torch.finfo(z.dtype).tiny) ** gamma
+    focus = (-torch.expm1(-nll)).clamp_min(torch.finfo(z.dtype).tiny) ** gamma
     target = beta * valid.to(z.dtype) / valid.sum(1, keepdim=True).clamp_min(1)
     target[:, 0] += (1.0 - beta) * counted
-    return RowSum(total=-(target * focus * log_p).sum(), count=counted.sum())
+    return RowSum(total=(target * focus * nll).sum(), count=counted.sum())
 
 
 def selective_calibrated_loss(
