@@ -121,8 +121,25 @@ def select(
     return {key: number for number, key in enumerate(ordered)}, left
 
 
+def gloss_counts(folder: Path) -> Counter[str]:
+    """How often each phrase of one to three words occurs in all definitions and examples."""
+    counts: Counter[str] = Counter()
+    for name in FILES.values():
+        for line in (folder / f"data.{name}").read_text().splitlines():
+            if line.startswith("  "):
+                continue
+            for part in re.split(r"[^a-z' -]+", line.partition(" | ")[2].lower()):
+                words = part.split()
+                for size in (1, 2, 3):
+                    for at in range(len(words) - size + 1):
+                        counts[" ".join(words[at : at + size])] += 1
+    return counts
+
+
 def synset_line(
-    key: tuple[str, int], synsets: dict[tuple[str, int], RawSynset], numbers: dict[tuple[str, int], int]
+    key: tuple[str, int],
+    synsets: dict[tuple[str, int], RawSynset],
+    numbers: dict[tuple[str, int], int],
 ) -> str:
     """The record of one synset, see compoclip.captions.wordnet_file."""
     synset = synsets[key]
@@ -148,6 +165,7 @@ def build(folder: Path) -> tuple[str, Counter[str]]:
     synsets, index, counts = read_data(folder), read_index(folder), read_counts(folder)
     numbers, report = select(synsets, index, counts)
     lines = [synset_line(key, synsets, numbers) for key in numbers]
+    glosses = gloss_counts(folder)
     entries = []
     for (letter, lemma), offsets in sorted(index.items()):
         text = lemma.replace("_", " ")
@@ -159,7 +177,8 @@ def build(folder: Path) -> tuple[str, Counter[str]]:
                 count = counts.get((letter, lemma, sense), 0)
                 senses.append(f"{numbers[letter, offset]}:{count}")
         if senses:
-            entries.append(f"{letter}\t{text}\t{' '.join(senses)}")
+            uses = glosses[text] + glosses[text + "s"] + glosses[text + "es"]
+            entries.append(f"{letter}\t{text}\t{uses} {' '.join(senses)}")
             report[f"kept entries: {FILES[letter]}"] += 1
     report["kept synsets"] = len(lines)
     header = f"{MAGIC}\t{FORMAT}\t{len(lines)}\t{len(entries)}\t{SOURCE}"

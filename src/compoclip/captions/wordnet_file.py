@@ -6,7 +6,8 @@ Layout (UTF-8, one record a line):
 - one line for each synset, its number being its position:
   ``type<TAB>lexicographer file<TAB>lemma|lemma|...<TAB>pointer pointer ...``
   with type n, v, a (adjective), s (satellite adjective) or r (adverb)
-- one line for each entry: ``pos<TAB>lemma<TAB>synset:count synset:count ...`` in sense order.
+- one line for each entry: ``pos<TAB>lemma<TAB>uses synset:count synset:count ...`` in sense order,
+  `uses` being how often the word occurs in WordNet's own definitions and examples.
 
 Pointers keep WordNet's symbols: ``@12`` hypernym, ``~12`` hyponym, ``&12`` similar to, ``=12``
 attribute, ``$12`` verb group; between words (own word number, synset, word number): ``!0.12.1``
@@ -79,8 +80,16 @@ class SenseTable:
         if line is None:
             return ()
         try:
-            pairs = [item.split(":") for item in line.split(" ")]
+            pairs = [item.split(":") for item in line.split(" ")[1:]]
             return tuple((int(number), int(count)) for number, count in pairs)
+        except ValueError as error:
+            raise _malformed(self.path, f"the entry of {lemma!r}") from error
+
+    def uses(self, letter: str, lemma: str) -> int:
+        """How often the lemma occurs in WordNet's definitions and examples."""
+        line = self.entry_lines.get(f"{letter}\t{lemma}", "0")
+        try:
+            return int(line.partition(" ")[0])
         except ValueError as error:
             raise _malformed(self.path, f"the entry of {lemma!r}") from error
 
@@ -143,6 +152,6 @@ def read_sense_table(path: Path) -> SenseTable:
 
 def _malformed(path: Path, what: str) -> CompoclipError:
     return CompoclipError(
-        f"{path}: not a usable word-sense file ({what} is wrong); reinstall compoclip or rebuild it "
-        "with scripts/build_lexicon.py"
+        f"{path}: not a usable word-sense file ({what} is wrong); "
+        "reinstall compoclip or rebuild it with scripts/build_lexicon.py"
     )

@@ -1,0 +1,308 @@
+"""What words mean to one another: synonyms, opposites, co-hyponyms, from Princeton WordNet 3.0.
+
+`synonyms`, `hypernyms`, `hyponyms` and `related` look at every sense of a word, because they guard
+against rewrites that keep (or may keep) the meaning. `antonyms` and `cohyponyms` propose
+replacements and look at the dominant senses only, so that "cat" yields animals and not gossips.
+
+Dominance: a sense's usage count plus one, four times that for senses a picture can show (animals,
+things, people, food, plants, places, substances, shapes, colours; deeds of body and motion), since
+WordNet's counts come from news and fiction where a "table" is as often one of figures. The best sense counts, and the second
+when it reaches half of the best. A proposed word must mean the proposal in a dominant sense of its
+own ("head" is no sort of animal), and must be familiar: met in the tagged texts or twice in
+WordNet's definitions (rare words come only where hardly a familiar one is found).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from compoclip.captions import modifiers
+from compoclip.captions.wordnet_file import POS_LETTERS, SenseTable, Synset, read_sense_table
+
+#: Lexicographer files of WordNet whose words a picture can show, see the module docstring.
+VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 33, 34, 35, 38})
+VISIBLE_WEIGHT = 4
+SECOND_SENSE_SHARE = 2
+FAMILIAR_USES = 2
+ENOUGH_FAMILIAR = 5
+#: First lemmas of noun synsets too general for their descendants to be of one kind.
+GENERAL = frozenset(
+    [
+        "entity",
+        "physical entity",
+        "abstraction",
+        "object",
+        "whole",
+        "artifact",
+        "instrumentality",
+        "matter",
+        "substance",
+        "property",
+        "quality",
+        "attribute",
+        "state",
+        "group",
+        "thing",
+        "psychological feature",
+        "cognition",
+        "causal agent",
+        "relation",
+        "measure",
+        "communication",
+        "location",
+        "material",
+        "part",
+        "act",
+        "event",
+        "unit",
+        "way",
+        "structure",
+    ]
+)
+
+
+class Lexicon:
+    """Queries on a sense table. Parts of speech are NOUN (or PROPN), VERB, ADJ and ADV.
+
+    Lemmas are lower case, words of a phrase separated by blanks. An unknown lemma or another part
+    of speech is no error: the answers are empty.
+    """
+
+    def __init__(self, table: SenseTable) -> None:
+        self._table = table
+        self._closures: dict[tuple[str, str, int, bool], frozenset[int]] = {}
+        self._kin: dict[str, frozenset[int]] = {}
+        self._cohyponyms: dict[tuple[str, str, int, int], tuple[str, ...]] = {}
+        self._dominants: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    @property
+    def name(self) -> str:
+        """Source and size, for provenance records."""
+        return f"{self._table.source} ({len(self._table.entry_lines)} entries)"
+
+    def known(self, lemma: str, pos: str) -> bool:
+        """Whether the lexicon has the lemma with this part of speech."""
+        return bool(self._senses(lemma, pos))
+
+    def count(self, lemma: str, pos: str) -> int:
+        """How often the lemma was met, over its senses, in WordNet's sense-tagged texts."""
+        return sum(count for _, count in self._senses(lemma, pos))
+
+    def synonyms(self, lemma: str, pos: str) -> frozenset[str]:
+        """All other lemmas that share a synset with `lemma`, whatever the sense."""
+        words = self._words(number for number, _ in self._senses(lemma, pos))
+        return frozenset(words) - {_normal(lemma)}
+
+    def hypernyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
+        """Lemmas up to `levels` above any sense; for adjectives the heads they are similar to."""
+        above = self._closure(lemma, pos, levels, upward=True) - self._synsets(lemma, pos)
+        return frozenset(self._words(above)) - {_normal(lemma)}
+
+    def hyponyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
+        """Lemmas up to `levels` below any sense; for adjectives the satellites of a head."""
+        below = self._closure(lemma, pos, levels, upward=False) - self._synsets(lemma, pos)
+        return frozenset(self._words(below)) - {_normal(lemma)}
+
+    def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
+        """Opposites, direct ones first, each once.
+
+        For adjectives the antonyms of the head that a dominant sense is similar to come next
+        ("huge" -> "small"); lemmas related to the word in another sense are left out.
+        """
+        direct = self._word_targets("!", lemma, (n for n, _ in self._senses(lemma, pos)))
+        found = list(direct)
+        if pos == "ADJ":
+            found += modifiers.head_antonyms(self._table, self.dominant(lemma, pos))
+        unique = dict.fromkeys(word for word in found if word != _normal(lemma))
+        return tuple(w for w in unique if w in direct or not self.related(lemma, w, pos))
+
+    def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
+        """Words of the same kind but another meaning, in alphabetical order.
+
+        Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
+        down at most min(k, `down`). Adjectives and adverbs: `modifiers`. Lemmas `related` to the
+        word, proper names and the words of its hypernyms are left out.
+        """
+        key = (_normal(lemma), pos, up, down)
+        found = self._cohyponyms.get(key)
+        if found is None:
+            if pos in ("NOUN", "PROPN", "VERB"):
+                words = self._same_kind(lemma, pos, up, down)
+            elif pos == "ADJ":
+                words = modifiers.contrasting_adjectives(self, self._table, lemma, up, down)
+            elif pos == "ADV":
+                words = modifiers.contrasting_adverbs(self, self._table, lemma, up, down)
+            else:
+                words = set()
+            kept = sorted(word for word in words if not self.related(key[0], word, pos))
+            familiar = [word for word in kept if self.familiar(word, pos)]
+            found = tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else kept)
+            self._cohyponyms[key] = found
+        return found
+
+    def familiar(self, lemma: str, pos: str) -> bool:
+        """Whether the lemma was met in tagged texts, or at least twice in WordNet's definitions."""
+        if self.count(lemma, pos):
+            return True
+        return self._table.uses(POS_LETTERS.get(pos, ""), _normal(lemma)) >= FAMILIAR_USES
+
+    def _same_kind(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
+        """Words around the dominant senses; when there are none, around the next sense that has."""
+        ranked = self._ranked(lemma, pos)
+        dominant = self.dominant(lemma, pos)
+        for synsets in (dominant, *((n,) for n in ranked[len(dominant) :])):
+            reached = self.around(synsets, up, down)
+            words = {
+                word
+                for word in self._words(reached, proper=False)
+                if not reached.isdisjoint(self.dominant(word, pos))
+                and not self.related(lemma, word, pos)
+            }
+            if words:
+                return words
+        return set()
+
+    def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
+        """Whether exchanging `a` for `b` may keep the meaning (METHODS 17.1, rule 5).
+
+        True for the same lemma, a shared synset, or one being above the other by at most `levels`,
+        in any sense. Adjectives also when both are satellites of one head of degree ("huge",
+        "enormous") or when their nouns are related so ("azure", "blue").
+        """
+        if _normal(a) == _normal(b):
+            return True
+        mine, theirs = self._synsets(a, pos), self._synsets(b, pos)
+        if (
+            mine & theirs
+            or self._closure(a, pos, levels, upward=True) & theirs
+            or self._closure(b, pos, levels, upward=True) & mine
+        ):
+            return True
+        return pos == "ADJ" and self._related_adjectives(a, b, levels)
+
+    def around(self, synsets: Iterable[int], up: int, down: int) -> set[int]:
+        """Synsets reached by going up k <= `up` levels and then down at most min(k, `down`)."""
+        reached: set[int] = set()
+        level = set(synsets)
+        for distance in range(1, up + 1):
+            level = {
+                h
+                for number in level
+                for h in self._table.synset(number).hypernyms
+                if not GENERAL.intersection(self._table.synset(h).lemmas[:1])
+            }
+            below = level
+            for _ in range(min(distance, down)):
+                below = {h for number in below for h in self._table.synset(number).hyponyms}
+                reached |= below
+        return reached
+
+    def _senses(self, lemma: str, pos: str) -> tuple[tuple[int, int], ...]:
+        letter = POS_LETTERS.get(pos)
+        return self._table.senses(letter, _normal(lemma)) if letter else ()
+
+    def _synsets(self, lemma: str, pos: str) -> frozenset[int]:
+        return self._closure(lemma, pos, 0, upward=True)
+
+    def dominant(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """The one or two synsets the lemma most likely means in a caption (module docstring)."""
+        key = (_normal(lemma), POS_LETTERS.get(pos, ""))
+        found = self._dominants.get(key)
+        if found is None:
+            scores = self._scores(lemma, pos)
+            found = tuple(
+                number
+                for rank, (score, count, number) in enumerate(scores[:2])
+                if rank == 0 or (count and SECOND_SENSE_SHARE * score >= scores[0][0])
+            )
+            self._dominants[key] = found
+        return found
+
+    def _ranked(self, lemma: str, pos: str) -> tuple[int, ...]:
+        return tuple(number for _, _, number in self._scores(lemma, pos))
+
+    def _scores(self, lemma: str, pos: str) -> list[tuple[int, int, int]]:
+        """(score, usage count, synset) of every sense, best first, else in WordNet's order."""
+        scored = []
+        for number, count in self._senses(lemma, pos):
+            visible = self._table.synset(number).lexfile in VISIBLE_LEXFILES
+            scored.append(((count + 1) * (VISIBLE_WEIGHT if visible else 1), count, number))
+        return sorted(scored, key=lambda item: -item[0])
+
+    def _closure(self, lemma: str, pos: str, levels: int, *, upward: bool) -> frozenset[int]:
+        """The synsets of a lemma and everything up to `levels` above (or below) them."""
+        key = (_normal(lemma), POS_LETTERS.get(pos, ""), levels, upward)
+        found = self._closures.get(key)
+        if found is None:
+            reached = {number for number, _ in self._senses(lemma, pos)}
+            level = set(reached)
+            for _ in range(levels):
+                level = {n for number in level for n in self._next(number, upward)} - reached
+                reached |= level
+            found = self._closures[key] = frozenset(reached)
+        return found
+
+    def _next(self, number: int, upward: bool) -> tuple[int, ...]:
+        synset = self._table.synset(number)
+        if synset.kind in "as":
+            return synset.similar if (synset.kind == "s") == upward else ()
+        return synset.hypernyms if upward else synset.hyponyms
+
+    def _words(self, numbers: Iterable[int], proper: bool = True) -> set[str]:
+        lemmas = (lemma for number in numbers for lemma in self._table.synset(number).lemmas)
+        return {lemma.lower() for lemma in lemmas if proper or lemma == lemma.lower()}
+
+    def _word_targets(self, symbol: str, lemma: str, synsets: Iterable[int]) -> list[str]:
+        """Words that the word pointers `symbol` of `lemma` in these synsets lead to."""
+        return [word for _, word in word_targets(self._table, symbol, lemma, synsets)]
+
+    def _related_adjectives(self, a: str, b: str, levels: int) -> bool:
+        if self._kin_of(a) & self._kin_of(b):
+            return True
+        nouns_a = modifiers.quality_nouns(self._table, a, self.dominant(a, "ADJ"))
+        nouns_b = modifiers.quality_nouns(self._table, b, self.dominant(b, "ADJ"))
+        return bool(
+            self._above(nouns_a, levels) & nouns_b or self._above(nouns_b, levels) & nouns_a
+        )
+
+    def _kin_of(self, lemma: str) -> frozenset[int]:
+        """Heads of degree whose cluster holds a dominant sense of the adjective."""
+        key = _normal(lemma)
+        found = self._kin.get(key)
+        if found is None:
+            found = modifiers.degree_heads(self._table, self.dominant(lemma, "ADJ"))
+            self._kin[key] = found
+        return found
+
+    def _above(self, synsets: Iterable[int], levels: int) -> set[int]:
+        reached = set(synsets)
+        level = set(reached)
+        for _ in range(levels):
+            level = {h for number in level for h in self._table.synset(number).hypernyms}
+            reached |= level
+        return reached
+
+
+def word_targets(
+    table: SenseTable, symbol: str, lemma: str, synsets: Iterable[int]
+) -> Iterator[tuple[int, str]]:
+    """(synset, word) that word pointers `symbol` of `lemma` in these synsets lead to."""
+    wanted = _normal(lemma)
+    for number in synsets:
+        synset: Synset = table.synset(number)
+        for pointer in synset.words:
+            if pointer.symbol == symbol and synset.lemmas[pointer.word].lower() == wanted:
+                target = table.synset(pointer.synset)
+                yield pointer.synset, target.lemmas[pointer.target_word].lower()
+
+
+def _normal(lemma: str) -> str:
+    return lemma.lower().replace("_", " ")
+
+
+@lru_cache(maxsize=4)
+def lexicon(path: Path | None = None) -> Lexicon:
+    """The shipped lexicon (or the one at `path`), read once. Raises CompoclipError if unusable."""
+    return Lexicon(read_sense_table(path or Path(__file__).parent / "data" / "lexicon.xz"))
