@@ -1,0 +1,60 @@
+"""Which items can be scored with the images at hand. Readers yield all; this splits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from compoclip.benchmarks.case import Benchmark, Case, Classification, ImageRef, Retrieval
+
+Content = tuple[Case, ...] | Retrieval | Classification
+
+
+def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
+    """The content whose images all exist as files, and the sorted paths of the absent images.
+
+    Every distinct path is looked up once. A case is kept when all its images exist. From a
+    retrieval set absent images go, and texts that lose their last image with them. From a
+    classification set absent images go, the classes stay.
+    """
+    content = benchmark.content
+    if isinstance(content, Retrieval):
+        refs: Iterable[ImageRef] = content.images
+    elif isinstance(content, Classification):
+        refs = content.images
+    else:
+        refs = (ref for case in content for ref in case.images)
+    missing = {path for path in {ref.path for ref in refs} if not path.is_file()}
+    if not missing:
+        return content, ()
+    return _without(content, missing), tuple(sorted(map(str, missing)))
+
+
+def _without(content: Content, missing: set[Path]) -> Content:
+    if isinstance(content, Classification):
+        kept = [(i, y) for i, y in zip(content.images, content.labels) if i.path not in missing]
+        return Classification(
+            images=tuple(image for image, _ in kept),
+            labels=tuple(label for _, label in kept),
+            classes=content.classes,
+            prompts=content.prompts,
+            metric=content.metric,
+        )
+    if isinstance(content, Retrieval):
+        return _retrieval_without(content, missing)
+    return tuple(
+        case for case in content if not any(image.path in missing for image in case.images)
+    )
+
+
+def _retrieval_without(content: Retrieval, missing: set[Path]) -> Retrieval:
+    images = [i for i, image in enumerate(content.images) if image.path not in missing]
+    image_at = {old: new for new, old in enumerate(images)}
+    pairs = [(image, text) for image, text in content.pairs if image in image_at]
+    texts = sorted({text for _, text in pairs})
+    text_at = {old: new for new, old in enumerate(texts)}
+    return Retrieval(
+        images=tuple(content.images[i] for i in images),
+        texts=tuple(content.texts[t] for t in texts),
+        pairs=tuple((image_at[image], text_at[text]) for image, text in pairs),
+    )

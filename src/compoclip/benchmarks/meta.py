@@ -1,0 +1,37 @@
+"""What is known about a benchmark without reading a single file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Facts about a benchmark, for listings and for people who must obtain it.
+
+    id: the name to load it by, equal to its module's name. title: its published name. citation:
+    the paper. source: where the official files come from. licence: of the annotations. access:
+    "open", "gated" (terms to accept) or "form" (request form), and whatever a person must do.
+    files: annotation files under the data root, with the sub-task(s) that need them. images: image
+    folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
+    `id:part` may select. family: True when a spec must name exactly one part. chance: expected
+    score of guessing, "sub-task" or "sub-task/metric" -> value, sub-task "" for all. skills:
+    sub-task -> skill of `skills.SKILLS`. expected: items of the official files by sub-task.
+    hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
+    """
+
+    id: str
+    title: str
+    citation: str
+    source: str
+    licence: str
+    access: str
+    files: tuple[str, ...]
+    images: tuple[str, ...]
+    parts: tuple[str, ...]
+    chance: Mapping[str, float]
+    skills: Mapping[str, str]
+    expected: Mapping[str, int] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    family: bool = False

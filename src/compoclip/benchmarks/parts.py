@@ -1,0 +1,53 @@
+"""Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from compoclip.benchmarks.case import Aggregate
+from compoclip.errors import UsageError
+
+
+def close(name: str, known: Iterable[str]) -> str:
+    """A hint such as "did you mean swap_obj?", or the whole list when nothing comes close."""
+    known = tuple(known)
+    match = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
+
+
+def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The `known` sub-tasks that match any of `patterns` (shell style, "swap_*"), in known order.
+
+    No patterns select all. Raises UsageError for a pattern that matches nothing.
+    """
+    if not patterns:
+        return tuple(known)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        hits = {name for name in known if fnmatchcase(name, pattern)}
+        if not hits:
+            raise UsageError(f"{benchmark} has no sub-task {pattern!r}; {close(pattern, known)}")
+        chosen |= hits
+    return tuple(name for name in known if name in chosen)
+
+
+def aggregates(
+    rules: Mapping[str, Aggregate], kept: Sequence[str], headline: str
+) -> tuple[dict[str, Aggregate], str]:
+    """The rules whose sub-tasks are all `kept`, plus "micro" and "macro" over `kept`.
+
+    Returns them with the headline, which falls back to "micro" when its rule is no longer defined.
+    """
+    defined = {
+        "micro": Aggregate(tuple(kept), weighting="micro"),
+        "macro": Aggregate(tuple(kept)),
+    }
+    defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
+    return defined, headline if headline in defined else "micro"
+
+
+def keep(values: Mapping[str, int], kept: Sequence[str]) -> dict[str, int]:
+    """The entries of `values` whose sub-task is kept."""
+    return {name: values[name] for name in kept if name in values}
