@@ -38,7 +38,17 @@ class Trains:
 class Optim:
     """Optimiser and schedule defaults (METHODS 0.2): AdamW, linear warm-up, cosine to zero.
 
-    warmup: steps. clip_grad: maximum global gradient norm, 0 = off. max_logit_scale: clamp of s.
+    Args:
+        epochs: Passes over the data; may be a fraction.
+        batch_size: Images per optimiser step, over all processes.
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay; not on biases, norms and the temperature.
+        beta1: AdamW first-moment decay.
+        beta2: AdamW second-moment decay.
+        eps: AdamW epsilon.
+        warmup: Steps of linear warm-up.
+        clip_grad: Maximum global gradient norm; 0 is off.
+        max_logit_scale: Largest s = exp(logit_scale) allowed after a step.
     """
 
     epochs: float = 5
