@@ -1,0 +1,60 @@
+"""Where what was computed about a data file is kept: beside it, else in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from compoclip.errors import CompoclipError
+
+
+def fingerprint(path: Path) -> str:
+    """Size and modification time of a file: a cache made from another state of it is stale."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CompoclipError(f"{path}: {error.strerror}; check the path") from None
+    return f"{status.st_size}-{status.st_mtime_ns}"
+
+
+def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
+    """Where the cache of `path` may lie: a hidden file beside it, or in the cache folder.
+
+    The cache folder is $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
+    return (
+        path.with_name(f".{path.name}{suffix}"),
+        home / "compoclip" / f"{path.name[:80]}-{digest}{suffix}",
+    )
+
+
+def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
+    """Let `write` fill a temporary file, then move it to the first place that takes it.
+
+    Atomic: readers see the whole file or none. Raises CompoclipError when no place can be written.
+    """
+    reasons = []
+    for target in cache_paths(path, suffix):
+        temporary: Path | None = None
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=target.name[:100], dir=target.parent)
+            os.close(handle)
+            temporary = Path(name)
+            write(temporary)
+            os.replace(temporary, target)
+            return target
+        except OSError as error:
+            reasons.append(f"{target.parent}: {error.strerror or error}")
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+    raise CompoclipError(
+        f"{path}: nowhere to keep its index ({'; '.join(reasons)}); free space, or set "
+        "XDG_CACHE_HOME to a folder that can be written"
+    )

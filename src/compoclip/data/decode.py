@@ -1,0 +1,97 @@
+"""Encoded image -> RGB pixels, the same for training and evaluation."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from compoclip.errors import CompoclipError
+
+# Formats read by Pillow's own decoders. EPS and others that start a helper program stay out.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
+
+MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold for a bomb
+
+
+def decode(
+    image: Path | bytes,
+    *,
+    box: tuple[float, float, float, float] | None = None,
+    name: str = "",
+) -> Image.Image:
+    """The image as RGB, cropped to `box` (left, upper, right, lower, in pixels) when given.
+
+    EXIF orientation is not applied: neither open_clip nor the published benchmark scores do, and
+    boxes refer to the stored pixels. Transparency is laid over white, 16-bit grey is scaled to 8
+    bits, palette, grey and CMYK images become RGB, and of an animation the first frame is read. A
+    box that reaches beyond the image is filled with black there, as the benchmarks' own code does.
+
+    `name` is what errors call the image; a path names itself. Raises CompoclipError when the file
+    is missing, not an image, truncated, larger than MAX_PIXELS, or when the box is empty, lies
+    outside the image or is itself larger than MAX_PIXELS.
+    """
+    label = name or (str(image) if isinstance(image, Path) else "image")
+    try:
+        with Image.open(
+            io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS
+        ) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise CompoclipError(
+                    f"{label}: {opened.width} x {opened.height} pixels is more than the "
+                    f"{MAX_PIXELS:,} allowed; scale the image down"
+                )
+            rgb = _to_rgb(opened)
+    except CompoclipError:
+        raise
+    except FileNotFoundError:
+        raise CompoclipError(f"{label}: image not found; check the images folder") from None
+    except (Image.DecompressionBombError, MemoryError):
+        raise CompoclipError(f"{label}: image too large; scale it down") from None
+    except UnidentifiedImageError:
+        raise CompoclipError(
+            f"{label}: not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
+        ) from None
+    except Exception as error:  # decoders fail on damaged files with errors of every kind
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
+    return rgb if box is None else _crop(rgb, box, label)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        image.load()
+        return image.copy() if image.readonly else image
+    if image.mode == "L" and "transparency" not in image.info:
+        return image.convert("RGB")
+    if image.mode.startswith("I"):
+        return _from_deep_grey(image)
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_deep_grey(image: Image.Image) -> Image.Image:
+    """16-bit grey (modes I and I;16) to 8 bits; plain conversion would clip it to white."""
+    values = np.asarray(image)
+    deep = image.mode != "I" or (values.size > 0 and int(values.max()) > 255)
+    scaled = values // 257 if deep else values
+    return Image.fromarray(np.clip(scaled, 0, 255).astype(np.uint8)).convert("RGB")
+
+
+def _crop(image: Image.Image, box: tuple[float, float, float, float], label: str) -> Image.Image:
+    left, upper, right, lower = (round(edge) for edge in box)
+    if right <= left or lower <= upper:
+        raise CompoclipError(f"{label}: box {box} is empty; correct the annotation")
+    if left >= image.width or upper >= image.height or right <= 0 or lower <= 0:
+        raise CompoclipError(
+            f"{label}: box {box} lies outside the {image.width} x {image.height} image; "
+            "correct the annotation"
+        )
+    if (right - left) * (lower - upper) > MAX_PIXELS:
+        raise CompoclipError(f"{label}: box {box} is too large; correct the annotation")
+    return image.crop((left, upper, right, lower))

@@ -1,0 +1,104 @@
+"""Encoded images inside Parquet files, read at random.
+
+Parquet compresses rows in groups, so that one image costs a whole group. The image column is
+therefore copied once into an Arrow file (beside the Parquet file or in the cache folder), which is
+mapped into memory and read at any row.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compoclip.console import note
+from compoclip.data.cachefile import cache_paths, fingerprint, write_cache
+from compoclip.errors import CompoclipError
+
+_SUFFIX = ".compoclip-images"
+_VERSION = 1
+_ROWS = 64  # images per Arrow batch: bounds the memory of the copy
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Whether a column holds encoded images: bytes, or a struct with a field `bytes` of them."""
+    if pa.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and holds_bytes(kind.field(index).type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+class EmbeddedImages:
+    """The images of one column of Parquet files, by row number over all files."""
+
+    def __init__(self, files: Sequence[Path], column: str) -> None:
+        self._paths = [_copy(file, column) for file in files]
+        self._open_all()
+
+    def __call__(self, image: str) -> bytes:
+        """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""
+        row = int(image)
+        batch = bisect_right(self._ends, row)
+        values = self._batches[batch]
+        value = values[row - (self._ends[batch] - len(values))].as_py()
+        if value is None:
+            return b""
+        return bytes(value)
+
+    def _open_all(self) -> None:
+        self._batches: list[Any] = []
+        for path in self._paths:
+            try:
+                reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            except (OSError, pa.ArrowException) as error:
+                raise CompoclipError(f"{path}: {error}; delete the file and run again") from None
+            self._batches.extend(
+                reader.get_batch(i).column(0) for i in range(reader.num_record_batches)
+            )
+        self._ends = list(accumulate(len(batch) for batch in self._batches))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_paths": self._paths}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._paths = state["_paths"]
+        self._open_all()
+
+
+def _copy(file: Path, column: str) -> Path:
+    """The Arrow file with the images of `file`, made when there is none that is up to date."""
+    stamp = json.dumps([_VERSION, fingerprint(file), column])
+    for path in cache_paths(file, _SUFFIX):
+        try:
+            with pa.OSFile(str(path), "rb") as opened:
+                meta = pa.ipc.open_file(opened).schema.metadata or {}
+        except (OSError, pa.ArrowException):
+            continue
+        if meta.get(b"stamp") == stamp.encode():
+            return path
+    note(f"copying the images of {file.name} once, for random access")
+    return write_cache(file, _SUFFIX, partial(_write, file, column, stamp))
+
+
+def _write(file: Path, column: str, stamp: str, target: Path) -> None:
+    schema = pa.schema([("image", pa.large_binary())], metadata={"stamp": stamp})
+    with (
+        pq.ParquetFile(file) as parquet,
+        pa.OSFile(str(target), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as writer,
+    ):
+        for batch in parquet.iter_batches(_ROWS, columns=[column]):
+            images = batch.column(0)
+            if pa.types.is_struct(images.type):
+                images = pc.struct_field(images, "bytes")
+            writer.write_batch(
+                pa.RecordBatch.from_arrays([images.cast(pa.large_binary())], schema=schema)
+            )

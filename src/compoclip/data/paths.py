@@ -1,0 +1,38 @@
+"""Names of many files written as one."""
+
+from __future__ import annotations
+
+import re
+
+from compoclip.errors import UsageError
+
+_GROUP = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_LIMIT = 1_000_000
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """The names a shell-like brace pattern stands for, first group slowest.
+
+    "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups may be
+    repeated but not nested. Raises UsageError for other braces.
+    """
+    match = _GROUP.search(pattern)
+    if match is None:
+        if "{" in pattern or "}" in pattern:
+            raise UsageError(f"{pattern}: unmatched brace in the pattern")
+        return [pattern]
+    inner = match.group(1)
+    numbers = _RANGE.fullmatch(inner)
+    if numbers is not None:
+        first, last = int(numbers.group(1)), int(numbers.group(2))
+        width = max(map(len, numbers.groups())) if inner.startswith("0") else 0
+        if not first <= last < first + _LIMIT:
+            raise UsageError(f"{pattern}: the range {{{inner}}} is empty or too long")
+        choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
+    elif "," in inner:
+        choices = inner.split(",")
+    else:
+        raise UsageError(f"{pattern}: {{{inner}}} is neither a range like 000..099 nor a list")
+    rests = expand_braces(pattern[match.end() :])
+    return [pattern[: match.start()] + choice + rest for choice in choices for rest in rests]

@@ -1,0 +1,163 @@
+"""Which texts accompany a sample in an epoch: one caption, and one draw of each rewrite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from compoclip.captions.types import Caption
+from compoclip.data.sample import Sample
+from compoclip.losses.contract import Role
+from compoclip.rewrites.base import Rewrite, Rewritten, rng_for
+
+GIVEN = "given"  # the plan's name for hard negatives that came with the data
+
+
+class ParsedCaptions(Protocol):
+    """Parsed captions by text, as prepared before training."""
+
+    def __getitem__(self, text: str) -> Caption: ...
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One text of a sample; `rewrite` is "" for the caption."""
+
+    text: str
+    role: Role
+    rewrite: str = ""
+
+
+@dataclass
+class PlanCounts:
+    """What the plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
+
+    Counts add up, so the totals do not depend on how the samples were spread over workers.
+    """
+
+    samples: int = 0
+    made: Counter[str] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, other: PlanCounts) -> None:
+        """Add the counts of `other` to these."""
+        self.samples += other.samples
+        self.made.update(other.made)
+        self.refused.update(other.refused)
+
+    def coverage(self, rewrite: str) -> float:
+        """The fraction of samples that got a text from `rewrite`; 0 when no sample was seen."""
+        return self.made[rewrite] / self.samples if self.samples else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """{"samples": n, "rewrites": {name: {"made", "coverage", "refused": {reason: n}}}}."""
+        names = sorted(set(self.made) | {name for name, _ in self.refused})
+        return {
+            "samples": self.samples,
+            "rewrites": {
+                name: {
+                    "made": self.made[name],
+                    "coverage": self.coverage(name),
+                    "refused": {
+                        reason: count
+                        for (of, reason), count in sorted(self.refused.items())
+                        if of == name
+                    },
+                }
+                for name in names
+            },
+        }
+
+
+class TextPlan:
+    """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
+
+    rewrites: names, drawn in this order; "given" is one of the sample's own negatives. parsed:
+    the parsed captions, needed for every other rewrite. resolve: finds a rewrite by name, in each
+    process anew (so that plans travel to workers whatever a rewrite holds).
+    """
+
+    def __init__(
+        self,
+        rewrites: Sequence[str] = (),
+        *,
+        seed: int = 0,
+        parsed: ParsedCaptions | None = None,
+        resolve: Callable[[str], Rewrite] | None = None,
+    ) -> None:
+        self.rewrites = tuple(rewrites)
+        self._seed = seed
+        self._parsed = parsed
+        self._resolve = resolve or _from_registry
+        self._resolved: Mapping[str, Rewrite] | None = None
+        if self.needs_parsing and parsed is None:
+            raise ValueError("a plan with rewrites needs parsed captions")
+
+    @property
+    def needs_parsing(self) -> bool:
+        """Whether any rewrite reads parsed captions."""
+        return any(name != GIVEN for name in self.rewrites)
+
+    def draw(self, sample: Sample, epoch: int) -> tuple[list[Drawn], PlanCounts]:
+        """The caption first, then the rewrites that exist, in the order of the plan.
+
+        A text that equals another text of the sample, apart from case and white space, is left out
+        and counted: as would a negative that equals any of the sample's captions.
+        """
+        counts = PlanCounts(samples=1)
+        caption = rng_for(self._seed, sample.id, epoch, "caption").choice(sample.captions)
+        texts = [Drawn(caption, Role.CAPTION)]
+        taken = {same_text(caption)}
+        captions = {same_text(text) for text in sample.captions}
+        for name in self.rewrites:
+            drawn = self._rewrite(name, caption, sample, epoch)
+            if isinstance(drawn, str):
+                counts.refused[name, drawn] += 1
+                continue
+            key = same_text(drawn.text)
+            if key in taken:
+                counts.refused[name, "equals-other-text"] += 1
+            elif drawn.role is Role.NEGATIVE and key in captions:
+                counts.refused[name, "equals-caption"] += 1
+            else:
+                taken.add(key)
+                texts.append(drawn)
+                counts.made[name] += 1
+        return texts, counts
+
+    def _rewrite(self, name: str, caption: str, sample: Sample, epoch: int) -> Drawn | str:
+        """One draw of one rewrite, or the reason why there is none."""
+        rng = rng_for(self._seed, sample.id, epoch, name)
+        if name == GIVEN:
+            if not sample.negatives:
+                return "none-given"
+            return Drawn(rng.choice(sample.negatives), Role.NEGATIVE, name)
+        assert self._parsed is not None  # checked when the plan was made
+        result = self._rewrites[name](self._parsed[caption], rng)
+        if not isinstance(result, Rewritten):
+            return result.reason
+        role = Role.POSITIVE if result.keeps_meaning else Role.NEGATIVE
+        return Drawn(result.text, role, name)
+
+    @property
+    def _rewrites(self) -> Mapping[str, Rewrite]:
+        if self._resolved is None:
+            self._resolved = {n: self._resolve(n) for n in self.rewrites if n != GIVEN}
+        return self._resolved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_resolved": None}
+
+
+def same_text(text: str) -> str:
+    """The text without what CLIP's tokenizer does not see: case, and white space around marks."""
+    spaced = "".join(f" {c} " if not (c.isalnum() or c.isspace()) else c for c in text.lower())
+    return " ".join(spaced.split())
+
+
+def _from_registry(name: str) -> Rewrite:
+    from compoclip.rewrites.registry import get_rewrite
+
+    return get_rewrite(name)

@@ -1,0 +1,104 @@
+"""Rows of CSV, TSV and JSON-lines files, as mappings from column to value."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError
+
+_FIELD_LIMIT = 1 << 27  # the csv module's default of 128 KiB is less than a long list of captions
+
+
+def read_json(path: Path) -> Any:
+    """A whole JSON document. Raises CompoclipError when it cannot be read or is not JSON."""
+    try:
+        with path.open("rb") as file:
+            return json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise CompoclipError(f"{path}: not valid JSON ({error}); fetch the file again") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of every line that is not blank, one JSON object a line."""
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CompoclipError(
+                f"{path}: line {number} is not valid JSON ({error}); mend the line"
+            ) from None
+        if not isinstance(row, dict):
+            raise CompoclipError(f"{path}: line {number} is not a JSON object; mend the line")
+        yield number, row
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end) of a UTF-8 file."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def read_delimited(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """(row number from 0, columns) of a CSV or TSV file with a header line.
+
+    CSV quoting applies to both, so that cells may hold tabs, commas and line breaks. A row with
+    more or fewer cells than the header is an error: it would shift captions between images.
+    """
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    csv.field_size_limit(_FIELD_LIMIT)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            header = next(reader, None)
+            if header is None:
+                raise CompoclipError(f"{path}: the file is empty; a header line is needed")
+            number = 0
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise CompoclipError(
+                        f"{path}: line {reader.line_num} has {len(row)} cells, the header has "
+                        f"{len(header)}; check quoting and delimiter"
+                    )
+                yield number, dict(zip(header, row))
+                number += 1
+    except csv.Error as error:
+        raise CompoclipError(
+            f"{path}: line {reader.line_num}: {error}; check quoting and delimiter"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def delimited_header(path: Path) -> list[str]:
+    """The column names of a CSV or TSV file; empty when the file is empty."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file, delimiter=delimiter), [])
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise CompoclipError(f"{path}: not a CSV or TSV text file ({error})") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: OSError) -> CompoclipError:
+    """The error to raise for a file that cannot be opened or read."""
+    return CompoclipError(f"{path}: {error.strerror or error}; check the path")
