@@ -142,7 +142,7 @@ def resampled_means(
     np.add.at(sizes, (cluster, group), 1.0)
     means = [
         np.divide(weights @ sums, size, out=np.full(size.shape, np.nan), where=size > 0)
-        for weights in _cluster_weights(shape[0], resamples, seed)
+        for weights in cluster_weights(shape[0], resamples, seed)
         for size in [weights @ sizes]
     ]
     return labels, np.concatenate(means)
@@ -209,7 +209,7 @@ def _codes(values: Array, clusters: Array) -> tuple[Array, NDArray[np.int64]]:
     return values, np.unique(np.asarray(clusters), return_inverse=True)[1]
 
 
-def _cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
+def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
     """How often each cluster is drawn: (r, clusters) blocks, `resamples` rows in all.
 
     The block size bounds memory and does not change the draws.
