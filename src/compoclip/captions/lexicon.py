@@ -6,10 +6,11 @@ replacements and look at the dominant senses only, so that "cat" yields animals 
 
 Dominance: a sense's usage count plus one, four times that for senses a picture can show (animals,
 things, people, food, plants, places, substances, shapes, colours; deeds of body and motion), since
-WordNet's counts come from news and fiction where a "table" is as often one of figures. The best sense counts, and the second
-when it reaches half of the best. A proposed word must mean the proposal in a dominant sense of its
-own ("head" is no sort of animal), and must be familiar: met in the tagged texts or twice in
-WordNet's definitions (rare words come only where hardly a familiar one is found).
+WordNet's counts come from news and fiction where a "table" is as often one of figures. The best
+sense counts, and the second when it reaches half of the best. A proposed word must mean the
+proposal in a dominant sense of its own ("head" is no sort of animal), and must be familiar: met in
+the tagged texts or twice in WordNet's definitions (rare words come only where hardly a familiar one
+is found). A few kinds that WordNet does not know come from `kinds`.
 """
 
 from __future__ import annotations
@@ -19,47 +20,25 @@ from functools import lru_cache
 from pathlib import Path
 
 from compoclip.captions import modifiers
+from compoclip.captions.kinds import same_kind
 from compoclip.captions.wordnet_file import POS_LETTERS, SenseTable, Synset, read_sense_table
 
 #: Lexicographer files of WordNet whose words a picture can show, see the module docstring.
-VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 33, 34, 35, 38})
+VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
 VISIBLE_WEIGHT = 4
 SECOND_SENSE_SHARE = 2
 FAMILIAR_USES = 2
 ENOUGH_FAMILIAR = 5
-#: First lemmas of noun synsets too general for their descendants to be of one kind.
+#: First lemmas of synsets too general for their descendants to be of one kind.
 GENERAL = frozenset(
-    [
-        "entity",
-        "physical entity",
-        "abstraction",
-        "object",
-        "whole",
-        "artifact",
-        "instrumentality",
-        "matter",
-        "substance",
-        "property",
-        "quality",
-        "attribute",
-        "state",
-        "group",
-        "thing",
-        "psychological feature",
-        "cognition",
-        "causal agent",
-        "relation",
-        "measure",
-        "communication",
-        "location",
-        "material",
-        "part",
-        "act",
-        "event",
-        "unit",
-        "way",
-        "structure",
-    ]
+    """
+    entity/physical entity/abstraction/object/whole/artifact/instrumentality/matter/substance/
+    property/quality/attribute/state/group/thing/psychological feature/cognition/causal agent/
+    relation/measure/communication/location/material/part/act/event/unit/way/structure/
+    change/be/have/make/exist/interact/get/induce/cause to be perceived/need/necessitate
+    """.replace("\n", "")
+    .replace("    ", "")
+    .split("/")
 )
 
 
@@ -136,6 +115,7 @@ class Lexicon:
                 words = modifiers.contrasting_adverbs(self, self._table, lemma, up, down)
             else:
                 words = set()
+            words |= same_kind(key[0], pos)
             kept = sorted(word for word in words if not self.related(key[0], word, pos))
             familiar = [word for word in kept if self.familiar(word, pos)]
             found = tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else kept)

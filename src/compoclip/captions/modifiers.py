@@ -2,11 +2,10 @@
 
 WordNet groups adjectives around heads ("large": huge, enormous, ...). Satellites of a head of
 degree are near-synonyms of each other and no good replacements; satellites of a head of kind (the
-colours under "chromatic", the patterns under "patterned") exclude each other and are, and so are
-the materials listed here, which WordNet does not relate as adjectives. Three more sources of
-contrast (METHODS 17.3): the cluster of the opposite head, adjectives that are values of the same
-attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour) red -> its
-co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> metal -> metallic.
+colours under "chromatic", the patterns under "patterned") exclude each other and are. Three more
+sources of contrast (METHODS 17.3): the cluster of the opposite head, adjectives that are values of
+the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour) red ->
+its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
 """
 
 from __future__ import annotations
@@ -18,30 +17,6 @@ from compoclip.captions.wordnet_file import SenseTable
 
 #: First lemmas of the heads whose satellites exclude one another.
 KIND_HEADS = frozenset({"chromatic", "achromatic", "colored", "patterned", "cooked", "clothed"})
-#: Adjectives (or nouns in their place) for what a thing is made of.
-MATERIALS = frozenset(
-    [
-        "wooden",
-        "metal",
-        "metallic",
-        "plastic",
-        "stone",
-        "brick",
-        "leather",
-        "concrete",
-        "marble",
-        "ceramic",
-        "steel",
-        "bamboo",
-        "wicker",
-        "rubber",
-        "woolen",
-        "silken",
-        "earthen",
-        "glassy",
-        "woollen",
-    ]
-)
 #: Lexicographer files of nouns that name what an adjective says: attribute, substance.
 QUALITY_LEXFILES = frozenset({7, 27})
 
@@ -126,8 +101,6 @@ def contrasting_adjectives(
     for word in {word for number in nouns for word in _adjectives_of(table, number)}:
         if not nouns.isdisjoint(quality_nouns(table, word, near.dominant(word, "ADJ"))):
             words.add(word)
-    if lemma.lower() in MATERIALS:
-        words |= {word for word in MATERIALS if table.senses("a", word)}
     return {word for word in words if word == word.lower()}
 
 
