@@ -44,7 +44,8 @@ _NEAR_SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("in", "inside", "inside of", "within", "into", "in the middle of", "aboard"),
     ("in the middle of", "in the center of"),
     ("next to", "beside", "near", "by", "close to", "alongside", "adjacent to", "at",
-     "at the side of", "on the side of", "against", "to the left of", "to the right of", "left of", "right of"),
+     "at the side of", "on the side of", "against", "to the left of", "to the right of",
+     "left of", "right of"),
     ("near", "by", "close to", "at", "in front of", "behind", "along", "around", "opposite",
      "across from", "facing", "at the edge of", "at the end of", "outside", "outside of"),
     ("among", "amongst", "amid", "between", "in between", "surrounded by", "in the middle of",
@@ -86,6 +87,7 @@ _PLACED = _words(
     "parked seated sat located placed situated positioned perched stood lined stacked docked "
     "grouped gathered huddled posed stopped displayed set moored tied"
 )
+_PARTICIPLES = frozenset({"made", "built", "led", "held", "cut"})
 _FILLERS = _words(
     "is are was were be been being am right directly very just immediately standing sitting "
     "closely all both together up"
@@ -125,19 +127,9 @@ def is_symmetric(words: Sequence[str]) -> bool:
 
 
 def _leaves_symmetric(verb: str, preposition: str) -> bool:
-    participle = (
-        verb not in _PLACED
-        and verb.endswith(("ed", "en", "wn"))
-        or verb
-        in (
-            "made",
-            "built",
-            "led",
-            "held",
-            "cut",
-        )
-    )
-    return not (participle and preposition in _PASSIVE_PREPOSITIONS)
+    if verb in _PLACED or preposition not in _PASSIVE_PREPOSITIONS:
+        return True
+    return not (verb.endswith(("ed", "en", "wn")) or verb in _PARTICIPLES)
 
 
 def _ing(verb: str) -> str:
