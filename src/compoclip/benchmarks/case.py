@@ -37,16 +37,17 @@ METRICS: Mapping[Form, tuple[str, ...]] = MappingProxyType(
 
 With s(i, t) the cosine of image i and text t, and s(a, b) that of two texts:
 
-- accuracy: the right candidate scores best.
-- text: s(0,0) > s(0,1) and s(1,1) > s(1,0); image: s(0,0) > s(1,0) and s(1,1) > s(0,1);
-  group: text and image.
-- TRIPLE, with s_j = s(image, text j): original s_0 > s_2; second s_1 > s_2; augmented = both (the
-  ITT of SugarCrepe++); brittleness: s_2 strictly between s_0 and s_1; both_below: s_0 < s_2 and
-  s_1 < s_2.
-- TEXT_ONLY (the TOT of SugarCrepe++): original s(0,1) > s(0,2); second s(0,1) > s(1,2);
-  augmented = both.
+- accuracy: the right one of K candidates scores best; chance 1/K.
+- text: s(0,0) > s(0,1) and s(1,1) > s(1,0), chance 1/4; image: s(0,0) > s(1,0) and
+  s(1,1) > s(0,1), 1/4; group: text and image, 1/6.
+- TRIPLE, with s_j = s(image, text j): original s_0 > s_2, chance 1/2; second s_1 > s_2, 1/2;
+  augmented = both (the ITT of SugarCrepe++), 1/3; brittleness: s_2 strictly between s_0 and s_1,
+  1/3; both_below: s_0 < s_2 and s_1 < s_2, 1/3.
+- TEXT_ONLY (the TOT of SugarCrepe++): original s(0,1) > s(0,2), chance 1/2; second
+  s(0,1) > s(1,2), 1/2; augmented = both, 1/3.
 
-Chance is in `benchmarks.chance`.
+Chance always follows from the form and the number of candidates; retrieval and classification
+derive it from their contents.
 """
 
 
@@ -100,7 +101,8 @@ class Classification:
     """Zero-shot classification: one label per image, several prompts per class to be averaged.
 
     metric: "accuracy" or "mean-per-class" (mean recall of the classes that have an image). Its
-    only sub-task is "zero_shot".
+    only sub-task is "zero_shot", with the metric "accuracy"; its items carry the label "class", so
+    that mean-per-class is an aggregate with macro_by="class".
     """
 
     images: tuple[ImageRef, ...]

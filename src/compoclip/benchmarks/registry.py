@@ -16,6 +16,7 @@ from typing import Any
 
 import compoclip.benchmarks as package
 from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.edition import as_edition, read_edition
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import close
 from compoclip.errors import CompoclipError, UsageError
@@ -78,7 +79,8 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
 
     spec: "name" or "name:part[,part]", parts being sub-tasks, patterns of them ("swap_*"), or, for
     a family such as "retrieval:coco", the one set to load. images: where the photos lie when not
-    in the default layout. options: further arguments of the benchmark's own `load`.
+    in the default layout. options: further arguments of the benchmark's own `load`. A root that
+    holds other than the official items (see `edition`) gives the benchmark its own name.
     Raises UsageError for unknown names, parts or options, CompoclipError for bad files.
     """
     name, colon, tail = spec.partition(":")
@@ -99,7 +101,8 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         if option not in known:
             raise UsageError(f"benchmark {name} has no option {option!r}; {close(option, known)}")
     loaded: Benchmark = module.load(root, images, subtasks=parts, **options)
-    return loaded
+    edition = read_edition(root)
+    return loaded if edition is None else as_edition(loaded, edition)
 
 
 def _parts(found: Meta) -> str:
