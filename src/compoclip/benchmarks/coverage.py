@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 from compoclip.benchmarks.case import Benchmark, Case, Classification, ImageRef, Retrieval
 
@@ -27,12 +26,13 @@ def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
     missing = {path for path in {ref.path for ref in refs} if not path.is_file()}
     if not missing:
         return content, ()
-    return _without(content, missing), tuple(sorted(map(str, missing)))
+    return without(content, lambda ref: ref.path in missing), tuple(sorted(map(str, missing)))
 
 
-def _without(content: Content, missing: set[Path]) -> Content:
+def without(content: Content, absent: Callable[[ImageRef], bool]) -> Content:
+    """The content without the images for which `absent` holds, by the rules of `present`."""
     if isinstance(content, Classification):
-        kept = [(i, y) for i, y in zip(content.images, content.labels) if i.path not in missing]
+        kept = [(i, y) for i, y in zip(content.images, content.labels) if not absent(i)]
         return Classification(
             images=tuple(image for image, _ in kept),
             labels=tuple(label for _, label in kept),
@@ -41,14 +41,12 @@ def _without(content: Content, missing: set[Path]) -> Content:
             metric=content.metric,
         )
     if isinstance(content, Retrieval):
-        return _retrieval_without(content, missing)
-    return tuple(
-        case for case in content if not any(image.path in missing for image in case.images)
-    )
+        return _retrieval_without(content, absent)
+    return tuple(case for case in content if not any(map(absent, case.images)))
 
 
-def _retrieval_without(content: Retrieval, missing: set[Path]) -> Retrieval:
-    images = [i for i, image in enumerate(content.images) if image.path not in missing]
+def _retrieval_without(content: Retrieval, absent: Callable[[ImageRef], bool]) -> Retrieval:
+    images = [i for i, image in enumerate(content.images) if not absent(image)]
     image_at = {old: new for new, old in enumerate(images)}
     pairs = [(image, text) for image, text in content.pairs if image in image_at]
     texts = sorted({text for _, text in pairs})

@@ -1,0 +1,83 @@
+"""Scored items of one benchmark as columns: what the parquet file beside each result holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from compoclip.benchmarks.case import ImageRef
+from compoclip.evaluation.outcomes import Outcomes, Values
+
+POSITIVE_SCORE = "positive_score"
+
+
+def image_key(ref: ImageRef) -> str:
+    """Name of an image in results: its path, and "#left,upper,right,lower" when cropped."""
+    if ref.box is None:
+        return str(ref.path)
+    return f"{ref.path}#{','.join(f'{value:g}' for value in ref.box)}"
+
+
+@dataclass(frozen=True)
+class Items:
+    """n scored items (cases, retrieval queries or classified images), one list entry each.
+
+    truth: index of the right candidate. images: keys (`image_key`). scores: cosines; for GROUP in
+    the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2) s(P1,N)
+    s(P2,N); for retrieval and classification the right candidate, then its best rival.
+    clusters: items with the same value share a photo and are not independent.
+    positive: mean cosine of the matching pairs. extra: further columns, e.g. "rank".
+    """
+
+    ids: list[str]
+    forms: list[str]
+    subtasks: list[str]
+    labels: list[Mapping[str, str]]
+    truth: list[int]
+    images: list[tuple[str, ...]]
+    texts: list[tuple[str, ...]]
+    scores: list[Sequence[float]]
+    clusters: list[str]
+    positive: Values
+    outcomes: dict[str, Outcomes]
+    extra: dict[str, list[int] | list[str | None]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def to_arrow(self) -> pa.Table:
+        """The parquet layout: plain columns, and three a metric: used., strict., fractional."""
+        columns: dict[str, pa.Array] = {
+            "item": pa.array(self.ids, pa.string()),
+            "form": pa.array(self.forms, pa.string()),
+            "subtask": pa.array(self.subtasks, pa.string()),
+            "labels": pa.array(
+                [list(each.items()) for each in self.labels], pa.map_(pa.string(), pa.string())
+            ),
+            "truth": pa.array(self.truth, pa.int32()),
+            "images": pa.array(self.images, pa.list_(pa.string())),
+            "texts": pa.array(self.texts, pa.list_(pa.string())),
+            "scores": pa.array(self.scores, pa.list_(pa.float32())),
+            "cluster": pa.array(self.clusters, pa.string()),
+            POSITIVE_SCORE: pa.array(self.positive, pa.float64()),
+            "tie": pa.array(self.tied(), pa.bool_()),
+        }
+        for metric, outcomes in self.outcomes.items():
+            for policy in ("used", "strict", "fractional"):
+                values: Values = getattr(outcomes, policy)
+                columns[f"{policy}.{metric}"] = pa.array(
+                    values, pa.float64(), mask=np.isnan(values)
+                )
+        for name, extra in self.extra.items():
+            columns[name] = pa.array(extra)
+        return pa.table(columns)
+
+    def tied(self) -> list[bool]:
+        """Whether any metric of the item hangs on equal scores."""
+        flags = np.zeros(len(self), dtype=bool)
+        for outcomes in self.outcomes.values():
+            flags |= outcomes.tied
+        return [bool(flag) for flag in flags]

@@ -1,0 +1,136 @@
+"""Aggregate trees against hand-computed values, and their bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Aggregate
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import (
+    evaluate,
+    percentile_interval,
+    plan,
+    resample,
+    rows_of,
+    rule_from_json,
+    rule_to_json,
+)
+from compoclip.evaluation.statistics import cluster_bootstrap
+
+SUBTASKS = ["a", "a", "a", "a", "b", "b", "c"]
+LABELS = [{"r": v} for v in ("on", "on", "on", "in", "in", "by")] + [{}]
+VALUES = {"accuracy": np.array([1.0, 1, 0, 0, 1, 0, 1]), "text": np.array([0.0, 0, 0, 1, 1, 1, 1])}
+APPLIES = {name: np.ones(7, dtype=bool) for name in VALUES}
+
+
+def value(rule: Aggregate) -> float:
+    return evaluate(plan(rule, SUBTASKS, LABELS, APPLIES, "accuracy"), VALUES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Aggregate(("a", "b")), (1 / 2 + 1 / 2) / 2),
+        (Aggregate(("a", "b", "c")), (1 / 2 + 1 / 2 + 1) / 3),
+        (Aggregate(("a", "b", "c"), "micro"), 4 / 7),
+        (Aggregate((Aggregate(("a", "b"), "micro"), "c")), (3 / 6 + 1) / 2),
+        (Aggregate((Aggregate(("b", "c")), "a")), ((1 / 2 + 1) / 2 + 1 / 2) / 2),
+        # on 2/3, in 1/2, by 0; the item without a label is in no group
+        (Aggregate(("a", "b", "c"), macro_by="r"), (2 / 3 + 1 / 2 + 0) / 3),
+        (Aggregate(("a", "b"), macro_by="r", min_group=2), (2 / 3 + 1 / 2) / 2),
+        (Aggregate(("a", "b"), macro_by="r", exclude=frozenset({"on"})), (1 / 2 + 0) / 2),
+        (Aggregate(("a",), metric="text"), 1 / 4),
+        (Aggregate((Aggregate(("a",), metric="text"), "b")), (1 / 4 + 1 / 2) / 2),
+        (Aggregate((Aggregate(("a", "b"), "micro"), "b"), metric="text"), (3 / 6 + 1) / 2),
+    ],
+)
+def test_rules_by_hand(rule, expected):
+    assert value(rule) == pytest.approx(expected)
+    assert rule_from_json(rule_to_json(rule)) == rule
+
+
+def test_published_sub_scores_of_sugarcrepe_give_the_published_aggregates():
+    """BENCHMARKS 2.5: group means weighted by items 73.03, plain mean of seven 73.05."""
+    sizes = {
+        "replace_obj": (1652, 90.92),
+        "replace_att": (788, 80.08),
+        "replace_rel": (1406, 69.20),
+        "swap_obj": (245, 61.22),
+        "swap_att": (666, 63.96),
+        "add_obj": (2062, 77.21),
+        "add_att": (692, 68.79),
+    }
+    subtasks = [name for name, (n, _) in sizes.items() for _ in range(n)]
+    right = [
+        float(k < round(n * accuracy / 100)) for n, accuracy in sizes.values() for k in range(n)
+    ]
+    values = {"accuracy": np.array(right)}
+    applies = {"accuracy": np.ones(len(right), dtype=bool)}
+    groups = [tuple(n for n in sizes if n.startswith(g)) for g in ("replace", "swap", "add")]
+    rules = {
+        73.03: Aggregate(tuple(Aggregate(group, "micro") for group in groups)),
+        73.05: Aggregate(tuple(sizes)),
+        76.55: Aggregate(tuple(sizes), "micro"),
+    }
+    for published, rule in rules.items():
+        tree = plan(rule, subtasks, [{}] * len(right), applies, "accuracy")
+        assert 100 * evaluate(tree, values) == pytest.approx(published, abs=0.01)
+
+
+def test_items_without_the_metric_are_left_out():
+    applies = {"accuracy": np.array([True, False, True, True, True, True, False])}
+    tree = plan(Aggregate(("a", "b"), "micro"), SUBTASKS, LABELS, applies, "accuracy")
+    assert rows_of(tree).tolist() == [0, 2, 3, 4, 5]
+    with pytest.raises(CompoclipError, match="no items for an aggregate over c"):
+        plan(Aggregate(("c",)), SUBTASKS, LABELS, applies, "accuracy")
+
+
+def test_unknown_metric_and_weighting_are_errors():
+    with pytest.raises(CompoclipError, match="metric 'group'"):
+        value(Aggregate(("a",), metric="group"))
+    with pytest.raises(CompoclipError, match="weighting 'median'"):
+        value(Aggregate(("a",), "median"))
+
+
+def test_bootstrap_of_a_plain_mean_is_the_cluster_bootstrap():
+    rng = np.random.default_rng(0)
+    values = {"accuracy": rng.integers(0, 2, size=300).astype(float)}
+    clusters = [f"photo {k % 60}" for k in range(300)]
+    applies = {"accuracy": np.ones(300, dtype=bool)}
+    tree = plan(Aggregate(("s",), "micro"), ["s"] * 300, [{}] * 300, applies, "accuracy")
+    (draws,) = resample([tree], values, clusters, 500, 7)
+    expected = cluster_bootstrap(values["accuracy"], np.array(clusters), resamples=500, seed=7)
+    assert percentile_interval(draws) == pytest.approx(expected)
+
+
+def test_bootstrap_draws_equal_a_plain_loop_for_a_nested_rule():
+    rng = np.random.default_rng(1)
+    n, photos = 60, 12
+    subtasks = [("a", "b", "c")[k % 3] for k in range(n)]
+    clusters = [f"{k % photos:02d}" for k in range(n)]
+    values = {"accuracy": rng.random(n)}
+    applies = {"accuracy": np.ones(n, dtype=bool)}
+    rule = Aggregate((Aggregate(("a", "b"), "micro"), "c"))
+    tree = plan(rule, subtasks, [{}] * n, applies, "accuracy")
+    (draws,) = resample([tree], values, clusters, 20, 3)
+    drawn = np.random.default_rng(3).integers(photos, size=(20, photos))
+    for got, photo_list in zip(draws, drawn):
+        ab, c = [], []
+        for photo in photo_list:
+            for k in range(n):
+                if clusters[k] == f"{photo:02d}":
+                    (c if subtasks[k] == "c" else ab).append(values["accuracy"][k])
+        parts = [np.mean(each) for each in (ab, c) if each]
+        assert got == pytest.approx(np.mean(parts))
+
+
+def test_bootstrap_is_linear_so_differences_can_be_drawn_at_once():
+    rng = np.random.default_rng(2)
+    one, two = rng.random(90), rng.random(90)
+    subtasks = [("a", "b")[k % 2] for k in range(90)]
+    clusters = [str(k // 3) for k in range(90)]
+    applies = {"accuracy": np.ones(90, dtype=bool)}
+    tree = plan(Aggregate(("a", "b")), subtasks, [{}] * 90, applies, "accuracy")
+    draws = [resample([tree], {"accuracy": v}, clusters, 50, 1)[0] for v in (one, two, one - two)]
+    assert draws[2] == pytest.approx(draws[0] - draws[1])

@@ -1,0 +1,244 @@
+"""Outcomes of every case form against hand-computed values, ties and degenerate scorers."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import METRICS, Case, Form, ImageRef, TiePolicy
+from compoclip.errors import CompoclipError
+from compoclip.evaluation import outcomes
+from compoclip.evaluation.features import cosines, merge_equal
+from compoclip.evaluation.score import score_cases
+from evaluation_helpers import all_forms, features_from, features_of, ref, unit
+
+FIRST = {"": TiePolicy.FIRST}
+
+
+def one(case: Case, scores: dict[str, dict[str, float]], ties=None):
+    return score_cases([case], features_from(scores), ties)
+
+
+@pytest.mark.parametrize(
+    ("scores", "truth", "strict", "fractional", "first"),
+    [
+        ((0.9, 0.1, 0.2), 0, 1, 1, 1),
+        ((0.1, 0.9, 0.2), 0, 0, 0, 0),
+        ((0.5, 0.5, 0.2), 0, 0, 1 / 2, 1),
+        ((0.5, 0.5, 0.2), 1, 0, 1 / 2, 0),
+        ((0.5, 0.5, 0.5), 0, 0, 1 / 3, 1),
+        ((0.5, 0.2, 0.2), 0, 1, 1, 1),  # a tie among the losers changes nothing
+    ],
+)
+def test_choose_text(scores, truth, strict, fractional, first):
+    case = Case("x", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b", "c"), "s", truth)
+    table = {"i": dict(zip("abc", scores))}
+    got = one(case, table).outcomes["accuracy"]
+    assert (got.used[0], got.strict[0], got.fractional[0]) == pytest.approx(
+        (strict, strict, fractional)
+    )
+    assert got.chance[0] == pytest.approx(1 / 3)
+    assert one(case, table, FIRST).outcomes["accuracy"].used[0] == first
+    assert bool(got.tied[0]) == (0 < fractional < 1)
+
+
+def test_choose_image_takes_the_image_with_the_best_score():
+    case = Case("x", Form.CHOOSE_IMAGE, (ref("i"), ref("j")), ("a",), "s", 1)
+    items = one(case, {"i": {"a": 0.1}, "j": {"a": 0.3}})
+    assert items.outcomes["accuracy"].used[0] == 1
+    assert items.positive[0] == pytest.approx(0.3)
+    assert items.scores[0] == pytest.approx([0.1, 0.3])
+
+
+def test_group_follows_the_winoground_definition():
+    case = Case("x", Form.GROUP, (ref("i"), ref("j")), ("a", "b"), "s")
+    # each caption finds its image, but image i prefers caption b
+    items = one(case, {"i": {"a": 0.4, "b": 0.5}, "j": {"a": 0.1, "b": 0.6}})
+    got = {name: each.used[0] for name, each in items.outcomes.items()}
+    assert got == {"group": 0, "text": 0, "image": 1}
+    assert items.scores[0] == pytest.approx([0.4, 0.5, 0.1, 0.6])
+    assert items.positive[0] == pytest.approx(0.5)
+
+
+def test_triple_and_its_five_buckets():
+    orders = {
+        (0.9, 0.8, 0.1): ("both above", 1, 1, 1, 0, 0),
+        (0.9, 0.1, 0.5): ("only first above", 0, 1, 0, 1, 0),
+        (0.1, 0.9, 0.5): ("only second above", 0, 0, 1, 1, 0),
+        (0.2, 0.1, 0.5): ("both below", 0, 0, 0, 0, 1),
+        (0.9, 0.5, 0.5): ("tie", 0, 1, 0, 0, 0),
+    }
+    for (p, q, n), (bucket, *expected) in orders.items():
+        case = Case("x", Form.TRIPLE, (ref("i"),), ("p", "q", "n"), "s")
+        items = one(case, {"i": {"p": p, "q": q, "n": n}})
+        assert items.extra["bucket"] == [bucket]
+        assert [each.used[0] for each in items.outcomes.values()] == expected
+
+
+def test_five_buckets_partition_random_scores_with_ties():
+    scores = np.random.default_rng(0).integers(0, 4, size=(500, 3)).astype(np.float32)
+    never = np.zeros(500, dtype=bool)
+    got = outcomes.triple(scores, never)
+    bucket = outcomes.triple_bucket(scores)
+    assert set(bucket) == {0, 1, 2, 3, 4}
+    total = got["augmented"].used + got["brittleness"].used + got["both_below"].used
+    assert np.array_equal(total, (bucket != 4).astype(float))
+
+
+def test_text_only_needs_both_comparisons():
+    texts = np.array([[1, 0, 0], [0.8, 0.6, 0], [0.9, 0, 0.3]], dtype=np.float32)
+    case = Case("x", Form.TEXT_ONLY, (), ("p", "q", "n"), "s")
+    items = score_cases([case], features_of([case], np.empty((0, 3)), texts))
+    # s(p,q) = .8, s(p,n) = .9, s(q,n) = .72
+    assert items.scores[0] == pytest.approx([0.8, 0.9, 0.72], abs=1e-6)
+    got = {name: each.used[0] for name, each in items.outcomes.items()}
+    assert got == {"augmented": 0, "original": 0, "second": 1}
+
+
+@pytest.mark.parametrize("form", [Form.GROUP, Form.TRIPLE, Form.TEXT_ONLY])
+def test_fractional_is_the_mean_over_all_ways_to_break_ties(form):
+    """Oracle: order equal scores in every possible way and average the strict outcome."""
+    width = 4 if form is Form.GROUP else 3
+    shape = (1, 2, 2) if form is Form.GROUP else (1, 3)
+    judge = {
+        Form.GROUP: outcomes.group,
+        Form.TRIPLE: outcomes.triple,
+        Form.TEXT_ONLY: outcomes.text_only,
+    }[form]
+    never = np.zeros(1, dtype=bool)
+    for scores in itertools.product(range(width), repeat=width):
+        base = np.array(scores, dtype=np.float32)
+        got = judge(base.reshape(shape), never)
+        sums = dict.fromkeys(got, 0.0)
+        ways = list(itertools.permutations(range(width)))
+        for order in ways:
+            broken = base + np.array(order, dtype=np.float32) / 100
+            for name, each in judge(broken.reshape(shape), never).items():
+                sums[name] += each.used[0] / len(ways)
+        for name, each in got.items():
+            assert each.fractional[0] == pytest.approx(sums[name]), (name, scores)
+
+
+def test_constant_scorer_is_zero_strict_chance_fractional_and_right_when_first():
+    cases = all_forms(30)
+    same = np.tile(unit(np.random.default_rng(1), 1), (200, 1))
+    features = features_of(cases, same, same)
+    items, first = score_cases(cases, features), score_cases(cases, features, FIRST)
+    for name, each in items.outcomes.items():
+        here = ~np.isnan(each.used)
+        assert each.used[here].sum() == 0
+        assert each.fractional[here] == pytest.approx(each.chance[here]), name
+        assert each.tied[here].all()
+    accuracy = first.outcomes["accuracy"].used
+    assert accuracy[~np.isnan(accuracy)].mean() == 1
+
+
+def test_random_scorer_reaches_chance_on_every_form_and_metric():
+    n = 2000
+    cases = all_forms(n)
+    rng = np.random.default_rng(2)
+    items = score_cases(cases, features_of(cases, unit(rng, 2 * n, 64), unit(rng, 3 * n, 64)))
+    subtasks = np.array(items.subtasks)
+    forms = dict(zip(items.subtasks, (c.form for c in cases)))
+    for subtask, form in forms.items():
+        for metric in METRICS[form]:
+            each = items.outcomes[metric]
+            rows = subtasks == subtask
+            chance = each.chance[rows].mean()
+            sd = np.sqrt(chance * (1 - chance) / n)
+            assert abs(each.used[rows].mean() - chance) < 4 * sd, (subtask, metric)
+
+
+def test_oracle_scorer_is_perfect():
+    scores, cases = {}, []
+    for k in range(5):
+        scores[f"i{k}"] = {f"p{k}": 1.0, f"q{k}": 0.9, f"n{k}": 0.1, f"r{k}": 0.0}
+        scores[f"j{k}"] = {f"p{k}": 0.0, f"r{k}": 1.0}
+        i, j = ref(f"i{k}"), ref(f"j{k}")
+        cases += [
+            Case(f"t{k}", Form.CHOOSE_TEXT, (i,), (f"n{k}", f"p{k}"), "s", 1),
+            Case(f"i{k}", Form.CHOOSE_IMAGE, (j, i), (f"p{k}",), "s", 1),
+            Case(f"g{k}", Form.GROUP, (i, j), (f"p{k}", f"r{k}"), "g"),
+            Case(f"x{k}", Form.TRIPLE, (i,), (f"p{k}", f"q{k}", f"n{k}"), "x"),
+        ]
+    items = score_cases(cases, features_from(scores))
+    for name in ("accuracy", "group", "text", "image", "augmented", "original", "second"):
+        used = items.outcomes[name].used
+        assert np.nanmin(used) == 1
+    assert np.nanmax(items.outcomes["brittleness"].used) == 0
+
+
+def test_order_of_the_cases_does_not_matter_to_the_last_bit():
+    cases = all_forms(40)
+    rng = np.random.default_rng(3)
+    features = features_of(cases, unit(rng, 80, 37), unit(rng, 120, 37))
+    order = rng.permutation(len(cases))
+    straight = score_cases(cases, features)
+    shuffled = score_cases([cases[k] for k in order], features)
+    assert [straight.scores[k] for k in order] == shuffled.scores
+    for name, each in straight.outcomes.items():
+        assert np.array_equal(each.used[order], shuffled.outcomes[name].used, equal_nan=True), name
+
+
+def test_equal_features_give_bit_equal_scores_wherever_they_stand():
+    rng = np.random.default_rng(4)
+    left, right = unit(rng, 1, 513), np.tile(unit(rng, 1, 513), (20_011, 1))
+    rows = np.zeros(len(right), dtype=np.int64)
+    scores = cosines(left, rows, right, np.arange(len(right)))
+    assert len(np.unique(scores)) == 1
+    assert scores[0] == pytest.approx(float(left[0] @ right[0]), abs=1e-6)
+
+
+def test_merge_equal_keeps_order_and_index():
+    features = np.array([[1, 0], [0, 1], [1, 0], [2, 2]], dtype=np.float32)
+    distinct, index = merge_equal(features)
+    assert np.array_equal(distinct, features[[0, 1, 3]])
+    assert index.tolist() == [0, 1, 0, 2]
+
+
+def test_mixed_numbers_of_candidates():
+    cases = [
+        Case("two", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b"), "s"),
+        Case("three", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b", "c"), "s"),
+    ]
+    items = score_cases(cases, features_from({"i": {"a": 0.5, "b": 0.1, "c": 0.9}}))
+    assert items.outcomes["accuracy"].used.tolist() == [1, 0]
+    assert items.outcomes["accuracy"].chance == pytest.approx([1 / 2, 1 / 3])
+
+
+def test_cropped_images_share_their_photo_as_cluster():
+    path = Path("photo.jpg")
+    boxed = [ImageRef(path, (0, 0, 5.5, 5)), ImageRef(path, (1, 1, 5, 5))]
+    cases = [Case(f"{k}", Form.CHOOSE_TEXT, (r,), ("a", "b"), "s") for k, r in enumerate(boxed)]
+    items = score_cases(cases, features_of(cases, np.eye(2), np.eye(2)))
+    assert items.clusters == ["photo.jpg", "photo.jpg"]
+    assert items.images == [("photo.jpg#0,0,5.5,5",), ("photo.jpg#1,1,5,5",)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("x", Form.CHOOSE_TEXT, (ref("i"),), ("a",), "s"),
+        Case("x", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b"), "s", 2),
+        Case("x", Form.GROUP, (ref("i"),), ("a", "b"), "s"),
+        Case("x", Form.TRIPLE, (), ("a", "b", "c"), "s"),
+    ],
+)
+def test_a_case_that_does_not_fit_its_form_is_named(case):
+    with pytest.raises(CompoclipError, match="item 'x' of sub-task 's'"):
+        score_cases([case], features_from({"i": {"a": 1.0, "b": 0.0, "c": 0.0}}))
+
+
+def test_items_table_has_three_columns_a_metric_and_nulls_elsewhere():
+    cases = all_forms(2)
+    rng = np.random.default_rng(5)
+    table = score_cases(cases, features_of(cases, unit(rng, 4), unit(rng, 6))).to_arrow()
+    assert table.num_rows == 10
+    assert {"used.group", "strict.group", "fractional.group", "bucket", "tie"} <= set(
+        table.column_names
+    )
+    group = table.column("used.group").to_pylist()
+    assert [value is not None for value in group] == [c.form is Form.GROUP for c in cases]
