@@ -111,8 +111,9 @@ class TextPlan:
         texts = [Drawn(caption, Role.CAPTION)]
         taken = {same_text(caption)}
         captions = {same_text(text) for text in sample.captions}
+        parsed = self._parsed[caption] if self._parsed is not None else None
         for name in self.rewrites:
-            drawn = self._rewrite(name, caption, sample, epoch)
+            drawn = self._rewrite(name, parsed, sample, epoch)
             if isinstance(drawn, str):
                 counts.refused[name, drawn] += 1
                 continue
@@ -127,15 +128,17 @@ class TextPlan:
                 counts.made[name] += 1
         return texts, counts
 
-    def _rewrite(self, name: str, caption: str, sample: Sample, epoch: int) -> Drawn | str:
+    def _rewrite(
+        self, name: str, caption: Caption | None, sample: Sample, epoch: int
+    ) -> Drawn | str:
         """One draw of one rewrite, or the reason why there is none."""
         rng = rng_for(self._seed, sample.id, epoch, name)
         if name == GIVEN:
             if not sample.negatives:
                 return "none-given"
             return Drawn(rng.choice(sample.negatives), Role.NEGATIVE, name)
-        assert self._parsed is not None  # checked when the plan was made
-        result = self._rewrites[name](self._parsed[caption], rng)
+        assert caption is not None  # a plan that rewrites has parsed captions: see __init__
+        result = self._rewrites[name](caption, rng)
         if not isinstance(result, Rewritten):
             return result.reason
         role = Role.POSITIVE if result.keeps_meaning else Role.NEGATIVE

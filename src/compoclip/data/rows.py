@@ -20,6 +20,7 @@ from compoclip.errors import CompoclipError
 
 NO_CAPTION = "sample without a caption"
 EMPTY_CAPTION = "empty caption"
+EMPTY_NEGATIVE = "empty negative"
 
 _CHUNK = 1 << 16
 _SCHEMA = pa.schema(
@@ -102,20 +103,21 @@ class RowBuilder:
         self, id: str, image: str, captions: Iterable[str], negatives: Iterable[str] = ()
     ) -> None:
         """Add one sample; blank captions are left out, and so is a sample that has no other."""
-        kept = self._clean(captions)
+        kept = self._clean(captions, EMPTY_CAPTION)
         if not kept:
             self.left_out[NO_CAPTION] += 1
             return
-        for column, value in zip(self._rows, (id, image, kept, self._clean(negatives))):
+        wrong = self._clean(negatives, EMPTY_NEGATIVE)
+        for column, value in zip(self._rows, (id, image, kept, wrong)):
             column.append(value)
         if len(self._rows[0]) >= _CHUNK:
             self._flush()
 
-    def _clean(self, captions: Iterable[str]) -> list[str]:
-        stripped = [caption.strip() for caption in captions]
-        kept = [caption for caption in stripped if caption]
+    def _clean(self, texts: Iterable[str], reason: str) -> list[str]:
+        stripped = [text.strip() for text in texts]
+        kept = [text for text in stripped if text]
         if len(kept) < len(stripped):
-            self.left_out[EMPTY_CAPTION] += len(stripped) - len(kept)
+            self.left_out[reason] += len(stripped) - len(kept)
         return kept
 
     def _flush(self) -> None:

@@ -97,7 +97,7 @@ def find_shards(spec: str) -> list[Path]:
         if not shards:
             raise CompoclipError(f"{spec}: no .tar file in this folder; check the path")
         return shards
-    shards = [Path(name) for name in expand_braces(spec)]
+    shards = [folder] if folder.is_file() else [Path(name) for name in expand_braces(spec)]
     for shard in shards:
         if shard.suffix != ".tar":
             raise CompoclipError(f"{shard}: only plain .tar shards can be read; decompress it")

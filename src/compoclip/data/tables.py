@@ -38,7 +38,7 @@ def open_table(
     root = images if images is not None else files[0].parent
     builder = RowBuilder(files[0])
     opener: Images = FolderImages(root)
-    if files[0].suffix == ".parquet":
+    if files[0].suffix.lower() == ".parquet":
         opener = _add_parquet(files, builder, root, image_column, caption_column)
     else:
         row = 0
@@ -59,7 +59,7 @@ def _add_text(
     """Add the rows of a CSV, TSV or JSON-lines file; returns the number of the next row."""
     rows: Iterator[tuple[int, dict[str, Any]]]
     chosen: tuple[str, tuple[str, ...]] | None = None
-    if file.suffix == ".jsonl":
+    if file.suffix.lower() == ".jsonl":
         rows = read_jsonl(file)
     else:
         rows = read_delimited(file)
