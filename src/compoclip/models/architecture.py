@@ -1,0 +1,108 @@
+"""From an open_clip model configuration to a randomly initialised network, and its name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.coca_model import CoCa
+from open_clip.model import CLIP, CustomTextCLIP, set_model_preprocess_cfg
+from torch import nn
+
+import compoclip.models.timm_names  # noqa: F401  (registers names that configurations may use)
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.preprocess import Preprocess
+
+ACTIVATIONS = ("quick_gelu", "gelu")
+
+
+def named_config(name: str) -> dict[str, Any]:
+    """open_clip's built-in configuration. Raises UsageError when there is none of that name."""
+    config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
+    if config is None:
+        raise UsageError(f"open_clip has no architecture '{name}' (see open_clip.list_models())")
+    return dict(config)
+
+
+def has_quickgelu_twin(name: str) -> bool:
+    """Whether open_clip has the architecture with GELU (this name) and with QuickGELU."""
+    return f"{name}-quickgelu" in open_clip.list_models()
+
+
+def activation_of(config: Mapping[str, Any]) -> str:
+    """ "quick_gelu" or "gelu". timm trunks keep their own activation either way."""
+    return "quick_gelu" if config.get("quick_gelu") else "gelu"
+
+
+def with_activation(config: Mapping[str, Any], activation: str | None) -> dict[str, Any]:
+    """A copy with that activation; unchanged for None. Raises UsageError for an unknown one."""
+    copy = deepcopy(dict(config))
+    if activation is not None:
+        if activation not in ACTIVATIONS:
+            raise UsageError(f"activation '{activation}' is not one of {', '.join(ACTIVATIONS)}")
+        copy["quick_gelu"] = activation == "quick_gelu"
+    return copy
+
+
+def architecture_name(config: Mapping[str, Any]) -> str:
+    """The built-in name with this configuration, else "config-" and a hash of it."""
+    wanted = _essence(config)
+    for name in open_clip.list_models():
+        if _essence(open_clip.get_model_config(name)) == wanted:
+            return str(name)
+    return f"config-{hashlib.blake2b(wanted.encode(), digest_size=6).hexdigest()}"
+
+
+def _essence(config: Mapping[str, Any]) -> str:
+    """What of a configuration shapes the network; how to start its towers does not."""
+    copy = deepcopy(dict(config))
+    copy.setdefault("quick_gelu", False)
+    for part in ("vision_cfg", "text_cfg"):
+        for key in ("timm_model_pretrained", "hf_model_pretrained", "tokenizer_kwargs"):
+            copy.get(part, {}).pop(key, None)
+    return json.dumps(copy, sort_keys=True)
+
+
+def build_model(config: Mapping[str, Any], seed: int = 0) -> nn.Module:
+    """The open_clip network of a configuration, float32, on the CPU, in eval mode.
+
+    Parameters are drawn from `seed`; the global random state is left alone. Nothing is downloaded.
+    Raises CompoclipError when the configuration cannot be built.
+    """
+    options = deepcopy(dict(config))
+    try:
+        if options["vision_cfg"].get("timm_model_name"):
+            options["vision_cfg"]["timm_model_pretrained"] = False
+        hugging_face = bool(options["text_cfg"].get("hf_model_name"))
+        if hugging_face:
+            options["text_cfg"]["hf_model_pretrained"] = False
+        custom = options.pop("custom_text", False) or hugging_face
+        kind = CoCa if "multimodal_cfg" in options else CustomTextCLIP if custom else CLIP
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: nn.Module = kind(**options)
+    except CompoclipError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AssertionError, OSError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise CompoclipError(
+            f"model configuration cannot be built: {type(error).__name__}: {first}"
+        ) from error
+    return model.eval()
+
+
+def attach_preprocess(model: nn.Module, config: Mapping[str, Any]) -> Preprocess:
+    """The model's preprocessing, also set on the network as open_clip does.
+
+    As in open_clip the size is the image tower's, whatever the configuration says.
+    """
+    size = getattr(model.visual, "image_size", None)
+    merged = dict(config) if size is None else {**config, "size": size}
+    preprocess = Preprocess.from_config(merged)
+    set_model_preprocess_cfg(model, preprocess.to_config())
+    return preprocess

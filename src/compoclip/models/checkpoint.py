@@ -1,0 +1,203 @@
+"""Get a model by what a user writes for it; the one door to models for every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.architecture import (
+    activation_of,
+    has_quickgelu_twin,
+    named_config,
+    with_activation,
+)
+from compoclip.models.directory import (
+    LoadedModel,
+    ModelConfig,
+    assemble,
+    current_identity,
+    load_directory,
+    read_config,
+    save_model,
+)
+from compoclip.models.weights import load_into, read_state_dict
+
+__all__ = [
+    "LoadedModel",
+    "ModelConfig",
+    "create_model",
+    "current_identity",
+    "load_model",
+    "read_config",
+    "save_model",
+]
+
+_FORMS = (
+    "a checkpoint directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, hf-hub:ORG/REPO, "
+    "bundled, or random:ARCHITECTURE[:SEED]"
+)
+_HUB_FILES = ("*.json", "*.txt", "*.gz", "*.model")
+_HUB_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.*")
+
+
+def load_model(
+    spec: str | Path, *, activation: str | None = None, device: str | torch.device = "cpu"
+) -> LoadedModel:
+    """The model a user names, in eval mode on `device`.
+
+    spec: a checkpoint directory; `ViT-B-32-quickgelu@file.pt` (a plain open_clip state dict, .pt
+    or .safetensors); `ViT-B-32-quickgelu:openai` (open_clip's published weights);
+    `hf-hub:org/repo`; `bundled` (the small base model in the package); `random:ViT-B-32[:SEED]`.
+    activation: "quick_gelu" or "gelu", to override what the source says; recorded in the identity.
+
+    Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
+    damaged, of another architecture, or do not say which activation they were trained with.
+    """
+    loaded = _resolve(str(spec), activation)
+    loaded.encoder.to(device)
+    return loaded
+
+
+def create_model(
+    config: ModelConfig, *, seed: int = 0, image_weights: Path | None = None
+) -> LoadedModel:
+    """A new model for pre-training, with parameters drawn from `seed`.
+
+    image_weights: optional pretrained weights of the image trunk (timm's parameter names; a
+    classifier in the file is dropped). Raises CompoclipError when they do not fit.
+    """
+    loaded = assemble(config, f"new model (seed {seed})", seed=seed)
+    if image_weights is None:
+        return loaded
+    visual: Any = loaded.encoder.model.visual
+    trunk = getattr(visual, "trunk", visual)
+    state = read_state_dict(image_weights)
+    own = trunk.state_dict()
+    head = getattr(trunk, "default_cfg", {}).get("classifier", "")
+    heads = (head,) if isinstance(head, str) else tuple(head)
+    kept = {
+        key: value
+        for key, value in state.items()
+        if key in own or not any(h and key.startswith(f"{h}.") for h in heads)
+    }
+    load_into(trunk, kept, str(image_weights), f"the image trunk {type(trunk).__name__}")
+    return assemble(config, loaded.name, network=loaded.encoder.model)
+
+
+def _resolve(spec: str, activation: str | None) -> LoadedModel:
+    if spec == "bundled":
+        return _bundled(activation)
+    if spec.startswith("random:"):
+        return _random(spec, activation)
+    if spec.startswith("hf-hub:"):
+        return load_directory(_from_hub(spec), spec, activation)
+    if Path(spec).is_dir():
+        return load_directory(Path(spec), spec, activation)
+    name, at, file = spec.partition("@")
+    if at:
+        return _from_file(spec, name, Path(file), activation)
+    name, colon, tag = spec.partition(":")
+    if colon:
+        return _from_tag(spec, name, tag, activation)
+    if Path(spec).is_file():
+        raise UsageError(f"{spec}: which architecture is it? write ARCHITECTURE@{spec}")
+    if spec in open_clip.list_models():
+        raise UsageError(
+            f"'{spec}' is an architecture without weights: write {spec}:PRETRAINED_TAG, "
+            f"{spec}@FILE or random:{spec}"
+        )
+    raise UsageError(f"no model '{spec}': expected {_FORMS}")
+
+
+def _bundled(activation: str | None) -> LoadedModel:
+    path = Path(str(files("compoclip"))) / "world" / "base"
+    if not path.is_dir():
+        raise CompoclipError(f"{path}: this installation has no bundled base model; name another")
+    return load_directory(path, "bundled", activation)
+
+
+def _random(spec: str, activation: str | None) -> LoadedModel:
+    name, _, number = spec.removeprefix("random:").partition(":")
+    if number and not number.isdigit():
+        raise UsageError(f"{spec}: the seed '{number}' is not a number")
+    config = ModelConfig(with_activation(named_config(name), activation), _published_stats(name))
+    return assemble(config, spec, seed=int(number or 0))
+
+
+def _from_file(spec: str, name: str, file: Path, activation: str | None) -> LoadedModel:
+    config = named_config(name)
+    if activation is None and has_quickgelu_twin(name):
+        raise CompoclipError(
+            f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
+            f"{name}-quickgelu@{file}, others --activation gelu (the wrong one loses accuracy)"
+        )
+    state = read_state_dict(file)
+    model = ModelConfig(with_activation(config, activation), _published_stats(name))
+    return assemble(model, spec, state=state, path=file)
+
+
+def _from_tag(spec: str, name: str, tag: str, activation: str | None) -> LoadedModel:
+    config = named_config(name)
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if tag not in tags:
+        known = f"its tags: {', '.join(tags)}" if tags else "it has no published weights"
+        raise UsageError(f"open_clip has no weights '{tag}' for {name}; {known}")
+    published = open_clip.get_pretrained_cfg(name, tag)
+    trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
+    built = activation_of(config)
+    if activation is None and trained != built and "timm_model_name" not in config["vision_cfg"]:
+        other = f"{name}-quickgelu" if trained == "quick_gelu" else name.removesuffix("-quickgelu")
+        raise CompoclipError(
+            f"{spec}: the weights were trained with {trained} and {name} has {built}: "
+            f"use {other}:{tag}"
+        )
+    config = with_activation(config, activation)
+    with _downloads(spec):
+        network = open_clip.create_model(
+            name, pretrained=tag, quick_gelu=config.get("quick_gelu", False)
+        )
+    return assemble(ModelConfig(config, published), spec, network=network.eval())
+
+
+def _from_hub(spec: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    repository = spec.removeprefix("hf-hub:")
+    with _downloads(spec):
+        return Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *_HUB_WEIGHTS]))
+
+
+@contextmanager
+def _downloads(spec: str) -> Iterator[None]:
+    """Any failure to fetch weights as one line with the remedy."""
+    try:
+        yield
+    except CompoclipError:
+        raise
+    except Exception as error:  # network libraries raise dozens of unrelated types
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CompoclipError(
+            f"{spec}: could not be downloaded ({first}); connect to the network once, "
+            "or give a file with ARCHITECTURE@FILE"
+        ) from error
+
+
+def _published_stats(name: str) -> dict[str, Any]:
+    """Preprocessing that all published weights of an architecture share; else open_clip's default.
+
+    A raw file does not record it, and e.g. SigLIP architectures differ from the default."""
+    keys = ("mean", "std", "interpolation", "resize_mode")
+    published = [
+        {key: open_clip.get_pretrained_cfg(name, tag).get(key) for key in keys}
+        for tag in open_clip.list_pretrained_tags_by_model(name)
+    ]
+    if not published or any(other != published[0] for other in published):
+        return {}
+    return {key: value for key, value in published[0].items() if value is not None}

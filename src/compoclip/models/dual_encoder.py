@@ -1,0 +1,107 @@
+"""The dual encoder: open_clip's parameters, driven faster and with local features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Features
+from compoclip.models.image_tower import ImageFeatures, ImageTower
+from compoclip.models.text_tower import TextFeatures, TextTower
+
+__all__ = ["DualEncoder", "ImageFeatures", "TextFeatures"]
+
+
+class DualEncoder(nn.Module):
+    """Wraps an open_clip model (CLIP, CustomTextCLIP) without touching its state dict.
+
+    `model` is the open_clip model: `encoder.model.state_dict()` has plain open_clip keys. Outputs
+    equal open_clip's own to float32 rounding. `freeze_bn` keeps every batch norm in eval mode, for
+    towers whose running statistics are not statistics of the data (folded batch norms).
+    """
+
+    def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.freeze_bn = freeze_bn
+        self._image = ImageTower(model)
+        self._text = TextTower(model)
+        self.train(model.training)
+
+    @property
+    def logit_scale(self) -> nn.Parameter:
+        """The learnable parameter, i.e. the logarithm of the scale."""
+        parameter = self.model.logit_scale
+        assert isinstance(parameter, nn.Parameter)
+        return parameter
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return self.logit_scale.device
+
+    @property
+    def trims_text(self) -> bool:
+        """Whether texts are cut to their own length (causal tower that pools at end of text)."""
+        return self._text.causal
+
+    def train(self, mode: bool = True) -> DualEncoder:
+        """Like `nn.Module.train`, but batch norms stay in eval mode when `freeze_bn`."""
+        super().train(mode)
+        if self.freeze_bn:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute activations in backward, in both towers. open_clip offers it for transformers
+        and most timm trunks; a ModifiedResNet ignores it."""
+        self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
+
+    def require_local(self) -> None:
+        """Raise CompoclipError when either tower cannot give patch or token features."""
+        self._image.require_local()
+        self._text.require_local()
+
+    def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
+        """(B, 3, H, W) normalised pixels -> pooled (B, D), with patches (B, P, D) if asked; neither
+        is normalised. See `image_tower` for what a patch is in each kind of tower.
+
+        Raises CompoclipError when patches are asked of a tower that has none.
+        """
+        return self._image.encode(pixels, patches)
+
+    def encode_texts(self, ids: Tensor, tokens: bool = False) -> TextFeatures:
+        """(T, context) int64 ids -> pooled (T, D), with tokens (T, L, D) and their mask (T, L) if
+        asked; L is the longest text of the block; nothing is normalised. Equal rows are encoded
+        once. Ids on the CPU are fastest (the plan is made there, without waiting for a device).
+
+        Raises CompoclipError when tokens are asked of a tower that has none, or ids do not fit.
+        """
+        if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
+            raise CompoclipError(
+                "text ids must be a (texts, context) int64 tensor with at least one text, "
+                f"not {tuple(ids.shape)} {ids.dtype}"
+            )
+        return self._text.encode(ids, self.device, tokens)
+
+    def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
+        """All a loss may see: unit-length float32 features and the exponentiated scale; with
+        `local` also patches, tokens and token mask (float32, not normalised)."""
+        image = self.encode_images(pixels, patches=local)
+        text = self.encode_texts(ids, tokens=local)
+        return Features(
+            image=F.normalize(image.pooled.float(), dim=-1),
+            text=F.normalize(text.pooled.float(), dim=-1),
+            logit_scale=self.logit_scale.float().exp().reshape(()),
+            patches=None if image.patches is None else image.patches.float(),
+            tokens=None if text.tokens is None else text.tokens.float(),
+            token_mask=text.token_mask,
+        )
+
+    def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
+        """`features`, so that wrappers which hook `forward` (DDP) work."""
+        return self.features(pixels, ids, local)

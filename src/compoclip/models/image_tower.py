@@ -1,0 +1,110 @@
+"""Image encoding with projected features of every position, for each kind of open_clip tower.
+
+Patches go through *the same projection as the pooled feature*, position by position:
+
+- VisionTransformer: states of the last block without class token, `ln_post`, times `proj`.
+- ModifiedResNet: position p of the last feature map as its attention pool projects it,
+  c_proj(v_proj(x_p + positional_embedding[p + 1])): what the pooled feature would be if the pool
+  attended to p alone.
+- timm trunks (ViT-like, Swin, MobileNet, ConvNeXt, ...): every position of the last feature map
+  goes through the trunk's and the adapter's head as if it were the only position of an image, so
+  pooling does nothing, and a tower that pools by plain average before a linear head has patches
+  whose mean is the pooled feature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from open_clip.modified_resnet import ModifiedResNet
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import VisionTransformer
+from torch import Tensor, nn
+
+from compoclip.errors import CompoclipError
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """pooled: (B, D), not normalised. patches: (B, P, D) projected, not normalised, or None."""
+
+    pooled: Tensor
+    patches: Tensor | None = None
+
+
+class ImageTower:
+    """A view of the image half of an open_clip model; owns no parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    @property
+    def _visual(self) -> Any:
+        return self._model.visual
+
+    def require_local(self) -> None:
+        """Raise CompoclipError when the tower's positions cannot be projected one by one."""
+        visual = self._visual
+        reason = ""
+        if isinstance(visual, VisionTransformer):
+            if visual.attn_pool is not None or visual.pool_type not in ("tok", "avg"):
+                reason = "it pools by learned queries"
+        elif isinstance(visual, TimmModel):
+            if "pool" in dict(visual.head.named_children()):
+                reason = "its attention pool needs the whole feature map"
+        elif not isinstance(visual, ModifiedResNet):
+            reason = f"{type(visual).__name__} is not a known kind"
+        if reason:
+            raise CompoclipError(
+                f"local losses need patch features and this image tower has none ({reason}): "
+                "choose another model or a method without local losses"
+            )
+
+    def encode(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
+        """Encode (B, 3, H, W) pixels. Raises CompoclipError when patches are impossible."""
+        if not patches:
+            pooled = self._visual(pixels)  # some towers add tokens
+            return ImageFeatures(pooled[0] if isinstance(pooled, tuple) else pooled)
+        self.require_local()
+        visual = self._visual
+        if isinstance(visual, VisionTransformer):
+            return _vit(visual, pixels)
+        if isinstance(visual, ModifiedResNet):
+            return _resnet(visual, pixels)
+        return _timm(visual, pixels)
+
+
+def _vit(visual: VisionTransformer, pixels: Tensor) -> ImageFeatures:
+    out = visual.forward_intermediates(
+        pixels, indices=1, normalize_intermediates=True, output_fmt="NLC"
+    )
+    patches = out["image_intermediates"][-1]
+    return ImageFeatures(
+        out["image_features"], patches if visual.proj is None else patches @ visual.proj
+    )
+
+
+def _resnet(visual: ModifiedResNet, pixels: Tensor) -> ImageFeatures:
+    out = visual.forward_intermediates(pixels, indices=1)
+    pool = visual.attnpool
+    positions = out["image_intermediates"][-1].flatten(2).transpose(1, 2)
+    positions = positions + pool.positional_embedding[1:].to(positions.dtype)
+    return ImageFeatures(out["image_features"], pool.c_proj(pool.v_proj(positions)))
+
+
+def _timm(visual: TimmModel, pixels: Tensor) -> ImageFeatures:
+    trunk = visual.trunk
+    features = trunk.forward_features(pixels)
+    pooled = visual.head(trunk.forward_head(features))
+    batch = len(features)
+    if features.ndim == 3:  # (B, prefix + P, C): a head may look for its prefix tokens
+        prefix = int(getattr(trunk, "num_prefix_tokens", 0))
+        states = features[:, prefix:].reshape(-1, 1, features.shape[-1])
+        alone = states.expand(-1, prefix + 1, -1)
+    elif getattr(trunk, "output_fmt", "NCHW") == "NHWC":
+        alone = features.reshape(-1, 1, 1, features.shape[-1])
+    else:
+        alone = features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1], 1, 1)
+    patches = visual.head(trunk.forward_head(alone))
+    return ImageFeatures(pooled, patches.reshape(batch, -1, patches.shape[-1]))

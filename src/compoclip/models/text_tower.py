@@ -1,0 +1,227 @@
+"""Text encoding without padding: distinct rows once, cut to their own length, in a few buckets.
+
+Why it is exact: in a causal tower the state at a position depends on earlier positions only, and
+the pooled feature is the state at the end-of-text token, so nothing behind that token matters.
+A tower that looks both ways, or pools elsewhere, keeps open_clip's own full-length path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from open_clip.model import CLIP
+from open_clip.transformer import ResidualAttentionBlock, TextTransformer
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from compoclip.errors import CompoclipError
+
+# Token positions one more bucket must save to be worth its extra pass through the layers.
+_BUCKET_COST = {"cpu": 64, "cuda": 2048}
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """pooled: (T, D), not normalised. tokens: (T, L, D) projected states, not normalised, zero
+    where token_mask is False, or None. token_mask: (T, L) bool, True at positions 1..EOT, or None.
+    """
+
+    pooled: Tensor
+    tokens: Tensor | None = None
+    token_mask: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Rows start..stop of the length-sorted texts, encoded at `length` positions."""
+
+    start: int
+    stop: int
+    length: int
+
+
+def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
+    """Split ascending `lengths` into runs that minimise padded positions + cost * runs.
+
+    Exact dynamic programme over the distinct lengths (at most the context length of them).
+    """
+    ends = [
+        i for i in range(1, len(lengths) + 1) if i == len(lengths) or lengths[i] != lengths[i - 1]
+    ]
+    best: list[tuple[int, int]] = [
+        (0, 0)
+    ]  # (total, number of distinct lengths before the last run)
+    starts = [0, *ends]
+    for j in range(1, len(starts)):
+        longest = lengths[starts[j] - 1]
+        best.append(
+            min((best[i][0] + longest * (starts[j] - starts[i]) + cost, i) for i in range(j))
+        )
+    buckets: list[Bucket] = []
+    j = len(ends)
+    while j > 0:
+        i = best[j][1]
+        buckets.append(Bucket(starts[i], starts[j], lengths[starts[j] - 1]))
+        j = i
+    return buckets[::-1]
+
+
+class TextTower:
+    """A view of the text half of an open_clip model; owns no parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model: Any = model
+        inner = model if isinstance(model, CLIP) else getattr(model, "text", None)
+        native = isinstance(inner, CLIP) or (
+            isinstance(inner, TextTransformer) and inner.cls_emb is None
+        )
+        self._tower: Any = inner if native else None
+
+    @property
+    def causal(self) -> bool:
+        """Whether cutting behind the end-of-text token changes nothing."""
+        return self._pools_at_eot and self._tower.attn_mask is not None
+
+    @property
+    def _pools_at_eot(self) -> bool:
+        return self._tower is not None and self._pool_type in ("argmax", "eos")
+
+    @property
+    def _pool_type(self) -> str:
+        name = "text_pool_type" if isinstance(self._tower, CLIP) else "pool_type"
+        return str(getattr(self._tower, name, ""))
+
+    def require_local(self) -> None:
+        """Raise CompoclipError when this tower has no projected token features up to EOT."""
+        if not self._pools_at_eot:
+            raise CompoclipError(
+                "local losses need a native open_clip text tower that pools at the end-of-text "
+                "token; this model's text tower does not: choose another model or method"
+            )
+
+    def encode(self, ids: Tensor, device: torch.device, tokens: bool = False) -> TextFeatures:
+        """Encode (T, context) int64 ids. Fastest when `ids` are on the CPU: planned there.
+
+        Raises CompoclipError when `tokens` is asked of a tower without them.
+        """
+        if tokens:
+            self.require_local()
+        if not self.causal:
+            return self._encode_full(ids.to(device), tokens)
+        rows, inverse = torch.unique(ids.cpu(), dim=0, return_inverse=True)
+        last = self._eot(rows)
+        order = torch.argsort(last, stable=True)
+        rows, last = rows[order], last[order]
+        rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        place = rank[inverse]
+        lengths = (last + 1).tolist()
+        buckets = choose_buckets(lengths, _BUCKET_COST.get(device.type, 2048))
+        rows, last, place = rows.to(device), last.to(device), place.to(device)
+        pooled: list[Tensor] = []
+        states: list[Tensor] = []
+        for b in buckets:
+            features = self._encode_rows(
+                rows[b.start : b.stop, : b.length], last[b.start : b.stop], tokens
+            )
+            pooled.append(features[0])
+            if features[1] is not None:
+                states.append(F.pad(features[1], (0, 0, 0, lengths[-1] - b.length)))
+        if not tokens:
+            return TextFeatures(torch.cat(pooled)[place])
+        mask = _eot_mask(last, lengths[-1])
+        local = torch.cat(states).masked_fill(~mask.unsqueeze(-1), 0.0)
+        return TextFeatures(torch.cat(pooled)[place], local[place], mask[place])
+
+    def _eot(self, ids: Tensor) -> Tensor:
+        """Where open_clip pools: the position of the (first) end-of-text token of each row."""
+        if self._pool_type == "argmax":
+            return ids.argmax(dim=-1)  # the highest id
+        name = "text_eos_id" if isinstance(self._tower, CLIP) else "eos_id"
+        found: Tensor = ids == getattr(self._tower, name)
+        return found.int().argmax(dim=-1)
+
+    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> tuple[Tensor, Tensor | None]:
+        """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
+        tower = self._tower
+        x = self._embed(ids)
+        mask = tower.attn_mask[: ids.shape[1], : ids.shape[1]]
+        recompute = tower.transformer.grad_checkpointing and torch.is_grad_enabled()
+        for block in tower.transformer.resblocks:
+            if recompute:
+                x = checkpoint(_causal_block, block, x, mask, use_reentrant=False)
+            else:
+                x = _causal_block(block, x, mask)
+        at_eot = torch.arange(len(ids), device=ids.device), last
+        if not tokens:
+            return self._project(tower.ln_final(x[at_eot])), None
+        states = self._project(tower.ln_final(x))
+        return states[at_eot], states
+
+    def _encode_full(self, ids: Tensor, tokens: bool) -> TextFeatures:
+        if not tokens:
+            pooled = self._model.encode_text(ids, normalize=False)
+            return TextFeatures(pooled[0] if isinstance(pooled, tuple) else pooled)
+        tower = self._tower
+        states = tower.transformer(self._embed(ids), attn_mask=tower.attn_mask)
+        states = self._project(tower.ln_final(states))
+        last = self._eot(ids)
+        mask = _eot_mask(last, ids.shape[1])
+        pooled = states[torch.arange(len(ids), device=ids.device), last]
+        return TextFeatures(pooled, states.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        tower = self._tower
+        dtype = tower.transformer.get_cast_dtype()
+        positions = tower.positional_embedding[: ids.shape[1]]
+        embedded: Tensor = tower.token_embedding(ids).to(dtype) + positions.to(dtype)
+        return embedded
+
+    def _project(self, x: Tensor) -> Tensor:
+        projection = getattr(self._tower, "text_projection", None)
+        if projection is None:
+            return x
+        projected: Tensor = projection(x) if isinstance(projection, nn.Module) else x @ projection
+        return projected
+
+
+def _eot_mask(last: Tensor, length: int) -> Tensor:
+    """(T, length) bool: True at positions 1..last."""
+    position = torch.arange(length, device=last.device)
+    return (position >= 1) & (position <= last.unsqueeze(1))
+
+
+def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """One transformer block on (n, L, W), through fused causal attention where it is the plain
+    one; every other kind runs its own forward with the cut mask."""
+    if type(block) is ResidualAttentionBlock and _is_plain(block.attn):
+        x = x + block.ls_1(_causal_attention(block.attn, block.ln_1(x)))
+        out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+        return out
+    other: Tensor = block(x, attn_mask=mask)
+    return other
+
+
+def _is_plain(attention: nn.Module) -> bool:
+    return (
+        isinstance(attention, nn.MultiheadAttention)
+        and attention.in_proj_weight is not None
+        and attention.bias_k is None
+        and not attention.add_zero_attn
+        and attention.dropout == 0.0
+        and not attention._forward_hooks
+        and not attention._forward_pre_hooks
+    )
+
+
+def _causal_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
+    """What `attention(x, x, x, attn_mask=causal)` computes, with no mask in memory."""
+    n, length, width = x.shape
+    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(n, length, width))
+    return out

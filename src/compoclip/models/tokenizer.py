@@ -1,0 +1,157 @@
+"""Captions to token ids, with an identity, a cache and a count of captions that did not fit."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from open_clip.tokenizer import SimpleTokenizer
+
+from compoclip.errors import CompoclipError
+
+_CACHE = 200_000  # distinct captions kept, about 15 ids each
+
+
+class Tokenizer:
+    """Wraps an open_clip tokenizer; called with texts it returns (T, context) int64 ids.
+
+    id: kind, vocabulary size and hash of vocabulary and text cleaning. vocab_size: number of rows
+    the embedding needs (highest id + 1). Ids of a text are cached.
+    """
+
+    def __init__(self, inner: Any, context_length: int) -> None:
+        self._inner = inner
+        self.context_length = context_length
+        # Ragged ids are only known for CLIP's BPE without random token dropping.
+        self._simple = isinstance(inner, SimpleTokenizer) and inner.reduction_fn is None
+        vocabulary = inner.encoder if isinstance(inner, SimpleTokenizer) else _hf_vocabulary(inner)
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.id = _identify(inner, vocabulary)
+        self._cached = lru_cache(_CACHE)(self._encode)
+
+    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
+        """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
+        token, as open_clip does."""
+        if not self._simple:
+            if not texts:
+                return torch.zeros(0, self.context_length, dtype=torch.int64)
+            return torch.stack([self._row(text) for text in texts])
+        rows = [self._cached(text)[0] for text in texts]
+        out = torch.zeros(len(rows), self.context_length, dtype=torch.int64)
+        for i, row in enumerate(rows):
+            out[i, : len(row)] = torch.tensor(row)
+        return out
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        """How many of the texts are longer than the context and lose words."""
+        return sum(self._cached(text)[1] for text in texts)
+
+    def _row(self, text: str) -> torch.Tensor:
+        return torch.tensor(self._cached(text)[0], dtype=torch.int64)
+
+    def _encode(self, text: str) -> tuple[tuple[int, ...], bool]:
+        """The ids of one text after cutting, and whether it was cut."""
+        if self._simple:
+            inner = self._inner
+            ids = [inner.sot_token_id, *inner.encode(text), inner.eot_token_id]
+            if len(ids) > self.context_length:
+                return (*ids[: self.context_length - 1], inner.eot_token_id), True
+            return tuple(ids), False
+        row = self._inner([text], context_length=self.context_length)[0]
+        if isinstance(self._inner, SimpleTokenizer):
+            full = len(self._inner.encode(text)) + 2
+        else:
+            full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
+        return tuple(row.tolist()), full > self.context_length
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_cached"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._cached = lru_cache(_CACHE)(self._encode)
+
+
+def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> Tokenizer:
+    """The tokenizer an open_clip text configuration asks for.
+
+    CLIP's BPE by default; `tokenizer_kwargs.bpe_path` names another merges file, relative to
+    `folder`; `hf_tokenizer_name` a Hugging Face tokenizer (read from `folder` when its files are
+    there). Raises CompoclipError when a file or an optional package is missing.
+    """
+    context = int(text_cfg.get("context_length", 77))
+    options = dict(text_cfg.get("tokenizer_kwargs") or {})
+    name = text_cfg.get("hf_tokenizer_name")
+    if name:
+        return Tokenizer(_hf_tokenizer(str(name), text_cfg, options, context, folder), context)
+    if "bpe_path" in options:
+        path = Path(options["bpe_path"])
+        options["bpe_path"] = str(path if path.is_absolute() or folder is None else folder / path)
+        _check_merges(Path(options["bpe_path"]))
+    try:
+        return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
+    except (TypeError, AssertionError) as error:
+        raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
+
+
+def _check_merges(path: Path) -> None:
+    """Raise CompoclipError unless `path` is a gzipped merges file that ends in a merge."""
+    try:
+        with gzip.open(path) as file:
+            lines = file.read().decode("utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise CompoclipError(f"{path}: the tokenizer's merges file is missing") from error
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise CompoclipError(f"{path}: not a gzipped BPE merges file ({error})") from error
+    wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
+    # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
+    if wrong is not None and wrong - 1 <= 49152 - 256 - 2:
+        raise CompoclipError(f"{path}: line {wrong} is not a merge of two symbols")
+
+
+def _hf_tokenizer(
+    name: str,
+    text_cfg: Mapping[str, Any],
+    options: dict[str, Any],
+    context: int,
+    folder: Path | None,
+) -> Any:
+    from open_clip.tokenizer import HFTokenizer
+
+    local = folder is not None and (folder / "tokenizer_config.json").is_file()
+    source = str(folder) if local else name
+    try:
+        return HFTokenizer(
+            source,
+            context_length=context,
+            tokenizer_mode=text_cfg.get("tokenizer_mode"),
+            **options,
+        )
+    except ImportError as error:
+        raise CompoclipError(
+            f"tokenizer '{name}' needs the transformers package: pip install 'compoclip[hf]'"
+        ) from error
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise CompoclipError(f"tokenizer '{source}' cannot be loaded: {first}") from error
+
+
+def _hf_vocabulary(inner: Any) -> dict[str, int]:
+    vocabulary: dict[str, int] = inner.tokenizer.get_vocab()
+    return vocabulary
+
+
+def _identify(inner: Any, vocabulary: Mapping[str, int]) -> str:
+    kind = "clip-bpe" if isinstance(inner, SimpleTokenizer) else "hf"
+    digest = hashlib.blake2b(digest_size=6)
+    for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+        digest.update(f"{number}\t{token}\n".encode("utf-8", "surrogatepass"))
+    digest.update(getattr(inner.clean_fn, "__name__", "").encode())
+    digest.update(getattr(inner, "tokenizer_mode", "").encode())
+    digest.update(getattr(getattr(inner, "reduction_fn", None), "__name__", "").encode())
+    return f"{kind}-{max(vocabulary.values()) + 1}-{digest.hexdigest()}"
