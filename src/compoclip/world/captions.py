@@ -1,0 +1,359 @@
+"""Captions of a scene: true statements of varied type and length, with their logical form."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.world.geometry import POSITIONS, located, related
+from compoclip.world.logic import (
+    Attribute,
+    Background,
+    Claim,
+    Exists,
+    Form,
+    Lacking,
+    Modifier,
+    NounPhrase,
+    Position,
+    Quantifier,
+    Relation,
+    Statement,
+    count_atoms,
+)
+from compoclip.world.scene import Scene, Thing, WorldConfig
+from compoclip.world.splits import generator, held_out_attributes
+from compoclip.world.vocabulary import COLOURS, KINDS
+from compoclip.world.wording import Wording
+
+_PREFIXES = ("a picture of ", "an image of ", "a drawing of ")
+_FAMILY_WEIGHTS: dict[str, float] = {
+    "left": 2.0,
+    "right": 2.0,
+    "above": 1.5,
+    "below": 1.5,
+    "inside": 12.0,
+    "around": 3.0,
+    "front": 6.0,
+    "behind": 6.0,
+    "bigger": 0.5,
+    "smaller": 0.5,
+    "same colour": 2.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorldCaption:
+    """A true caption. atoms: how many objects, attributes, relations, counts, positions and
+    backgrounds it mentions. kind: its type, a key of `CAPTION_TYPES`. form: what it claims.
+    """
+
+    text: str
+    atoms: int
+    kind: str
+    form: Form
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What can be said about a scene, worked out once for all its captions."""
+
+    scene: Scene
+    positions: tuple[tuple[str, ...], ...]
+    relations: tuple[tuple[str, int, int], ...]
+
+    @property
+    def things(self) -> tuple[Thing, ...]:
+        """The things of the scene."""
+        return self.scene.things
+
+
+def facts_of(scene: Scene) -> Facts:
+    """All certain positions, and the certain (relation, subject, object) facts, of the scene.
+
+    That two things of one kind have the same colour is left out: it reads like a count.
+    """
+    things = scene.things
+    relations = tuple(
+        (name, i, j)
+        for i, a in enumerate(things)
+        for j, b in enumerate(things)
+        if i != j
+        for name in _FAMILY_WEIGHTS
+        if related(name, a, b) and not (name == "same colour" and a.kind == b.kind)
+    )
+    positions = tuple(tuple(p for p in POSITIONS if located(p, t)) for t in things)
+    return Facts(scene, positions, relations)
+
+
+def fits(thing: Thing, kind: str | None, attributes: tuple[Attribute, ...]) -> bool:
+    """Whether the thing is of the kind (any, if None) and has all the attributes."""
+    if kind is not None and thing.kind != kind:
+        return False
+    return all(getattr(thing, a.family) == a.value for a in attributes)
+
+
+def looks(thing: Thing, rng: random.Random, count: int | None = None) -> tuple[Attribute, ...]:
+    """Some attributes of the thing: mostly its colour, sometimes its pattern and size.
+
+    count: exactly this many (0 to 3), most telling first; by default drawn.
+    """
+    if count is None:
+        count = rng.choices((0, 1, 2, 3), (0.2, 0.5, 0.23, 0.07))[0]
+    pool = [Attribute("colour", thing.colour)]
+    if thing.pattern != "plain":
+        pool.append(Attribute("pattern", thing.pattern))
+    if thing.size != "medium" or rng.random() < 0.1:
+        pool.append(Attribute("size", thing.size))
+    if thing.pattern == "plain" and rng.random() < 0.1:
+        pool.append(Attribute("pattern", "plain"))
+    if count < len(pool) and rng.random() < 0.35:
+        rng.shuffle(pool)
+    return tuple(pool[:count])
+
+
+def mention(thing: Thing, rng: random.Random, count: int | None = None) -> NounPhrase:
+    """ "a red star": a noun phrase that the thing fits."""
+    return NounPhrase(frozenset((thing.kind,)), thing.kind, looks(thing, rng, count))
+
+
+def definite(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase | None:
+    """ "the red star": the shortest of a few descriptions that fit this thing alone, or None."""
+    for count in (0, 1, 2, 3) if rng.random() < 0.6 else (1, 2, 3):
+        seen = looks(thing, rng, count)
+        if sum(fits(other, thing.kind, seen) for other in facts.things) == 1:
+            return NounPhrase(frozenset((thing.kind,)), thing.kind, seen, Quantifier.THE)
+    return None
+
+
+def _extend(phrase: NounPhrase, *modifiers: Modifier) -> NounPhrase:
+    return NounPhrase(
+        phrase.kinds,
+        phrase.word,
+        (*phrase.modifiers, *modifiers),
+        phrase.quantifier,
+        phrase.number,
+    )
+
+
+def _background(facts: Facts, rng: random.Random) -> Background:
+    drop = facts.scene.backdrop
+    said = rng.random()
+    if drop.texture == "plain":
+        return Background(drop.colour, "plain" if said < 0.2 else "")
+    if said < 0.5:
+        return Background(drop.colour, drop.texture)
+    return Background("", drop.texture) if said < 0.65 else Background(drop.colour)
+
+
+Maker = Callable[[Facts, WorldConfig, random.Random], Form | None]
+
+
+def _object(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    return (Exists(mention(rng.choice(facts.things), rng)),)
+
+
+def _predicate(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    statements: list[Statement] = []
+    for thing in rng.sample(facts.things, min(len(facts.things), rng.choice((1, 1, 2)))):
+        said = looks(thing, rng, rng.choice((1, 1, 2)))
+        named = {a.family for a in said}
+        extra = [a for a in looks(thing, rng, 3) if a.family not in named]
+        for known in ((), *((a,) for a in extra)):
+            if sum(fits(other, thing.kind, known) for other in facts.things) == 1:
+                kinds = frozenset((thing.kind,))
+                subject = NounPhrase(kinds, thing.kind, known, Quantifier.THE)
+                statements.append(Claim(subject, said))
+                break
+    return tuple(statements) or None
+
+
+def _position(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    placed = [i for i, names in enumerate(facts.positions) if names]
+    if not placed:
+        return None
+    i = rng.choice(placed)
+    # A corner says more than an edge, so it is preferred where it holds.
+    name = max(facts.positions[i], key=lambda p: (" " in p) + 1.3 * rng.random())
+    thing = facts.things[i]
+    if rng.random() < 0.3 and (subject := definite(facts, thing, rng)):
+        return (Claim(subject, (Position(name),)),)
+    return (Exists(_extend(mention(thing, rng), Position(name))),)
+
+
+def _conjunction(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    if len(facts.things) < 2:
+        return None
+    count = min(len(facts.things), rng.choice((2, 2, 2, 3, 4)))
+    return tuple(Exists(mention(t, rng)) for t in rng.sample(facts.things, count))
+
+
+def _fact(facts: Facts, rng: random.Random) -> tuple[str, int, int] | None:
+    if not facts.relations:
+        return None
+    return rng.choices(facts.relations, [_FAMILY_WEIGHTS[r[0]] for r in facts.relations])[0]
+
+
+def _relation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    fact = _fact(facts, rng)
+    if fact is None:
+        return None
+    name, i, j = fact
+    a, b = facts.things[i], facts.things[j]
+    if rng.random() < 0.35:
+        subject, other = definite(facts, a, rng), definite(facts, b, rng)
+        if subject and other:
+            return (Claim(subject, (Relation(name, other),)),)
+    return (Exists(_extend(mention(a, rng), Relation(name, mention(b, rng)))),)
+
+
+def counted(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase:
+    """ "two red stars": how many things fit some description of this thing, exactly."""
+    seen = looks(thing, rng, rng.choice((0, 1, 1, 2)))
+    number = sum(fits(other, thing.kind, seen) for other in facts.things)
+    return NounPhrase(frozenset((thing.kind,)), thing.kind, seen, Quantifier.EXACTLY, number)
+
+
+def _count(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    groups = [t for t in facts.things if sum(o.kind == t.kind for o in facts.things) > 1]
+    if not groups and rng.random() < 0.85:
+        return None
+    first = counted(facts, rng.choice(groups or facts.things), rng)
+    others = [t for t in facts.things if t.kind != first.word]
+    if others and rng.random() < 0.4:
+        second = rng.choice(others)
+        phrase = counted(facts, second, rng)
+        return Exists(first), Exists(phrase if phrase.number > 1 else mention(second, rng))
+    return (Exists(first),)
+
+
+def absent(facts: Facts, config: WorldConfig, rng: random.Random) -> NounPhrase:
+    """A description that nothing fits, close to the scene where possible: "no blue star".
+
+    Held-out pairs are never named, so that no ordinary caption speaks of an unseen compound.
+    """
+    held = held_out_attributes(config)
+    kinds, colours = config.kinds or tuple(KINDS), config.colours or tuple(COLOURS)
+    for _ in range(50):
+        near = rng.random() < 0.6
+        kind = rng.choice(facts.things).kind if near else rng.choice(kinds)
+        colour = rng.choice(facts.things).colour if rng.random() < 0.5 else rng.choice(colours)
+        said = (Attribute("colour", colour),) if near or rng.random() < 0.5 else ()
+        if said and (colour, kind) in held:
+            continue
+        if not any(fits(t, kind, said) for t in facts.things):
+            return NounPhrase(frozenset((kind,)), kind, said, Quantifier.NONE)
+    raise CompoclipError("world: nothing is absent from the scene; allow more kinds and colours")
+
+
+def _negation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    phrase, draw = absent(facts, config, rng), rng.random()
+    if draw < 0.4:
+        return (Exists(phrase),)
+    thing = rng.choice(facts.things)
+    if draw < 0.75:
+        return (Exists(_extend(mention(thing, rng), Lacking(phrase))),)
+    subject = definite(facts, thing, rng)
+    if subject is None or any(
+        isinstance(m, Attribute) and m.family == "colour" for m in subject.modifiers
+    ):
+        return None
+    other = rng.choice([c for c in config.colours or tuple(COLOURS) if c != thing.colour])
+    if (other, thing.kind) in held_out_attributes(config):
+        return None
+    return (Claim(subject, (Attribute("colour", other, negated=True),)),)
+
+
+def _scenery(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    if rng.random() < 0.2:
+        drop = facts.scene.backdrop
+        texture = drop.texture if rng.random() < 0.4 else ""
+        return (Background("" if texture else drop.colour, texture),)
+    thing = rng.choice(facts.things)
+    return (Exists(_extend(mention(thing, rng), _background(facts, rng))),)
+
+
+def _long(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    """Several statements up to the whole scene: 5 to 12 atoms."""
+    statements: list[Statement] = []
+    fact = _fact(facts, rng) if rng.random() < 0.7 else None
+    said: set[int] = set()
+    if fact is not None:
+        name, i, j = fact
+        said = {i, j}
+        first, second = mention(facts.things[i], rng, 2), mention(facts.things[j], rng, 2)
+        statements.append(Exists(_extend(first, Relation(name, second))))
+    rest = [i for i in range(len(facts.things)) if i not in said]
+    for i in rng.sample(rest, len(rest)):
+        phrase = mention(facts.things[i], rng, rng.choice((1, 2, 3)))
+        if facts.positions[i] and rng.random() < 0.8:
+            name = max(facts.positions[i], key=lambda p: (" " in p) + rng.random())
+            phrase = _extend(phrase, Position(name))
+        statements.append(Exists(phrase))
+    last = statements[-1]
+    if isinstance(last, Exists) and rng.random() < 0.7:
+        # The background closes the caption. After "a below b" it follows the inner phrase, which
+        # does not change what is claimed.
+        statements[-1] = Exists(_extend(last.phrase, _background(facts, rng)))
+    form = tuple(statements)
+    return form if 5 <= count_atoms(form) <= 12 else None
+
+
+CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
+    "object": (0.12, _object),
+    "predicate": (0.08, _predicate),
+    "position": (0.2, _position),
+    "conjunction": (0.12, _conjunction),
+    "relation": (0.24, _relation),
+    "count": (0.1, _count),
+    "negation": (0.06, _negation),
+    "background": (0.06, _scenery),
+    "long": (0.1, _long),
+}
+"""Caption types with their default weight and the function that makes their logical form."""
+
+
+def captions_for(
+    scene: Scene, config: WorldConfig, seed: int, index: int, count: int = 5
+) -> tuple[WorldCaption, ...]:
+    """`count` different true captions of the scene, of varied type. A function of its arguments.
+
+    Raises UsageError for an unknown caption type in the config, CompoclipError when the scene has
+    not enough different captions of the types the config allows.
+    """
+    weights = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
+    for name, weight in config.caption_weights:
+        if name not in weights:
+            raise UsageError(
+                f"world: unknown caption type {name!r}; known: {', '.join(CAPTION_TYPES)}"
+            )
+        weights[name] = weight
+    first = scene.things[0]
+    rng = generator("captions", seed, index, first.x, first.y)
+    facts, names, chances = facts_of(scene), tuple(weights), tuple(weights.values())
+    wording = Wording(rng, config.synonyms)
+    made: dict[str, WorldCaption] = {}
+    for _ in range(60 * count):
+        kind = rng.choices(names, chances)[0]
+        form = CAPTION_TYPES[kind][1](facts, config, rng)
+        if form is None:
+            continue
+        text = dress(wording.caption(form), rng)
+        if text not in made:
+            made[text] = WorldCaption(text, count_atoms(form), kind, form)
+        if len(made) == count:
+            return tuple(made.values())
+    raise CompoclipError(
+        f"world: only {len(made)} of {count} different captions exist for a scene; "
+        "ask for fewer captions or allow more caption types"
+    )
+
+
+def dress(text: str, rng: random.Random) -> str:
+    """Sometimes a prefix ("a picture of"), sometimes a capital and a full stop."""
+    draw = rng.random()
+    if draw < 0.08 and text.startswith(("a ", "an ")):
+        text = rng.choice(_PREFIXES) + text
+    return text[0].upper() + text[1:] + "." if rng.random() < 0.3 else text

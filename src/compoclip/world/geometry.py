@@ -1,0 +1,172 @@
+"""Which relations and positions hold: crisp rules with a zone in between that is never asserted.
+
+Every test answers True, False, or None. None is the ambiguous zone: captions never claim it and
+the oracle says UNKNOWN. Lengths are shares of the image side.
+"""
+
+from __future__ import annotations
+
+import math
+
+from compoclip.world.scene import Thing
+from compoclip.world.vocabulary import KINDS, SIZE_ORDER
+
+BESIDE = 0.2
+"""A thing is left of (above) another if its centre is at least this far to the left (higher)..."""
+CONE = 0.5
+"""...and the offset on that axis is at least this share of the offset on the other axis."""
+NOT_BESIDE = 0.06
+"""Below this offset it is certainly not left of (above) the other."""
+OVERLAP = 0.6
+"""Two things overlap visibly when their centres are nearer than this share of the radius sum."""
+HOLLOW = 0.72
+"""Half-width of the free space in a hollow thing, as a share of its radius."""
+NEAR = 0.42
+FAR = 0.6
+"""Centres nearer than NEAR are near each other, farther than FAR they are not."""
+EDGE = 0.37
+"""A centre within this distance of an edge is at that edge; past the middle it is not."""
+CENTRE = 0.12
+NOT_CENTRE = 0.2
+"""Largest offset from the centre of the picture for "in the middle", and smallest for "not"."""
+
+RELATIONS: tuple[str, ...] = (
+    "left",
+    "right",
+    "above",
+    "below",
+    "inside",
+    "front",
+    "behind",
+    "bigger",
+    "smaller",
+    "same colour",
+)
+CONVERSE: dict[str, str] = {
+    "left": "right",
+    "right": "left",
+    "above": "below",
+    "below": "above",
+    "front": "behind",
+    "behind": "front",
+    "bigger": "smaller",
+    "smaller": "bigger",
+    "inside": "around",
+    "around": "inside",
+    "same colour": "same colour",
+}
+POSITIONS: tuple[str, ...] = (
+    "top left",
+    "top",
+    "top right",
+    "left",
+    "middle",
+    "right",
+    "bottom left",
+    "bottom",
+    "bottom right",
+)
+
+
+def _ahead(along: float, across: float) -> bool | None:
+    if along >= BESIDE and along >= CONE * abs(across):
+        return True
+    return False if along <= NOT_BESIDE else None
+
+
+def _distance(a: Thing, b: Thing) -> float:
+    return math.hypot(a.x - b.x, a.y - b.y)
+
+
+def inside(a: Thing, b: Thing) -> bool | None:
+    """Whether `a` lies in the free space of the hollow thing `b`."""
+    reach = a.radius + max(abs(a.x - b.x), abs(a.y - b.y))
+    if KINDS[b.kind].hollow and reach <= HOLLOW * b.radius + 1e-9:
+        return True
+    if not KINDS[b.kind].hollow or _distance(a, b) >= a.radius + b.radius * 0.9:
+        return False
+    return None
+
+
+def in_front(a: Thing, b: Thing) -> bool | None:
+    """Whether `a` hides a clearly visible part of `b`."""
+    share = _distance(a, b) / (a.radius + b.radius)
+    if share >= 0.95:
+        return False
+    if inside(a, b) is not False or inside(b, a) is not False or share > OVERLAP:
+        return None
+    return a.depth < b.depth
+
+
+def near(a: Thing, b: Thing) -> bool | None:
+    """Whether the centres of the two things are near each other."""
+    distance = _distance(a, b)
+    return True if distance <= NEAR else False if distance >= FAR else None
+
+
+def touching(a: Thing, b: Thing) -> bool | None:
+    """Whether the two things are in contact: certain only for overlaps and for clear gaps."""
+    share = _distance(a, b) / (a.radius + b.radius)
+    return True if share <= OVERLAP else False if share >= 1.1 else None
+
+
+def related(relation: str, a: Thing, b: Thing) -> bool | None:
+    """Whether `a` stands in `relation` to the different thing `b`. None in the ambiguous zone.
+
+    left, right, above, below: offset of at least `BESIDE` inside a cone. bigger, smaller: the size
+    classes differ. Raises KeyError for a relation that is not part of the world.
+    """
+    dx, dy = b.x - a.x, b.y - a.y
+    match relation:
+        case "left":
+            return _ahead(dx, dy)
+        case "right":
+            return _ahead(-dx, dy)
+        case "above":
+            return _ahead(dy, dx)
+        case "below":
+            return _ahead(-dy, dx)
+        case "inside":
+            return inside(a, b)
+        case "around":
+            return inside(b, a)
+        case "front":
+            return in_front(a, b)
+        case "behind":
+            return in_front(b, a)
+        case "bigger":
+            return SIZE_ORDER.index(a.size) > SIZE_ORDER.index(b.size)
+        case "smaller":
+            return SIZE_ORDER.index(a.size) < SIZE_ORDER.index(b.size)
+        case "same colour":
+            return a.colour == b.colour
+        case "near":
+            return near(a, b)
+        case "touching":
+            return touching(a, b)
+    raise KeyError(relation)
+
+
+def _edge(distance: float) -> bool | None:
+    return True if distance <= EDGE else False if distance >= 0.5 else None
+
+
+def _both(p: bool | None, q: bool | None) -> bool | None:
+    if p is False or q is False:
+        return False
+    return True if p and q else None
+
+
+def located(position: str, thing: Thing) -> bool | None:
+    """Whether the thing is at the named place of the picture, such as "top left" or "middle".
+
+    "left" and "top" alone say nothing about the other axis. Raises KeyError for another name.
+    """
+    edges = {"left": thing.x, "right": 1 - thing.x, "top": thing.y, "bottom": 1 - thing.y}
+    if position == "middle":
+        off = max(abs(thing.x - 0.5), abs(thing.y - 0.5))
+        return True if off <= CENTRE else False if off >= NOT_CENTRE else None
+    verdict: bool | None = True
+    for word in position.split():
+        verdict = _both(verdict, _edge(edges[word]))
+    return verdict

@@ -1,0 +1,127 @@
+"""What a caption claims, as data: noun phrases with modifiers, and statements about the picture.
+
+A caption is a conjunction of statements. The generator builds these forms and puts them into
+words; the oracle reads them back from words on its own and decides them against a scene.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Quantifier(StrEnum):
+    """How many things a noun phrase speaks of.
+
+    SOME: at least `number` ("a star" 1, "stars" 2, "several stars" 3). EXACTLY: `number` and no
+    more ("two stars"). THE: the one thing that fits. NONE: no thing ("no star").
+    """
+
+    SOME = "some"
+    EXACTLY = "exactly"
+    THE = "the"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """family: "colour", "size", "pattern", or "foreign" for a property the world cannot show."""
+
+    family: str
+    value: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """name: one of `geometry.RELATIONS` and the few more that it decides; None if not known."""
+
+    name: str | None
+    object: NounPhrase
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """name: one of `geometry.POSITIONS`, or None if not known."""
+
+    name: str | None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A claim about the background. An empty string claims nothing; other words may be foreign."""
+
+    colour: str = ""
+    texture: str = ""
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """ "... without a mug", "... but no mug": the picture holds no such thing."""
+
+    object: NounPhrase
+
+
+Modifier = Attribute | Relation | Position | Background | Lacking
+
+
+@dataclass(frozen=True, slots=True)
+class NounPhrase:
+    """kinds: what the noun may refer to (empty for a foreign noun). word: the noun as written."""
+
+    kinds: frozenset[str]
+    word: str
+    modifiers: tuple[Modifier, ...] = ()
+    quantifier: Quantifier = Quantifier.SOME
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The picture holds what the noun phrase speaks of."""
+
+    phrase: NounPhrase
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The subject has every listed property: "the star is red and left of the mug"."""
+
+    subject: NounPhrase
+    modifiers: tuple[Modifier, ...]
+
+
+Statement = Exists | Claim | Background
+Form = tuple[Statement, ...]
+
+
+def count_atoms(form: Form) -> int:
+    """Objects, attributes, relations, counts, positions and backgrounds that the form mentions."""
+
+    def of_phrase(phrase: NounPhrase) -> int:
+        counted = phrase.quantifier is Quantifier.EXACTLY
+        return 1 + counted + sum(map(of_modifier, phrase.modifiers))
+
+    def of_modifier(modifier: Modifier) -> int:
+        match modifier:
+            case Relation():
+                return 1 + of_phrase(modifier.object)
+            case Lacking():
+                return of_phrase(modifier.object)
+            case Background():
+                return 1 + (bool(modifier.texture) and bool(modifier.colour))
+        return 1
+
+    total = 0
+    for statement in form:
+        match statement:
+            case Exists(phrase):
+                total += of_phrase(phrase)
+            case Claim(subject, modifiers):
+                total += of_phrase(subject) + sum(map(of_modifier, modifiers))
+            case Background():
+                total += of_modifier(statement)
+    return total

@@ -1,0 +1,255 @@
+"""Drawing scenes: scene i of a split and seed is the same whatever else was drawn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.world.geometry import CENTRE, EDGE, POSITIONS, related
+from compoclip.world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip.world.splits import (
+    NOVEL_ATTRIBUTE,
+    NOVEL_RELATION,
+    ORDINARY,
+    SPLITS,
+    Triple,
+    generator,
+    held_out_attributes,
+    held_out_in,
+    held_out_relations,
+)
+from compoclip.world.vocabulary import (
+    BACKDROP_COLOURS,
+    BACKDROP_TEXTURES,
+    COLOURS,
+    KINDS,
+    PATTERNS,
+    SIZES,
+    can_show,
+    clashes,
+)
+
+GAP = 1.12
+"""Separate things keep their centres at least this share of their radius sum apart."""
+_ATTEMPTS = 2000
+_PLACE_TRIES = 16
+_SIZE_WEIGHTS = ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 0.5), (1.5, 1.0, 0.25))
+_TEXTURED = tuple(t for t in BACKDROP_TEXTURES if t != "plain")
+_PATTERNED = tuple(p for p in PATTERNS if p != "plain")
+_SIZE_NAMES = tuple(SIZES)
+_JITTER = (0.95, 1.0, 1.05)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What a config allows, worked out once."""
+
+    kinds: tuple[str, ...]
+    hollow: tuple[str, ...]
+    solid: tuple[str, ...]
+    backdrops: tuple[str, ...]
+    colours: dict[tuple[str, str], tuple[str, ...]]  # (backdrop, kind) -> colours
+    novel: dict[str, tuple[tuple[str, str], ...]]  # backdrop -> held-out (colour, kind)
+    triples: tuple[Triple, ...]
+
+
+@lru_cache(maxsize=32)
+def _tables(config: WorldConfig) -> _Tables:
+    kinds, colours = config.kinds or tuple(KINDS), config.colours or tuple(COLOURS)
+    for given, known, name in ((kinds, KINDS, "kind"), (colours, COLOURS, "colour")):
+        if unknown := [word for word in given if word not in known]:
+            raise UsageError(f"world: unknown {name} {unknown[0]!r}; known: {', '.join(known)}")
+    held = held_out_attributes(config)
+    fits = {b: [c for c in colours if not clashes(c, b)] for b in BACKDROP_COLOURS}
+    table = {
+        (b, k): tuple(c for c in fits[b] if (c, k) not in held)
+        for b in BACKDROP_COLOURS
+        for k in kinds
+    }
+    return _Tables(
+        kinds=kinds,
+        hollow=tuple(k for k in kinds if KINDS[k].hollow),
+        solid=tuple(k for k in kinds if KINDS[k].solid),
+        backdrops=tuple(b for b in BACKDROP_COLOURS if fits[b]),
+        colours=table,
+        novel={
+            b: tuple(sorted(p for p in held if p[0] in fits[b] and p[1] in kinds))
+            for b in BACKDROP_COLOURS
+        },
+        triples=tuple(
+            sorted(t for t in held_out_relations(config) if t[0] in kinds and t[2] in kinds)
+        ),
+    )
+
+
+def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
+    """Scene `index` of a split: a pure function of its arguments.
+
+    Raises UsageError for an unknown split, CompoclipError when the config (a tiny subset of kinds
+    or colours, say) leaves no scene for the split.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
+    rng = generator("scene", seed, split, index)
+    for _ in range(_ATTEMPTS):
+        scene = draw_scene(config, rng, split)
+        if scene is not None and _belongs(scene, config, split):
+            return scene
+    raise CompoclipError(
+        f"world: no scene of split {split!r} fits this configuration; "
+        "allow more kinds and colours, or a larger held-out share"
+    )
+
+
+def _belongs(scene: Scene, config: WorldConfig, split: str) -> bool:
+    pairs, triples = held_out_in(scene, config)
+    if split in ORDINARY:
+        return not pairs and not triples
+    return bool(pairs) if split == NOVEL_ATTRIBUTE else bool(triples)
+
+
+def draw_scene(config: WorldConfig, rng: random.Random, split: str = "train") -> Scene | None:
+    """One attempt at a scene; None when the things did not fit or no colour was left for a kind."""
+    tables = _tables(config)
+    count = rng.choices(range(1, len(config.objects) + 1), config.objects)[0]
+    triple = None
+    if split == NOVEL_RELATION and tables.triples:
+        triple, count = rng.choice(tables.triples), max(count, 2)
+    link = _link(config, tables, rng, count, triple)
+    backdrop = rng.choice(tables.backdrops)
+    textured = rng.random() < config.textured
+    texture = rng.choice(_TEXTURED) if textured else "plain"
+    novel = tables.novel[backdrop] if split == NOVEL_ATTRIBUTE else ()
+    things: list[Thing] = []
+    for i in range(count):
+        pool = _kind_pool(tables, link, i)
+        fitting = [p for p in novel if p[1] in pool] if i == 0 else []
+        pair = rng.choice(fitting) if fitting else None
+        looks = _looks(config, tables, rng, backdrop, things, count, pool)
+        if triple is not None and i < 2:
+            looks = (triple[0] if i == 0 else triple[2], *looks[1:])
+        if pair is not None:
+            looks = (pair[1], pair[0], *looks[2:])
+        thing = _place(config, rng, looks, things, i, link, triple)
+        if thing is None:
+            return None
+        things.append(thing)
+    return Scene(tuple(things), Backdrop(backdrop, texture, rng.randrange(8)))
+
+
+def _link(
+    config: WorldConfig, tables: _Tables, rng: random.Random, count: int, triple: Triple | None
+) -> str | None:
+    """Whether the first two things are an "inside" or a "front" pair."""
+    if triple is not None:
+        return triple[1] if triple[1] in ("inside", "front") else None
+    draw = rng.random()
+    if count < 2 or not tables.solid:
+        return None
+    if draw < config.inside:
+        return "inside" if tables.hollow else None
+    return "front" if draw < config.inside + config.occlusion else None
+
+
+def _kind_pool(tables: _Tables, link: str | None, i: int) -> tuple[str, ...]:
+    if link == "inside" and i < 2:
+        return tables.hollow if i == 1 else tables.solid
+    return tables.solid if link == "front" and i < 2 else tables.kinds
+
+
+def _looks(
+    config: WorldConfig,
+    tables: _Tables,
+    rng: random.Random,
+    backdrop: str,
+    earlier: list[Thing],
+    count: int,
+    pool: tuple[str, ...],
+) -> tuple[str, str, str, str]:
+    """(kind, colour, size, pattern) of the next thing; copies an earlier one now and then."""
+    size = rng.choices(_SIZE_NAMES, _SIZE_WEIGHTS[count - 1])[0]
+    pattern = rng.choice(_PATTERNED) if rng.random() < config.patterned else "plain"
+    draw = rng.random()
+    if earlier and draw < config.repeat:
+        model = rng.choice(earlier)
+        if model.kind in pool:
+            if rng.random() < 0.6:
+                pattern = model.pattern
+            return model.kind, model.colour, size, pattern
+    kind = rng.choice(pool)
+    allowed = tables.colours[backdrop, kind]
+    if earlier and draw > 1 - config.same_colour:
+        same = rng.choice(earlier).colour
+        if same in allowed:
+            return kind, same, size, pattern
+    return kind, rng.choice(allowed) if allowed else "", size, pattern
+
+
+def _place(
+    config: WorldConfig,
+    rng: random.Random,
+    looks: tuple[str, str, str, str],
+    earlier: list[Thing],
+    i: int,
+    link: str | None,
+    triple: Triple | None,
+) -> Thing | None:
+    """The thing at a spot where it overlaps nothing, or makes the wanted pair with the first."""
+    kind, colour, size, pattern = looks
+    if not colour:
+        return None
+    if link == "inside" and i < 2:
+        size = "large" if i == 1 else "small"
+    if link == "front" and i == 0 and size == "large":
+        size = "medium"
+    if link == "front" and i == 1 and SIZES[size].radius < earlier[0].radius / 1.1:
+        size = earlier[0].size
+    pattern = pattern if can_show(kind, size) else "plain"
+    radius = SIZES[size].radius * rng.choice(_JITTER)
+    shade = rng.randrange(-10, 11)
+    for _ in range(_PLACE_TRIES):
+        if link == "inside" and i == 1:
+            x, y = (v + rng.uniform(-0.02, 0.02) for v in (earlier[0].x, earlier[0].y))
+        elif link == "front" and i == 1:
+            x, y = _beside(rng, earlier[0], radius)
+        else:
+            x, y = spot(rng, radius, rng.random() < config.anchored)
+        if not (radius <= x <= 1 - radius and radius <= y <= 1 - radius):
+            continue
+        thing = Thing(kind, colour, size, pattern, x, y, radius, i, shade)
+        free = earlier[2:] if link and i == 1 else earlier
+        wanted = triple is None or i != 1 or related(triple[1], earlier[0], thing)
+        if wanted and all(apart(thing, other) for other in free):
+            return thing
+    return None
+
+
+def _beside(rng: random.Random, front: Thing, radius: float) -> tuple[float, float]:
+    """A centre for a thing that `front` partly hides, in any of seven directions."""
+    dx, dy = rng.choice(((1, 0), (-1, 0), (0, 1), (0, -1), (0.7, 0.7), (-0.7, 0.7), (0.7, -0.7)))
+    reach = rng.uniform(0.48, 0.58) * (front.radius + radius)
+    return front.x + dx * reach, front.y + dy * reach
+
+
+def spot(rng: random.Random, radius: float, anchored: bool) -> tuple[float, float]:
+    """A centre whose thing stays in the picture: in one of the nine regions, or anywhere."""
+    low, high = radius, 1 - radius
+    if not anchored:
+        return rng.uniform(low, high), rng.uniform(low, high)
+    region = rng.choice(POSITIONS)
+    x = y = 0.5
+    if region == "middle":
+        return x + rng.uniform(-CENTRE, CENTRE), y + rng.uniform(-CENTRE, CENTRE)
+    ranges = {"left": (low, EDGE), "right": (1 - EDGE, high)}
+    x = rng.uniform(*next((v for k, v in ranges.items() if k in region), (0.4, 0.6)))
+    ranges = {"top": (low, EDGE), "bottom": (1 - EDGE, high)}
+    y = rng.uniform(*next((v for k, v in ranges.items() if k in region), (0.4, 0.6)))
+    return x, y
+
+
+def apart(a: Thing, b: Thing) -> bool:
+    """Whether two things keep the distance that separate things keep."""
+    reach = GAP * (a.radius + b.radius)
+    return (a.x - b.x) ** 2 + (a.y - b.y) ** 2 >= reach * reach

@@ -1,0 +1,93 @@
+"""What a scene is: things with full ground truth on a background, and how scenes are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from compoclip.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One object. Lengths are shares of the image side; x runs right, y runs down.
+
+    radius: half the side of the square its icon is drawn in. depth: 0 is nearest to the viewer;
+    nearer things are drawn over farther ones. shade: brightness shift in 8-bit steps, never
+    enough to change the colour's name.
+    """
+
+    kind: str
+    colour: str
+    size: str
+    pattern: str
+    x: float
+    y: float
+    radius: float
+    depth: int
+    shade: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backdrop:
+    """The background: named colour and texture, and which of the texture's variants is drawn."""
+
+    colour: str
+    texture: str
+    variant: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that is in the picture, and nothing else (closed world)."""
+
+    things: tuple[Thing, ...]
+    backdrop: Backdrop
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """What scenes and captions are drawn from. Every probability is a share in [0, 1].
+
+    size: image side in pixels for `image_for`. objects: weights of scenes with 1, 2, 3 and 4
+    objects. inside, occlusion: chance that a scene with two or more objects holds a thing inside a
+    hollow one, or a thing in front of another. repeat: chance that a further object copies the
+    kind and colour of an earlier one (this is what counts are about). same_colour: chance that it
+    copies just the colour. anchored: chance that an object sits clearly in one of the nine regions
+    of the picture (corner, edge, middle) instead of anywhere. patterned: chance of a pattern.
+    textured: chance of a background that is not plain. kinds, colours: the allowed subset, empty
+    for all. synonyms: chance that a word of a caption is replaced by a synonym.
+    caption_weights: (caption type, weight) for the types that differ from the default.
+    holdout_seed, holdout_attribute, holdout_relation: which share of the (colour, kind) pairs
+    and of the (kind, relation, kind) triples is kept out of ordinary splits (see `splits`).
+    """
+
+    size: int = 64
+    objects: tuple[float, ...] = (0.35, 0.35, 0.2, 0.1)
+    inside: float = 0.12
+    occlusion: float = 0.12
+    repeat: float = 0.25
+    same_colour: float = 0.1
+    anchored: float = 0.6
+    patterned: float = 0.4
+    textured: float = 0.4
+    kinds: tuple[str, ...] = ()
+    colours: tuple[str, ...] = ()
+    synonyms: float = 0.15
+    caption_weights: tuple[tuple[str, float], ...] = ()
+    holdout_seed: int = 0
+    holdout_attribute: float = 0.1
+    holdout_relation: float = 0.03
+
+    def __post_init__(self) -> None:
+        """Reject values out of range with one clear line. Raises UsageError."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, float) and not 0.0 <= value <= 1.0:
+                raise UsageError(f"world: {f.name} is {value}; give a share between 0 and 1")
+        if not 16 <= self.size <= 1024:
+            raise UsageError(f"world: image size {self.size} is out of range; give 16 to 1024")
+        if not 1 <= len(self.objects) <= 4 or min(self.objects) < 0 or sum(self.objects) <= 0:
+            raise UsageError(
+                "world: objects needs 1 to 4 weights, none negative and one above zero "
+                "(the chance of 1, 2, 3 and 4 objects)"
+            )

@@ -1,0 +1,172 @@
+"""Putting logical forms into words: articles, adjective order, synonyms, phrase variants."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from compoclip.world.logic import (
+    Attribute,
+    Background,
+    Claim,
+    Exists,
+    Form,
+    Lacking,
+    Modifier,
+    NounPhrase,
+    Position,
+    Quantifier,
+    Relation,
+    Statement,
+)
+from compoclip.world.vocabulary import (
+    BACKDROP_COLOURS,
+    BACKDROP_TEXTURES,
+    COLOURS,
+    KINDS,
+    PATTERNS,
+    SIZES,
+    pluralise,
+    with_article,
+)
+
+NUMERALS: dict[int, str] = {1: "one", 2: "two", 3: "three", 4: "four"}
+
+RELATION_PHRASES: dict[str, tuple[str, ...]] = {
+    "left": ("to the left of", "left of", "on the left of", "on the left side of"),
+    "right": ("to the right of", "right of", "on the right of", "on the right side of"),
+    "above": ("above", "over", "higher than"),
+    "below": ("below", "under", "beneath", "lower than"),
+    "inside": ("inside", "in", "within"),
+    "around": ("around", "containing", "surrounding"),
+    "front": ("in front of", "covering part of"),
+    "behind": ("behind", "partly hidden by", "to the rear of"),
+    "bigger": ("bigger than", "larger than"),
+    "smaller": ("smaller than",),
+    "same colour": ("the same colour as", "the same color as"),
+}
+_CORNERS = ("at the {}", "in the {}", "in the {} corner", "in the {} corner of the picture")
+_EDGES = ("at the {}", "at the {} of the picture", "at the {} edge")
+_SIDES = ("on the {}", "on the {} side", "on the {} side of the picture", "at the {} edge")
+_MIDDLES = ("in the middle", "in the centre", "in the center", "in the middle of the picture")
+POSITION_PHRASES: dict[str, tuple[str, ...]] = {
+    "top left": tuple(p.format(w) for w in ("top left", "upper left") for p in _CORNERS),
+    "top right": tuple(p.format(w) for w in ("top right", "upper right") for p in _CORNERS),
+    "bottom left": tuple(p.format(w) for w in ("bottom left", "lower left") for p in _CORNERS),
+    "bottom right": tuple(p.format(w) for w in ("bottom right", "lower right") for p in _CORNERS),
+    "top": tuple(p.format("top") for p in _EDGES),
+    "bottom": tuple(p.format("bottom") for p in _EDGES),
+    "left": tuple(p.format("left") for p in _SIDES),
+    "right": tuple(p.format("right") for p in _SIDES),
+    "middle": _MIDDLES,
+}
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **{word: spec.synonyms for word, spec in COLOURS.items()},
+    **{word: spec.synonyms for word, spec in SIZES.items()},
+    **PATTERNS,
+    **{word: spec.synonyms for word, spec in KINDS.items()},
+}
+_SCREENS = ("on {}", "against {}", "with {}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a form is put into words.
+
+    synonyms: chance of another word for a kind, colour, size or pattern. variants: chance of
+    another phrase for a relation or position than the first one listed.
+    """
+
+    rng: random.Random
+    synonyms: float = 0.0
+    variants: float = 0.5
+
+    def word(self, canonical: str) -> str:
+        """The canonical word or, by chance, a synonym."""
+        if self.synonyms and self.rng.random() < self.synonyms and SYNONYMS[canonical]:
+            return self.rng.choice(SYNONYMS[canonical])
+        return "medium-sized" if canonical == "medium" else canonical
+
+    def variant(self, phrases: tuple[str, ...]) -> str:
+        """The first phrase or, by chance, another one."""
+        return self.rng.choice(phrases) if self.rng.random() < self.variants else phrases[0]
+
+    def noun_phrase(self, phrase: NounPhrase) -> str:
+        """A noun phrase with its determiner, adjectives and trailing modifiers."""
+        noun = self.word(phrase.word)
+        plural = phrase.number > 1 and phrase.quantifier in (Quantifier.SOME, Quantifier.EXACTLY)
+        adjectives = [m for m in phrase.modifiers if isinstance(m, Attribute)]
+        order = {"size": 0, "pattern": 1, "colour": 2}
+        if self.rng.random() < 0.4:
+            order = {"size": 0, "colour": 1, "pattern": 2}
+        adjectives.sort(key=lambda a: order[a.family])
+        words = [*(self.word(a.value) for a in adjectives), pluralise(noun) if plural else noun]
+        head = " ".join(words)
+        match phrase.quantifier:
+            case Quantifier.THE:
+                head = "the " + head
+            case Quantifier.NONE:
+                head = "no " + head
+            case Quantifier.EXACTLY:
+                head = f"{NUMERALS[phrase.number]} {head}"
+            case Quantifier.SOME if not plural:
+                head = with_article(head)
+        rest = [self.modifier(m) for m in phrase.modifiers if not isinstance(m, Attribute)]
+        return " ".join([head, *rest])
+
+    def modifier(self, modifier: Modifier) -> str:
+        """A modifier as it follows a noun or "is"."""
+        text = ""
+        match modifier:
+            case Attribute():
+                text = self.word(modifier.value)
+            case Relation(name, phrase) if name is not None:
+                text = f"{self.variant(RELATION_PHRASES[name])} {self.noun_phrase(phrase)}"
+            case Position(name) if name is not None:
+                text = self.variant(POSITION_PHRASES[name])
+            case Background():
+                return self.variant(_SCREENS).format(with_article(self.backdrop(modifier)))
+            case Lacking(phrase):
+                bare = self._bare(phrase)
+                return self.rng.choice(("but no " + bare, "without " + with_article(bare)))
+        return f"not {text}" if modifier.negated else text
+
+    def _bare(self, phrase: NounPhrase) -> str:
+        return self.noun_phrase(phrase).split(" ", 1)[1]
+
+    def backdrop(self, background: Background) -> str:
+        """ "speckled grey background": texture, colour, noun."""
+        words = []
+        if background.texture:
+            words.append(self._other(background.texture, BACKDROP_TEXTURES[background.texture]))
+        if background.colour:
+            words.append(self._other(background.colour, BACKDROP_COLOURS[background.colour][0]))
+        return " ".join([*words, "background"])
+
+    def _other(self, word: str, synonyms: tuple[str, ...]) -> str:
+        chosen = bool(synonyms) and self.rng.random() < self.synonyms
+        return self.rng.choice(synonyms) if chosen else word
+
+    def statement(self, statement: Statement) -> str:
+        """One statement as a clause."""
+        match statement:
+            case Exists(phrase):
+                text = self.noun_phrase(phrase)
+                if phrase.quantifier is Quantifier.NONE:
+                    return f"there is {text}" if self.rng.random() < 0.8 else text
+                if self.rng.random() < 0.15:
+                    plural = phrase.number > 1
+                    return f"there {'are' if plural else 'is'} {text}"
+                return text
+            case Claim(subject, modifiers):
+                verb = "are" if subject.number > 1 else "is"
+                said = " and ".join(self.modifier(m) for m in modifiers)
+                return f"{self.noun_phrase(subject)} {verb} {said}"
+        return "the background is " + self.backdrop(statement).removesuffix(" background")
+
+    def caption(self, form: Form) -> str:
+        """The whole caption, lower case and without a full stop."""
+        parts = [self.statement(statement) for statement in form]
+        if len(parts) > 2:
+            return ", ".join(parts[:-1]) + " and " + parts[-1]
+        return " and ".join(parts)
