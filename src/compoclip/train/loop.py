@@ -87,11 +87,11 @@ def train_loop(
     encoder.train()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     bad_steps = 0
+    clock = time.monotonic()
 
     with MetricsLog(settings.out / "train.jsonl", progress.step) as log:
         while progress.step < total:
             for batch in batches.epoch(progress.epoch, progress.epoch_step):
-                started = time.monotonic()
                 lr = learning_rate(progress.step, total, method.optim)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
@@ -113,7 +113,7 @@ def train_loop(
                     optimizer.step()
                     _clamp_temperature(encoder.model, method.optim.max_logit_scale)
 
-                spent = time.monotonic() - started
+                spent, clock = time.monotonic() - clock, time.monotonic()
                 progress = _advance(progress, batch, batches.steps_per_epoch, spent)
                 if bad_steps == 0 and _due(progress.step, settings.log_every, total):
                     record = {

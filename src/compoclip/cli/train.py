@@ -1,0 +1,172 @@
+"""`compoclip train METHOD`: fine-tune with a published method, or pre-train from scratch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from compoclip import console
+from compoclip.errors import UsageError
+from compoclip.methods.registry import load_recipe, method_summaries
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to train, on what, and how the run is executed.
+
+    Args:
+        data: Image-text data: COCO-Karpathy JSON, Flickr8k token file, NegCLIP TSV, CSV, TSV,
+            JSONL, Parquet, webdataset shards, or a folder of images with captions beside them.
+        out: Run folder. The checkpoint goes to OUT/model, the log to OUT/train.jsonl.
+        model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
+            or "bundled"; with --from-scratch an open_clip configuration file.
+        images: Folder that image paths in the data are relative to.
+        split: Split of the data to use, where the format names splits.
+        image_column: Column with image paths or bytes, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        from_scratch: Start from random weights of the configuration that --model names.
+        image_weights: Pretrained weights for the image tower, with --from-scratch.
+        activation: Override the activation a checkpoint states; recorded in the new one.
+        seed: Fixes order, crops, rewrites and initial weights.
+        workers: Processes that read data; the result does not depend on it.
+        device: cpu, cuda or mps.
+        precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
+        crop: Random resized crops of 90 to 100 % of the image; off shows the whole image.
+        max_bad: Unreadable images to tolerate; each is reported.
+        save_every: Steps between saved states.
+        log_every: Steps between log lines.
+        stop_after: Stop after this many steps in total, to resume later; 0 is never.
+        resume: Go on from the last saved state in OUT.
+        json: Print the summary as JSON.
+    """
+
+    data: str
+    out: Path
+    model: str = "bundled"
+    images: Path | None = None
+    split: str | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    from_scratch: bool = False
+    image_weights: Path | None = None
+    activation: Literal["gelu", "quick_gelu"] | None = None
+    seed: int = 0
+    workers: int = 0
+    device: str = "cpu"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    crop: bool = True
+    max_bad: int = 0
+    save_every: int = 500
+    log_every: int = 10
+    stop_after: int = 0
+    resume: bool = False
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse the method's own options and the run's, train, print a summary."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if argv else 2
+    if argv[0].startswith("-"):
+        raise UsageError("name a method first: compoclip train METHOD ...; see train --help")
+    import tyro
+
+    from compoclip.methods.base import Method
+
+    recipe = load_recipe(argv[0])
+
+    def train(options: TrainOptions, method: Method) -> int:
+        return run(options, method)
+
+    # The options of a method are the parameters of its recipe, known only now.
+    train.__annotations__["options"] = TrainOptions
+    train.__annotations__["method"] = Annotated[Method, tyro.conf.arg(constructor=recipe)]
+    return tyro.cli(
+        train,
+        prog=f"compoclip train {argv[0]}",
+        args=list(argv[1:]),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def usage() -> str:
+    """The text of `compoclip train --help`: the methods."""
+    rows = [[name, summary] for name, summary in method_summaries().items()]
+    width = max(len(name) for name, _ in rows)
+    lines = [
+        "usage: compoclip train METHOD --data DATA --out RUN [options]",
+        "       compoclip train METHOD --help lists the options of a method",
+        "",
+        *(f"  {name.ljust(width)}  {summary}" for name, summary in rows),
+    ]
+    return "\n".join(lines)
+
+
+def run(options: TrainOptions, method: object) -> int:
+    """Build model and data as the options say, and train."""
+    import torch
+
+    from compoclip.data.open_source import open_source
+    from compoclip.methods.base import Method
+    from compoclip.models.checkpoint import create_model, load_model, read_config
+    from compoclip.train.run import RunSettings, run_training
+
+    assert isinstance(method, Method)
+    if options.image_weights and not options.from_scratch:
+        raise UsageError("--image-weights goes with --from-scratch")
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: no CUDA device is available here; use --device cpu")
+    if options.from_scratch:
+        config = read_config(Path(options.model))
+        model = create_model(config, seed=options.seed, image_weights=options.image_weights)
+    else:
+        model = load_model(options.model, activation=options.activation)
+    source = open_source(
+        options.data,
+        images=options.images,
+        image_column=options.image_column,
+        caption_column=options.caption_column,
+        split=options.split,
+    )
+    precision = options.precision
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" else "fp32"
+    summary = run_training(
+        model,
+        method,
+        source,
+        RunSettings(
+            out=options.out,
+            seed=options.seed,
+            workers=options.workers,
+            device=options.device,
+            precision=precision,
+            crop=options.crop,
+            max_bad=options.max_bad,
+            save_every=options.save_every,
+            log_every=options.log_every,
+            stop_after=options.stop_after,
+            resume=options.resume,
+        ),
+    )
+    if options.json:
+        data = asdict(summary)
+        console.emit_json({**data, "model": str(summary.model) if summary.model else None})
+        return 0
+    where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
+    print(
+        f"{summary.method}: {summary.steps} steps, {summary.images} images, {summary.texts} texts, "
+        f"{summary.seconds:.0f} s -> {where}"
+    )
+    for reason, count in summary.left_out.items():
+        print(f"  left out of the data: {count} x {reason}", file=sys.stderr)
+    if summary.skipped:
+        print(f"  unreadable images left out of batches: {summary.skipped}", file=sys.stderr)
+    for name, made in summary.rewrites.items():
+        print(f"  {name}: a text for {made['coverage']:.1%} of the samples")
+    return 0

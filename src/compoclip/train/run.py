@@ -1,0 +1,207 @@
+"""One training run from start to checkpoint: data, texts, loop, provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compoclip.captions.store import ParseStore
+from compoclip.console import note
+from compoclip.data.loader import BatchLoader
+from compoclip.data.plan import TextPlan
+from compoclip.data.prepare import prepare_captions
+from compoclip.data.sample import Source
+from compoclip.data.transform import ImageTransform, RandomCrop
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.methods.base import Method
+from compoclip.models.checkpoint import LoadedModel, save_model
+from compoclip.train.loop import LoopSettings, total_steps, train_loop
+from compoclip.train.state import latest_state
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a run is executed.
+
+    out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume).
+    crop: whether training images are randomly cropped. max_bad: unreadable images tolerated.
+    The other fields are those of `LoopSettings` and `BatchLoader`.
+    """
+
+    out: Path
+    seed: int = 0
+    workers: int = 0
+    device: str = "cpu"
+    precision: str = "fp32"
+    crop: bool = True
+    max_bad: int = 0
+    save_every: int = 500
+    log_every: int = 10
+    stop_after: int = 0
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a finished (or stopped) run amounts to. `model` is None when it was stopped early."""
+
+    model: Path | None
+    method: str
+    steps: int
+    total_steps: int
+    images: int
+    texts: int
+    skipped: int
+    seconds: float
+    left_out: Mapping[str, int]
+    rewrites: Mapping[str, Any]
+
+
+def run_training(
+    model: LoadedModel, method: Method, source: Source, settings: RunSettings
+) -> RunSummary:
+    """Train `model` in place and write its checkpoint to `settings.out / "model"`.
+
+    Raises UsageError when the run folder is taken and `resume` is not set, CompoclipError for
+    everything the data, the model or the disk object to.
+    """
+    checkpoint = settings.out / "model"
+    started = latest_state(settings.out / "state") is not None
+    if checkpoint.exists():
+        raise UsageError(f"{settings.out} holds a finished run; choose another --out")
+    if started and not settings.resume:
+        raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
+    if method.needs_local:
+        model.encoder.require_local()
+    _make_folder(settings.out)
+
+    plan = TextPlan(method.plan.rewrites, seed=settings.seed, parsed=_parse(source, method))
+    loader = BatchLoader(
+        source,
+        plan,
+        ImageTransform.of(model.identity, RandomCrop() if settings.crop else None),
+        batch_size=method.optim.batch_size,
+        seed=settings.seed,
+        workers=settings.workers,
+        max_bad=settings.max_bad,
+    )
+    total = total_steps(method.optim, loader)
+    note(
+        f"{method.name}: {len(source)} samples, {total} steps of {method.optim.batch_size} images"
+    )
+    model.encoder.to(settings.device)
+    progress = train_loop(
+        model.encoder,
+        model.tokenizer,
+        method,
+        loader,
+        LoopSettings(
+            out=settings.out,
+            signature=_signature(model, method, source, settings),
+            device=settings.device,
+            precision=settings.precision,
+            save_every=settings.save_every,
+            log_every=settings.log_every,
+            stop_after=settings.stop_after,
+        ),
+        settings.resume,
+        _Reporter(),
+    )
+    finished = progress.step >= total
+    summary = RunSummary(
+        model=checkpoint if finished else None,
+        method=method.name,
+        steps=progress.step,
+        total_steps=total,
+        images=progress.images,
+        texts=progress.texts,
+        skipped=progress.skipped,
+        seconds=round(progress.seconds, 1),
+        left_out=dict(getattr(source, "left_out", {})),
+        rewrites=loader.counts.to_json()["rewrites"],
+    )
+    if finished:
+        provenance = {
+            "method": method.name,
+            "settings": dict(method.settings),
+            "optim": asdict(method.optim),
+            "data": source.describe(),
+            "seed": settings.seed,
+            "precision": settings.precision,
+            "torch": torch.__version__,
+            "run": asdict(replace(summary, model=None)),
+        }
+        save_model(model, checkpoint, provenance=provenance)
+    return summary
+
+
+def _parse(source: Source, method: Method) -> Any:
+    """Parsed captions for the rewrites of the method, or None when it has none."""
+    if not TextPlan(method.plan.rewrites, parsed={}).needs_parsing:
+        return None
+    return prepare_captions(source)
+
+
+def _signature(
+    model: LoadedModel, method: Method, source: Source, settings: RunSettings
+) -> str:
+    """A hash over everything that must be the same for a resumed run to be the same run."""
+    record = {
+        "weights": model.identity.weights,
+        "tokenizer": model.identity.tokenizer,
+        "method": method.name,
+        "settings": dict(method.settings),
+        "optim": asdict(method.optim),
+        "trains": asdict(method.trains),
+        "plan": list(method.plan.rewrites),
+        "data": source.describe(),
+        "samples": len(source),
+        "seed": settings.seed,
+        "precision": settings.precision,
+        "crop": settings.crop,
+    }
+    text = json.dumps(record, sort_keys=True)
+    return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CompoclipError(
+            f"cannot write to {folder}: {error.strerror}; choose another --out"
+        ) from error
+
+
+class _Reporter:
+    """Prints a line now and then: step, loss, images and captions a second, time to go."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._before: dict[str, float] = {}
+
+    def __call__(self, record: dict[str, float], total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < 5 and record["step"] != total:
+            return
+        before = self._before or {"images": 0.0, "texts": 0.0, "seconds": 0.0, "step": 0.0}
+        seconds = max(1e-9, record["seconds"] - before["seconds"])
+        steps = max(1.0, record["step"] - before["step"])
+        left = (total - record["step"]) * seconds / steps
+        note(
+            f"step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
+            f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
+            f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
+            f"{left / 60:.0f} min left"
+        )
+        self._last, self._before = now, dict(record)
