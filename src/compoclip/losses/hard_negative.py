@@ -38,7 +38,7 @@ def selective_calibrated_rows(
     # 1 - p without cancellation. Kept above zero, where x**gamma has no finite slope for gamma < 1.
     focus = (-torch.expm1(-nll)).clamp_min(torch.finfo(z.dtype).tiny) ** gamma
     target = beta * valid.to(z.dtype) / valid.sum(1, keepdim=True).clamp_min(1)
-    target[:, 0] += (1.0 - beta) * counted
+    target[:, 0] += (1.0 - beta) * counted.to(z.dtype)
     return RowSum(total=(target * focus * nll).sum(), count=counted.sum())
 
 
@@ -74,7 +74,7 @@ def selective_calibrated_loss(
     Vision-Linguistic Compositionality (EMNLP 2024), section 3.4; the focal factor is that of Lin
     et al., Focal Loss for Dense Object Detection (ICCV 2017), equation 4.
     """
-    if gamma < 0 or not 0 <= beta <= 1:
+    if not (gamma >= 0 and 0 <= beta <= 1):
         raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
     rows = selective_calibrated_rows(logits, valid, gamma, beta, phantoms)
     return rows.mean() if reduction == "valid" else rows.total / max(1, logits.shape[0])

@@ -1,0 +1,221 @@
+"""The losses again, as plain loops over images, texts, tokens and patches, one scalar at a time.
+
+Slow and obvious on purpose. Also makes the batches that the tests of the losses share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Layout, Role
+
+CAPTION, POSITIVE, NEGATIVE = Role.CAPTION, Role.POSITIVE, Role.NEGATIVE
+KINDS = 3
+
+
+# One (owner, role, rewrite) a text; captions first unless the case says otherwise.
+def _full(images: int) -> list[tuple[int, Role, int]]:
+    own = [(i, NEGATIVE, k) for k in range(KINDS) for i in range(images)]
+    return [(i, CAPTION, -1) for i in range(images)] + own
+
+
+CASES: dict[str, list[tuple[int, Role, int]]] = {
+    "full": _full(4),
+    "ragged": [(i, CAPTION, -1) for i in range(4)]
+    + [(0, NEGATIVE, 0), (2, NEGATIVE, 0), (2, NEGATIVE, 1), (3, NEGATIVE, 1), (2, NEGATIVE, 2)],
+    "no negative": [(i, CAPTION, -1) for i in range(4)],
+    "one negative": [(i, CAPTION, -1) for i in range(4)] + [(2, NEGATIVE, 1)],
+    "one type empty": [t for t in _full(4) if t[2] != 1],
+    "one image": _full(1),
+    "every role, any order": [
+        (1, NEGATIVE, 2),
+        (2, CAPTION, -1),
+        (0, POSITIVE, 4),
+        (0, CAPTION, -1),
+        (1, CAPTION, -1),
+        (0, NEGATIVE, 0),
+        (1, CAPTION, -1),
+        (2, POSITIVE, 3),
+        (1, NEGATIVE, 0),
+        (0, NEGATIVE, 0),
+    ],
+}
+
+
+def layout_of(texts: Sequence[tuple[int, Role, int]]) -> Layout:
+    owner, role, rewrite = (torch.tensor([int(t[i]) for t in texts]) for i in range(3))
+    return Layout(owner, role, rewrite, images=int(owner.max()) + 1)
+
+
+def features_for(
+    layout: Layout,
+    seed: int = 0,
+    scale: float = 14.0,
+    dim: int = 8,
+    patches: int = 5,
+    tokens: int = 6,
+    dtype: torch.dtype = torch.float64,
+) -> Features:
+    """Random features, every tensor a leaf that wants gradient; text lengths from 1 to `tokens`."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    def leaf(x: Tensor) -> Tensor:
+        return x.to(dtype).requires_grad_()
+
+    count = layout.owner.numel()
+    length = torch.randint(1, tokens + 1, (count,), generator=rng)
+    length[0], length[-1] = tokens, 1
+    return Features(
+        image=leaf(torch.nn.functional.normalize(normal(layout.images, dim), dim=-1)),
+        text=leaf(torch.nn.functional.normalize(normal(count, dim), dim=-1)),
+        logit_scale=leaf(torch.tensor(scale)),
+        patches=leaf(normal(layout.images, patches, dim)),
+        tokens=leaf(normal(count, tokens, dim)),
+        token_mask=torch.arange(tokens) < length[:, None],
+    )
+
+
+LEAVES = ("image", "text", "logit_scale", "patches", "tokens")
+
+
+def gradients(value: Tensor, features: Features) -> dict[str, Tensor]:
+    """Gradient for every tensor of the features; zero where the loss does not read it."""
+    leaves = [getattr(features, name) for name in LEAVES]
+    found = torch.autograd.grad(value, leaves, allow_unused=True)
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for name, leaf, grad in zip(LEAVES, leaves, found)
+    }
+
+
+def with_dtype(features: Features, dtype: torch.dtype) -> Features:
+    """A copy with fresh leaves of another precision."""
+    return replace(
+        features,
+        **{n: getattr(features, n).detach().to(dtype).requires_grad_() for n in LEAVES},
+    )
+
+
+def number(x: Tensor) -> float:
+    return float(x.detach())
+
+
+def lse(values: Sequence[Tensor]) -> Tensor:
+    top = max(number(v) for v in values)
+    return top + torch.log(sum((torch.exp(v - top) for v in values), torch.tensor(0.0).double()))
+
+
+def cross_entropy(scores: Sequence[Tensor], target: int) -> Tensor:
+    return lse(scores) - scores[target]
+
+
+def caption_of(layout: Layout, image: int) -> int:
+    for t, (owner, role) in enumerate(zip(layout.owner.tolist(), layout.role.tolist())):
+        if owner == image and role == CAPTION:
+            return t
+    raise AssertionError("no caption")
+
+
+def negatives_of(layout: Layout, image: int) -> list[int]:
+    pairs = zip(layout.owner.tolist(), layout.role.tolist())
+    return [t for t, (owner, role) in enumerate(pairs) if owner == image and role == NEGATIVE]
+
+
+def missing_of(layout: Layout, image: int) -> int:
+    made = {int(layout.rewrite[t]) for t in negatives_of(layout, image)}
+    return sum(kind not in made for kind in range(KINDS))
+
+
+def clip(f: Features, layout: Layout) -> Tensor:
+    images = range(layout.images)
+    total = torch.tensor(0.0).double()
+    for i in images:
+        to_text = [f.logit_scale * (f.image[i] @ f.text[caption_of(layout, j)]) for j in images]
+        to_image = [f.logit_scale * (f.text[caption_of(layout, i)] @ f.image[j]) for j in images]
+        total = total + cross_entropy(to_text, i) + cross_entropy(to_image, i)
+    return total / (2 * layout.images)
+
+
+def negclip(f: Features, layout: Layout, missing_hn: str = "mask") -> Tensor:
+    images = range(layout.images)
+    columns = [caption_of(layout, j) for j in images]
+    columns += [t for j in images for t in negatives_of(layout, j)]
+    phantoms = sum(missing_of(layout, j) for j in images) if missing_hn == "zero" else 0
+    total = torch.tensor(0.0).double()
+    for i in images:
+        to_text = [f.logit_scale * (f.image[i] @ f.text[t]) for t in columns]
+        to_text += [torch.tensor(0.0).double()] * phantoms
+        to_image = [f.logit_scale * (f.text[columns[i]] @ f.image[j]) for j in images]
+        total = total + cross_entropy(to_text, i) + cross_entropy(to_image, i)
+    return total / (2 * layout.images)
+
+
+def scr(
+    f: Features,
+    layout: Layout,
+    score: Callable[[Features, int, int], Tensor],
+    gamma: float,
+    beta: float,
+    reduction: str = "valid",
+    missing_hn: str = "mask",
+) -> Tensor:
+    """Hard-negative loss; score(f, i, t) compares image i with text t."""
+    total, rows = torch.tensor(0.0).double(), 0
+    for i in range(layout.images):
+        negatives = negatives_of(layout, i)
+        if not negatives:
+            continue
+        rows += 1
+        z = [score(f, i, t) for t in [caption_of(layout, i), *negatives]]
+        phantoms = missing_of(layout, i) if missing_hn == "zero" else 0
+        norm = lse(z + [torch.tensor(0.0).double()] * phantoms)
+        for k, z_k in enumerate(z):
+            y = beta / (1 + len(negatives)) + (1 - beta if k == 0 else 0.0)
+            p = torch.exp(z_k - norm)
+            total = total - y * (1 - p) ** gamma * (z_k - norm)
+    return total / max(1, rows if reduction == "valid" else layout.images)
+
+
+def global_score(f: Features, i: int, t: int) -> Tensor:
+    return f.logit_scale * (f.image[i] @ f.text[t])
+
+
+def local_score(attention: str, attention_grad: bool) -> Callable[[Features, int, int], Tensor]:
+    def score(f: Features, i: int, t: int) -> Tensor:
+        assert f.tokens is not None
+        assert f.patches is not None
+        assert f.token_mask is not None
+        v, terms = f.patches[i], []
+        for w in range(f.tokens.shape[1]):
+            if not f.token_mask[t, w]:
+                continue
+            token = f.tokens[t, w]
+            sim = [token @ v[p] for p in range(len(v))]
+            if not attention_grad:
+                sim = [s.detach() for s in sim]
+            low, high = (
+                min(sim, key=lambda s: float(s.detach())),
+                max(sim, key=lambda s: float(s.detach())),
+            )
+            if attention == "softmax":
+                a = [torch.exp(s - lse(sim)) for s in sim]
+            elif number(high - low) < 1e-6:
+                a = [torch.tensor(1 / len(v)).double()] * len(v)
+            else:
+                a = [(s - low) / (high - low) for s in sim]
+                if attention == "minmax_sparse":
+                    a = [x if number(x) >= 1 / len(v) else 0 * x for x in a]
+            pooled = sum(x * v[p] for p, x in enumerate(a)) / sum(a)
+            assert isinstance(pooled, Tensor)
+            cosine = (pooled @ token) / (pooled.norm() * token.norm())
+            terms.append(f.logit_scale * cosine)
+        return lse(terms)
+
+    return score

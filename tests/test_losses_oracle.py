@@ -1,0 +1,132 @@
+"""Every loss and its gradient against plain loops, over every kind of batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import losses_oracle as oracle
+from compoclip.losses.contract import Features, Layout
+from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.local import local_hn_loss
+from losses_oracle import CASES, KINDS, LEAVES, features_for, gradients, layout_of, with_dtype
+
+LossFn = Callable[[Features, Layout], Tensor]
+
+
+def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
+    """Name -> (ours, the loop)."""
+    pairs: dict[str, tuple[LossFn, LossFn]] = {"clip": (clip_loss, oracle.clip)}
+    for missing in ("mask", "zero"):
+        pairs[f"negclip {missing}"] = (
+            partial(negclip_loss, missing_hn=missing, rewrites=KINDS),
+            partial(oracle.negclip, missing_hn=missing),
+        )
+    calibrations = [
+        {"gamma": 0.0, "beta": 0.0},
+        {"gamma": 2.0, "beta": 0.02},
+        {"gamma": 0.5, "beta": 0.3, "reduction": "batch"},
+        {"gamma": 2.0, "beta": 0.1, "missing_hn": "zero"},
+        {"gamma": 1.0, "beta": 0.0, "missing_hn": "zero", "reduction": "batch"},
+    ]
+    for c in calibrations:
+        pairs[f"global {c}"] = (
+            partial(global_hn_loss, rewrites=KINDS, **c),
+            partial(oracle.scr, score=oracle.global_score, **c),
+        )
+    for attention in ("minmax", "minmax_sparse", "softmax"):
+        for grad in (False, True):
+            for c in calibrations if (attention, grad) == ("minmax", False) else calibrations[1:2]:
+                pairs[f"local {attention} {grad} {c}"] = (
+                    partial(
+                        local_hn_loss,
+                        rewrites=KINDS,
+                        attention=attention,
+                        attention_grad=grad,
+                        **c,
+                    ),
+                    partial(oracle.scr, score=oracle.local_score(attention, grad), **c),
+                )
+    return pairs
+
+
+PAIRS = _pairs()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_equals_loop(name: str, case: str) -> None:
+    ours, loop = PAIRS[name]
+    layout = layout_of(CASES[case])
+    features = features_for(layout, seed=len(case))
+    value = ours(features, layout)
+    assert value.dtype == torch.float64
+    assert value.shape == ()
+    expected = loop(features, layout)
+    torch.testing.assert_close(value, expected, atol=1e-9, rtol=1e-9)
+    got = gradients(value, features)
+    wanted = gradients(expected, features) if expected.requires_grad else None
+    for leaf in LEAVES:
+        reference = wanted[leaf] if wanted else torch.zeros_like(got[leaf])
+        torch.testing.assert_close(got[leaf], reference, atol=1e-8, rtol=1e-8, msg=leaf)
+
+
+@pytest.mark.parametrize("name", [n for n in PAIRS if "0.02" in n or "clip" in n])
+def test_float32_equals_loop(name: str) -> None:
+    ours, loop = PAIRS[name]
+    layout = layout_of(CASES["ragged"])
+    features = features_for(layout)
+    expected = loop(features, layout)
+    single = with_dtype(features, torch.float32)
+    value = ours(single, layout)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value.double(), expected, atol=1e-6, rtol=1e-6)
+    got, wanted = gradients(value, single), gradients(expected, features)
+    for leaf in LEAVES:
+        torch.testing.assert_close(got[leaf].double(), wanted[leaf], atol=3e-6, rtol=1e-5, msg=leaf)
+
+
+def test_reference_size() -> None:
+    """Six images of 49 patches, texts of 20 tokens, width 64."""
+    texts = [(i, oracle.CAPTION, -1) for i in range(6)]
+    texts += [(i, oracle.NEGATIVE, k) for i in range(6) for k in range(KINDS) if (i + k) % 4]
+    layout = layout_of(texts)
+    features = features_for(layout, scale=100.0, dim=64, patches=49, tokens=20)
+    loop = oracle.scr(features, layout, oracle.local_score("minmax", False), 2.0, 0.02)
+    value = local_hn_loss(features, layout, gamma=2.0, beta=0.02)
+    torch.testing.assert_close(value, loop, atol=1e-9, rtol=0)
+    got, wanted = gradients(value, features), gradients(loop, features)
+    for leaf in LEAVES:
+        torch.testing.assert_close(got[leaf], wanted[leaf], atol=1e-8, rtol=1e-7, msg=leaf)
+    single = local_hn_loss(with_dtype(features, torch.float32), layout, gamma=2.0, beta=0.02)
+    torch.testing.assert_close(single.double(), loop, atol=1e-5, rtol=0)
+
+
+GLOBAL, LOCAL = ("image", "text", "logit_scale"), ("patches", "tokens", "logit_scale")
+
+
+@pytest.mark.parametrize(
+    ("loss", "names"),
+    [
+        (clip_loss, GLOBAL),
+        (partial(negclip_loss, missing_hn="zero", rewrites=KINDS), GLOBAL),
+        (partial(global_hn_loss, gamma=2.0, beta=0.1), GLOBAL),
+        (partial(global_hn_loss, gamma=0.5, missing_hn="zero", rewrites=KINDS), GLOBAL),
+        (partial(local_hn_loss, attention_grad=True, gamma=2.0, beta=0.1), LOCAL),
+        (partial(local_hn_loss, attention="softmax", attention_grad=True, gamma=2.0), LOCAL),
+    ],
+)
+def test_gradcheck(loss: LossFn, names: tuple[str, ...]) -> None:
+    layout = layout_of(CASES["ragged"])
+    features = features_for(layout, scale=3.0, dim=3, patches=3, tokens=2)
+
+    def call(*leaves: Tensor) -> Tensor:
+        return loss(replace(features, **dict(zip(names, leaves))), layout)
+
+    assert torch.autograd.gradcheck(call, [getattr(features, name) for name in names])

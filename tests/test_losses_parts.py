@@ -1,0 +1,201 @@
+"""The parts the losses are made of: rows, calibrated softmax, attention, local scores."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compoclip.losses.contract import Role
+from compoclip.losses.hard_negative import selective_calibrated_loss, selective_calibrated_rows
+from compoclip.losses.local import local_similarity, patch_attention
+from compoclip.losses.precision import normalise
+from compoclip.losses.rows import (
+    caption_index,
+    hard_negative_rows,
+    missing_negatives,
+    texts_by_owner,
+)
+from losses_oracle import CASES, KINDS, caption_of, layout_of, missing_of, negatives_of
+
+TEXT = st.tuples(
+    st.integers(0, 3),
+    st.sampled_from([Role.CAPTION, Role.NEGATIVE, Role.POSITIVE]),
+    st.integers(0, KINDS - 1),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXT, max_size=20), st.randoms(use_true_random=False))
+def test_rows_equal_loop(texts: list[tuple[int, Role, int]], shuffle) -> None:  # type: ignore[no-untyped-def]
+    texts = [*texts, *((i, Role.CAPTION, -1) for i in range(4))]
+    shuffle.shuffle(texts)
+    layout = layout_of(texts)
+    rows = hard_negative_rows(layout)
+    for i in range(4):
+        caption, negatives = caption_of(layout, i), negatives_of(layout, i)
+        assert caption_index(layout)[i] == caption
+        assert missing_negatives(layout, KINDS)[i] == missing_of(layout, i)
+        expected = [caption, *negatives] if negatives else []
+        assert rows.index[i][rows.valid[i]].tolist() == expected
+    width = max(len(negatives_of(layout, i)) for i in range(4))
+    assert rows.index.shape == rows.valid.shape == (4, 1 + width)
+    scores = torch.arange(1.0, 1.0 + rows.texts.numel())
+    assert rows.spread(scores)[rows.valid].tolist() == scores.tolist()
+    assert not rows.spread(scores)[~rows.valid].any()
+
+
+def test_texts_by_owner_keeps_list_order() -> None:
+    index, valid = texts_by_owner(layout_of(CASES["every role, any order"]), Role.NEGATIVE)
+    assert [i[v].tolist() for i, v in zip(index, valid)] == [[5, 9], [0, 8], []]
+
+
+def _loss(logits: list[float], valid: list[bool] | None = None, **options) -> float:  # type: ignore[no-untyped-def]
+    z = torch.tensor([logits], dtype=torch.float64)
+    mask = torch.tensor([valid or [True] * len(logits)])
+    return selective_calibrated_loss(z, mask, **options).item()
+
+
+def test_plain_is_cross_entropy() -> None:
+    z = torch.randn(5, 4, dtype=torch.float64)
+    expected = torch.nn.functional.cross_entropy(z, torch.zeros(5, dtype=torch.int64))
+    got = selective_calibrated_loss(z, torch.ones(5, 4, dtype=torch.bool))
+    torch.testing.assert_close(got, expected)
+
+
+def test_by_hand() -> None:
+    """Two entries with odds 3 to 1, gamma 2, beta 0.2."""
+    expected = 0.9 * 0.25**2 * -math.log(0.75) + 0.1 * 0.75**2 * -math.log(0.25)
+    assert _loss([math.log(3), 0.0], gamma=2.0, beta=0.2) == pytest.approx(expected)
+    masked = _loss([math.log(3), math.nan, 0.0], [True, False, True], gamma=2.0, beta=0.2)
+    assert masked == pytest.approx(expected)
+
+
+def test_phantoms_join_the_softmax_without_target() -> None:
+    z = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    norm = math.log(math.exp(1) + math.exp(2) + 3)
+    expected = 0.95 * (norm - 1) + 0.05 * (norm - 2)
+    every = torch.ones(1, 2, dtype=torch.bool)
+    got = selective_calibrated_loss(z, every, beta=0.1, phantoms=torch.tensor([3]))
+    assert got.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "valid", [[False, True, True], [True, False, False], [False, False, False]]
+)
+def test_rows_that_do_not_count(valid: list[bool]) -> None:
+    z = torch.full((1, 3), math.nan, requires_grad=True)
+    loss = selective_calibrated_loss(z, torch.tensor([valid]), gamma=0.5, beta=0.1)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert z.grad is not None
+    assert not z.grad.any()
+
+
+def test_only_a_target_column() -> None:
+    z = torch.ones(3, 1, requires_grad=True)
+    loss = selective_calibrated_loss(z, torch.ones(3, 1, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == 0.0
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("gap", [0.0, 1e-4, 50.0, 200.0, -200.0, 1e6])
+def test_extreme_logits(gamma: float, gap: float) -> None:
+    z = torch.tensor([[gap, 0.0, -gap]], requires_grad=True)
+    loss = selective_calibrated_loss(z, torch.ones(1, 3, dtype=torch.bool), gamma, 0.02)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert z.grad is not None
+    assert torch.isfinite(z.grad).all()
+
+
+def test_focal_factor_carries_gradient() -> None:
+    z = torch.tensor([[0.4, 0.0]], dtype=torch.float64, requires_grad=True)
+    selective_calibrated_loss(z, torch.ones(1, 2, dtype=torch.bool), gamma=2.0).backward()
+    p = 1 / (1 + math.exp(-0.4))
+    slope = (2 * (1 - p) * math.log(p) - (1 - p) ** 2 / p) * p * (1 - p)
+    assert z.grad is not None
+    assert z.grad[0, 0].item() == pytest.approx(slope)
+
+
+def test_two_halves_make_the_whole() -> None:
+    """Sums and counts add up over processes; means would not."""
+    z = torch.randn(6, 3, dtype=torch.float64)
+    valid = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool()
+    whole = selective_calibrated_loss(z, valid, 2.0, 0.02)
+    halves = [selective_calibrated_rows(z[i::2], valid[i::2], 2.0, 0.02) for i in (0, 1)]
+    total, count = sum(h.total for h in halves), sum(h.count for h in halves)
+    torch.testing.assert_close(total / count, whole)
+    assert count == 4
+
+
+@pytest.mark.parametrize(("gamma", "beta"), [(-1.0, 0.0), (0.0, -0.1), (0.0, 1.1), (math.nan, 0)])
+def test_bad_calibration(gamma: float, beta: float) -> None:
+    with pytest.raises(ValueError, match="gamma must be"):
+        selective_calibrated_loss(torch.ones(1, 2), torch.ones(1, 2).bool(), gamma, beta)
+
+
+def test_attention_by_hand() -> None:
+    sim = torch.tensor([0.0, 1.0, 3.0, 4.0])
+    torch.testing.assert_close(patch_attention(sim), torch.tensor([0, 0.125, 0.375, 0.5]))
+    just_below = torch.tensor([0.0, 0.9, 3.0, 4.0])
+    torch.testing.assert_close(
+        patch_attention(just_below, "minmax_sparse"), torch.tensor([0, 0, 3 / 7, 4 / 7])
+    )
+    torch.testing.assert_close(patch_attention(sim, "softmax"), sim.softmax(0))
+
+
+@pytest.mark.parametrize("attention", ["minmax", "minmax_sparse", "softmax"])
+def test_attention_sums_to_one(attention) -> None:  # type: ignore[no-untyped-def]
+    sim = torch.randn(4, 5, 7) * 10
+    sim[0, 0] = 3.0
+    sim[1, 1] = 0.0
+    weight = patch_attention(sim, attention)
+    assert (weight >= 0).all()
+    torch.testing.assert_close(weight.sum(-1), torch.ones(4, 5))
+    torch.testing.assert_close(weight[0, 0], torch.full((7,), 1 / 7))
+
+
+@pytest.mark.parametrize("attention", ["minmax", "minmax_sparse"])
+def test_nearly_constant_row_is_uniform(attention) -> None:  # type: ignore[no-untyped-def]
+    sim = torch.tensor([1.0, 1.0 + 5e-7, 1.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(
+        patch_attention(sim, attention), torch.full((4,), 0.25, dtype=torch.float64)
+    )
+    wide = torch.tensor([1.0, 1.0 + 2e-6, 1.0, 1.0], dtype=torch.float64)
+    assert patch_attention(wide, attention)[1] == 1.0
+
+
+def test_local_similarity_by_hand() -> None:
+    """One token along the first axis: only the first of two orthogonal patches gets weight."""
+    patches = torch.tensor([[[2.0, 0.0], [0.0, 3.0]]])
+    tokens = torch.tensor([[[5.0, 0.0], [1.0, 1.0]]])
+    scale = torch.tensor(10.0)
+    one = local_similarity(tokens, torch.tensor([[True, False]]), patches, scale)
+    assert one.item() == pytest.approx(10.0)
+    both = local_similarity(tokens, torch.tensor([[True, True]]), patches, scale)
+    # Token (1, 1): similarities 2 and 3, so weight 1 on the second patch, cosine sqrt(1/2).
+    expected = math.log(math.exp(10) + math.exp(10 * math.sqrt(0.5)))
+    assert both.item() == pytest.approx(expected)
+
+
+def test_local_similarity_ignores_lengths_of_tokens() -> None:
+    tokens, patches = torch.randn(3, 4, 8), torch.randn(3, 5, 8)
+    mask, scale = torch.ones(3, 4, dtype=torch.bool), torch.tensor(7.0)
+    plain = local_similarity(tokens, mask, patches, scale)
+    torch.testing.assert_close(local_similarity(9 * tokens, mask, patches, scale), plain)
+    torch.testing.assert_close(local_similarity(tokens, mask, 9 * patches, scale), plain)
+
+
+def test_normalise() -> None:
+    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-20, 0.0]], requires_grad=True)
+    y = normalise(x)
+    torch.testing.assert_close(y, torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.0, 0.0]]))
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad[0], torch.tensor([4 / 125, -3 / 125]))
+    assert not x.grad[1:].any()

@@ -1,0 +1,340 @@
+"""What must hold for every loss whatever the numbers: order, padding, precision, edge cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Layout
+from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.local import local_hn_loss
+from losses_oracle import (
+    CAPTION,
+    CASES,
+    KINDS,
+    NEGATIVE,
+    features_for,
+    gradients,
+    layout_of,
+    with_dtype,
+)
+
+LossFn = Callable[[Features, Layout], Tensor]
+
+CALIBRATED = {"gamma": 2.0, "beta": 0.02}
+LOSSES: dict[str, LossFn] = {
+    "clip": clip_loss,
+    "negclip": negclip_loss,
+    "negclip zero": partial(negclip_loss, missing_hn="zero", rewrites=KINDS),
+    "global": partial(global_hn_loss, **CALIBRATED),
+    "global zero": partial(global_hn_loss, missing_hn="zero", rewrites=KINDS, **CALIBRATED),
+    "global gamma 0.5": partial(global_hn_loss, gamma=0.5),
+    "local": partial(local_hn_loss, **CALIBRATED),
+    "local sparse": partial(local_hn_loss, attention="minmax_sparse", **CALIBRATED),
+    "local softmax": partial(local_hn_loss, attention="softmax", **CALIBRATED),
+    "local grad": partial(local_hn_loss, attention_grad=True, **CALIBRATED),
+    "local zero": partial(local_hn_loss, missing_hn="zero", rewrites=KINDS, **CALIBRATED),
+}
+HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+every_hard_loss = pytest.mark.parametrize("loss", HARD.values(), ids=HARD.keys())
+
+
+def assert_finite(loss: LossFn, features: Features, layout: Layout) -> Tensor:
+    value = loss(features, layout)
+    assert torch.isfinite(value)
+    for name, grad in gradients(value, features).items():
+        assert torch.isfinite(grad).all(), name
+    return value
+
+
+@every_loss
+@pytest.mark.parametrize("case", ["full", "ragged", "every role, any order"])
+def test_order_of_images_and_texts_is_irrelevant(loss: LossFn, case: str) -> None:
+    layout = layout_of(CASES[case])
+    f = features_for(layout)
+    rng = torch.Generator().manual_seed(1)
+    images = torch.randperm(layout.images, generator=rng)
+    texts = torch.randperm(layout.owner.numel(), generator=rng)
+    if case == "every role, any order":  # image 1 has two captions: the first stays first
+        texts = torch.tensor([9, 8, 3, 4, 7, 6, 2, 1, 5, 0])
+    assert f.patches is not None
+    assert f.tokens is not None
+    assert f.token_mask is not None
+    moved = Features(
+        image=f.image[images],
+        text=f.text[texts],
+        logit_scale=f.logit_scale,
+        patches=f.patches[images],
+        tokens=f.tokens[texts],
+        token_mask=f.token_mask[texts],
+    )
+    place = torch.argsort(images)
+    other = Layout(
+        place[layout.owner[texts]], layout.role[texts], layout.rewrite[texts], layout.images
+    )
+    value, again = loss(f, layout), loss(moved, other)
+    torch.testing.assert_close(value, again, atol=1e-12, rtol=1e-12)
+    there = gradients(again, f)
+    for name, grad in gradients(loss(f, layout), f).items():
+        torch.testing.assert_close(there[name], grad, atol=1e-11, rtol=1e-11, msg=name)
+
+
+@every_loss
+@pytest.mark.parametrize("garbage", [0.0, 1e30, math.nan, math.inf])
+def test_padding_never_matters(loss: LossFn, garbage: float) -> None:
+    layout = layout_of(CASES["ragged"])
+    f = features_for(layout)
+    value = loss(f, layout)
+    before = gradients(value, f)
+    assert f.tokens is not None
+    assert f.token_mask is not None
+    tokens = f.tokens.detach().masked_fill(~f.token_mask[..., None], garbage)
+    tail = torch.full((tokens.shape[0], 71, tokens.shape[2]), garbage, dtype=tokens.dtype)
+    padded = replace(
+        f,
+        tokens=torch.cat([tokens, tail], dim=1).requires_grad_(),
+        token_mask=torch.nn.functional.pad(f.token_mask, (0, 71)),
+    )
+    assert padded.tokens is not None
+    again = loss(padded, layout)
+    torch.testing.assert_close(again, value, atol=1e-12, rtol=1e-12)
+    after = gradients(again, padded)
+    after["tokens"] = after["tokens"][:, : tokens.shape[1]]
+    for name, grad in before.items():
+        torch.testing.assert_close(after[name], grad, atol=1e-11, rtol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_no_negative_is_exactly_zero(name: str) -> None:
+    layout = layout_of(CASES["no negative"])
+    f = features_for(layout)
+    value = HARD[name](f, layout)
+    assert value.item() == 0.0
+    assert math.copysign(1.0, value.item()) == 1.0
+    read = (f.patches, f.tokens) if name.startswith("local") else (f.image, f.text)
+    # Raises when the loss is not connected to what it reads.
+    for grad in torch.autograd.grad(value, [x for x in (*read, f.logit_scale) if x is not None]):
+        assert not grad.any()
+
+
+@every_hard_loss
+def test_rows_without_negative_do_not_count(loss: LossFn) -> None:
+    """An image without negatives changes nothing, even when its features are broken."""
+    layout = layout_of(CASES["full"])
+    f = features_for(layout)
+    wider = layout_of([*CASES["full"], (4, CAPTION, -1)])
+    assert f.patches is not None
+    assert f.tokens is not None
+    assert f.token_mask is not None
+    bad = torch.full_like(f.image[:1], math.nan)
+    more = Features(
+        image=torch.cat([f.image, bad]),
+        text=torch.cat([f.text, bad]),
+        logit_scale=f.logit_scale,
+        patches=torch.cat([f.patches, torch.full_like(f.patches[:1], math.nan)]),
+        tokens=torch.cat([f.tokens, torch.full_like(f.tokens[:1], math.nan)]),
+        token_mask=torch.cat([f.token_mask, f.token_mask[:1]]),
+    )
+    before, after = loss(f, layout), loss(more, wider)
+    torch.testing.assert_close(after, before, atol=1e-12, rtol=1e-12)
+    was = gradients(before, f)
+    for name, grad in gradients(after, f).items():
+        torch.testing.assert_close(grad, was[name], atol=1e-12, rtol=1e-12, msg=name)
+
+
+@every_loss
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_finite_in_single_precision(loss: LossFn, case: str, scale: float) -> None:
+    layout = layout_of(CASES[case])
+    assert_finite(loss, features_for(layout, scale=scale, dtype=torch.float32), layout)
+
+
+@every_loss
+@pytest.mark.parametrize("broken", ["image", "text", "patches", "tokens"])
+def test_zero_vectors(loss: LossFn, broken: str) -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout, scale=100.0, dtype=torch.float32)
+    zero = torch.zeros_like(getattr(f, broken)).requires_grad_()
+    assert_finite(loss, replace(f, **{broken: zero}), layout)
+
+
+@every_loss
+def test_constant_similarity_rows(loss: LossFn) -> None:
+    """Equal patches make every row of token-patch similarities constant."""
+    layout = layout_of(CASES["full"])
+    f = features_for(layout, dtype=torch.float32)
+    assert f.patches is not None
+    same = f.patches.detach()[:, :1].expand_as(f.patches).clone().requires_grad_()
+    assert_finite(loss, replace(f, patches=same), layout)
+
+
+@every_loss
+def test_single_token_and_single_patch(loss: LossFn) -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout, tokens=1, patches=1, dtype=torch.float32)
+    assert_finite(loss, f, layout)
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_input(loss: LossFn, dtype: torch.dtype) -> None:
+    """Half-precision features are computed in float32, autocast or not."""
+    layout = layout_of(CASES["ragged"])
+    half = features_for(layout, scale=100.0, dtype=dtype)
+    value = assert_finite(loss, half, layout)
+    assert value.dtype == torch.float32
+    exact = loss(with_dtype(half, torch.float32), layout)
+    torch.testing.assert_close(value, exact, atol=0, rtol=0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(loss(half, layout), exact, atol=0, rtol=0)
+
+
+@every_loss
+def test_scale_gradient(loss: LossFn) -> None:
+    layout = layout_of(CASES["ragged"])
+    f = features_for(layout, scale=20.0)
+    slope = gradients(loss(f, layout), f)["logit_scale"]
+    step = 1e-5
+    high = loss(replace(f, logit_scale=f.logit_scale + step), layout)
+    low = loss(replace(f, logit_scale=f.logit_scale - step), layout)
+    assert slope.item() == pytest.approx((high - low).item() / (2 * step), rel=1e-5)
+
+
+def _perfect(layout: Layout, spread: bool) -> Features:
+    """Captions equal to their image, negatives opposite; all alike when `spread` is False."""
+    images, kind = layout.images, torch.float64
+    image = torch.eye(images, dtype=kind) if spread else torch.ones(images, 1, dtype=kind)
+    text = image[layout.owner] * torch.where(layout.role == int(NEGATIVE), -1.0, 1.0)[:, None]
+    text = text if spread else text.abs()
+    return Features(
+        image,
+        text,
+        torch.tensor(100.0, dtype=kind),
+        image[:, None],
+        text[:, None],
+        torch.ones(len(text), 1, dtype=torch.bool),
+    )
+
+
+@pytest.mark.parametrize("images", [1, 2, 7])
+def test_constant_scores(images: int) -> None:
+    texts = [(i, CAPTION, -1) for i in range(images)]
+    own = [(i, NEGATIVE, k) for i in range(images) for k in range(KINDS)]
+    layout = layout_of([*texts, *own])
+    f = _perfect(layout, spread=False)
+    log_b, log_all = math.log(images), math.log(images * (1 + KINDS))
+    assert clip_loss(f, layout).item() == pytest.approx(log_b)
+    assert negclip_loss(f, layout).item() == pytest.approx((log_all + log_b) / 2)
+    for loss in (global_hn_loss, local_hn_loss):
+        assert loss(f, layout).item() == pytest.approx(math.log(1 + KINDS))
+        focused = loss(f, layout, gamma=2.0, beta=0.3).item()
+        assert focused == pytest.approx((1 - 1 / 4) ** 2 * math.log(4))
+
+
+def test_perfect_scores() -> None:
+    layout = layout_of(CASES["full"])
+    f = _perfect(layout, spread=True)
+    for loss in (clip_loss, negclip_loss, global_hn_loss, local_hn_loss):
+        assert loss(f, layout).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_ragged_constant_scores_average_over_rows() -> None:
+    """Rows with 1, 2 and 1 negatives, and one without."""
+    layout = layout_of([t for t in CASES["ragged"] if t != (2, NEGATIVE, 2)])
+    f = _perfect(layout, spread=False)
+    total = 2 * math.log(2) + math.log(3)
+    for loss in (global_hn_loss, local_hn_loss):
+        assert loss(f, layout).item() == pytest.approx(total / 3)
+        assert loss(f, layout, reduction="batch").item() == pytest.approx(total / 4)
+
+
+def test_missing_as_zero_by_hand() -> None:
+    """Image 0 has one of three negatives, image 1 none: 2 and 3 phantoms."""
+    layout = layout_of([(0, CAPTION, -1), (1, CAPTION, -1), (0, NEGATIVE, 1)])
+    f = features_for(layout)
+    s, u, t = f.logit_scale.detach(), f.image.detach(), f.text.detach()
+    z = (s * u @ t.T).tolist()
+    e = [[math.exp(x) for x in row] for row in z]
+    expected = -math.log(e[0][0] / (e[0][0] + e[0][2] + 2))
+    loss = partial(global_hn_loss, missing_hn="zero", rewrites=KINDS)
+    assert loss(f, layout).item() == pytest.approx(expected)
+    to_text = [-math.log(e[i][i] / (sum(e[i]) + 5)) for i in (0, 1)]
+    to_image = [-math.log(e[i][i] / (e[0][i] + e[1][i])) for i in (0, 1)]
+    expected = (sum(to_text) + sum(to_image)) / 4
+    loss = partial(negclip_loss, missing_hn="zero", rewrites=KINDS)
+    assert loss(f, layout).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_missing_as_zero_changes_nothing_when_none_is_missing(local: bool) -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout)
+    loss = local_hn_loss if local else global_hn_loss
+    torch.testing.assert_close(
+        loss(f, layout, missing_hn="zero", rewrites=KINDS), loss(f, layout), atol=0, rtol=0
+    )
+
+
+def test_negclip_without_negatives_is_clip() -> None:
+    layout = layout_of(CASES["no negative"])
+    f = features_for(layout)
+    torch.testing.assert_close(negclip_loss(f, layout), clip_loss(f, layout))
+
+
+def test_whose_negatives_an_image_meets() -> None:
+    """One negative, of image 2: every image sees it in NegCLIP, its owner alone elsewhere."""
+    layout = layout_of(CASES["one negative"])
+    f = features_for(layout)
+    (plain,) = torch.autograd.grad(clip_loss(f, layout), f.image)
+    (shared,) = torch.autograd.grad(negclip_loss(f, layout), f.image)
+    (own,) = torch.autograd.grad(global_hn_loss(f, layout), f.image)
+    assert (shared - plain).any(1).tolist() == [True, True, True, True]
+    assert own.any(1).tolist() == [False, False, True, False]
+
+
+@every_loss
+def test_errors(loss: LossFn) -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout)
+    with pytest.raises(ValueError, match="16 text features, but the layout speaks of 1"):
+        loss(f, replace(layout, owner=layout.owner[:1]))
+    with pytest.raises(ValueError, match="4 image features, but the layout speaks of 5"):
+        loss(f, replace(layout, images=5))
+    bare = replace(layout, role=torch.where(layout.owner == 2, int(NEGATIVE), layout.role))
+    with pytest.raises(ValueError, match="image 2 of the batch has no caption"):
+        loss(f, bare)
+
+
+def test_zero_needs_the_number_of_rewrites() -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout)
+    for loss in (negclip_loss, global_hn_loss, local_hn_loss):
+        with pytest.raises(ValueError, match="number of rewrites"):
+            loss(f, layout, missing_hn="zero")
+
+
+def test_local_needs_local_features() -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout)
+    for name in ("patches", "tokens", "token_mask"):
+        with pytest.raises(ValueError, match="patch and token features"):
+            local_hn_loss(replace(f, **{name: None}), layout)
+
+
+def test_local_reads_own_patches_only() -> None:
+    """No similarity between a text and another image's patches is ever computed."""
+    layout = layout_of(CASES["one negative"])
+    f = features_for(layout)
+    local_hn_loss(f, layout).backward()
+    assert f.patches is not None
+    assert f.patches.grad is not None
+    assert f.patches.grad.abs().sum((1, 2)).nonzero().flatten().tolist() == [2]
