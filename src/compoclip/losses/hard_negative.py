@@ -71,7 +71,7 @@ def selective_calibrated_loss(
     Raises: ValueError for gamma < 0 or beta outside [0, 1].
     Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
     Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
-    Vision-Linguistic Compositionality (EMNLP 2024), section 3.4; the focal factor is that of Lin
+    Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the focal factor is that of Lin
     et al., Focal Loss for Dense Object Detection (ICCV 2017), equation 4.
     """
     if not (gamma >= 0 and 0 <= beta <= 1):
@@ -106,7 +106,7 @@ def global_hn_loss(
     Raises: ValueError when an image has no caption, or "zero" comes without `rewrites`.
     Relation: added to `clip_loss`, whose softmax holds no negatives; `local_hn_loss` is the same
     loss on patch-token scores.
-    Reference: Oh et al. (EMNLP 2024), section 3.2, global HN loss.
+    Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
     """
     check(features, layout)
     rows = hard_negative_rows(layout)

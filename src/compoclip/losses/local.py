@@ -24,7 +24,7 @@ def patch_attention(similarity: Tensor, attention: Attention = "minmax") -> Tens
     become 0 first. softmax: softmax_p(sim_p), no temperature. Similarities that differ by less
     than 1e-6 give 1/P under both minmax forms, where the formula would divide by zero.
 
-    Reference: Oh et al. (EMNLP 2024), section 3.3 and the ablation of attention normalisers.
+    Reference: Oh et al. (EMNLP 2024), local hard-negative loss and its ablation of attention.
     """
     if attention == "softmax":
         return similarity.softmax(-1)
@@ -99,7 +99,7 @@ def local_hn_loss(
     the features hold no patches or tokens.
     Relation: the fine-grained companion of `global_hn_loss`; adds resistance to the loss of
     multi-modal ability that hard negatives on global features cause.
-    Reference: Oh et al. (EMNLP 2024), section 3.3, local HN loss.
+    Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
     check(features, layout)
     rows = hard_negative_rows(layout)
