@@ -71,8 +71,9 @@ def selective_calibrated_loss(
     Raises: ValueError for gamma < 0 or beta outside [0, 1].
     Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
     Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
-    Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the focal factor is that of Lin
-    et al., Focal Loss for Dense Object Detection (ICCV 2017), equation 4.
+    Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the
+    focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
+    equation 4.
     """
     if not (gamma >= 0 and 0 <= beta <= 1):
         raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
