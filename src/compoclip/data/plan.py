@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,15 @@ from compoclip.captions.types import Caption
 from compoclip.data.sample import Sample
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Rewrite, Rewritten, rng_for
+from compoclip.rewrites.tokenkey import fits_context, token_key
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
+
+# Reasons for leaving a text out, beside those of the rewrites themselves.
+NONE_GIVEN = "none-given"
+EQUALS_CAPTION = "equals-a-caption-of-the-sample"
+EQUALS_OTHER = "equals-another-text-of-the-sample"
+TOO_LONG = "too-long"
 
 
 class ParsedCaptions(Protocol):
@@ -103,46 +111,37 @@ class TextPlan:
     def draw(self, sample: Sample, epoch: int) -> tuple[list[Drawn], PlanCounts]:
         """The caption first, then the rewrites that exist, in the order of the plan.
 
-        A text that equals another text of the sample, apart from case and white space, is left out
-        and counted: as would a negative that equals any of the sample's captions.
+        A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
+        counted; so is a negative that equals any of the sample's captions, drawn or not.
         """
         counts = PlanCounts(samples=1)
         caption = rng_for(self._seed, sample.id, epoch, "caption").choice(sample.captions)
         texts = [Drawn(caption, Role.CAPTION)]
-        taken = {same_text(caption)}
-        captions = {same_text(text) for text in sample.captions}
+        if not self.rewrites:
+            return texts, counts
         parsed = self._parsed[caption] if self._parsed is not None else None
+        captions = {token_key(text) for text in sample.captions}
+        taken = {token_key(caption)}
         for name in self.rewrites:
-            drawn = self._rewrite(name, parsed, sample, epoch)
-            if isinstance(drawn, str):
-                counts.refused[name, drawn] += 1
-                continue
-            key = same_text(drawn.text)
-            if key in taken:
-                counts.refused[name, "equals-other-text"] += 1
-            elif drawn.role is Role.NEGATIVE and key in captions:
-                counts.refused[name, "equals-caption"] += 1
+            rng = rng_for(self._seed, sample.id, epoch, name)
+            if name == GIVEN:
+                drawn = _draw_given(sample, captions, rng)
             else:
-                taken.add(key)
-                texts.append(drawn)
-                counts.made[name] += 1
+                assert parsed is not None  # a plan that rewrites has parsed captions: __init__
+                drawn = _apply(self._rewrites[name], parsed, rng)
+            if isinstance(drawn, Drawn):
+                key = token_key(drawn.text)
+                if drawn.role is Role.NEGATIVE and key in captions:
+                    drawn = EQUALS_CAPTION
+                elif key in taken:
+                    drawn = EQUALS_OTHER
+                else:
+                    taken.add(key)
+                    texts.append(Drawn(drawn.text, drawn.role, name))
+                    counts.made[name] += 1
+                    continue
+            counts.refused[name, drawn] += 1
         return texts, counts
-
-    def _rewrite(
-        self, name: str, caption: Caption | None, sample: Sample, epoch: int
-    ) -> Drawn | str:
-        """One draw of one rewrite, or the reason why there is none."""
-        rng = rng_for(self._seed, sample.id, epoch, name)
-        if name == GIVEN:
-            if not sample.negatives:
-                return "none-given"
-            return Drawn(rng.choice(sample.negatives), Role.NEGATIVE, name)
-        assert caption is not None  # a plan that rewrites has parsed captions: see __init__
-        result = self._rewrites[name](caption, rng)
-        if not isinstance(result, Rewritten):
-            return result.reason
-        role = Role.POSITIVE if result.keeps_meaning else Role.NEGATIVE
-        return Drawn(result.text, role, name)
 
     @property
     def _rewrites(self) -> Mapping[str, Rewrite]:
@@ -154,10 +153,23 @@ class TextPlan:
         return {**self.__dict__, "_resolved": None}
 
 
-def same_text(text: str) -> str:
-    """The text without what CLIP's tokenizer does not see: case, and white space around marks."""
-    spaced = "".join(f" {c} " if not (c.isalnum() or c.isspace()) else c for c in text.lower())
-    return " ".join(spaced.split())
+def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:
+    """One of the negatives that came with the data, or the reason why there is none."""
+    if not sample.negatives:
+        return NONE_GIVEN
+    different = [text for text in sample.negatives if token_key(text) not in captions]
+    if not different:
+        return EQUALS_CAPTION
+    fitting = [text for text in different if fits_context(text)]
+    return Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
+
+
+def _apply(rewrite: Rewrite, caption: Caption, rng: random.Random) -> Drawn | str:
+    """One draw of a rewrite, or the reason why there is none."""
+    result = rewrite(caption, rng)
+    if not isinstance(result, Rewritten):
+        return result.reason
+    return Drawn(result.text, Role.POSITIVE if result.keeps_meaning else Role.NEGATIVE)
 
 
 def _from_registry(name: str) -> Rewrite:

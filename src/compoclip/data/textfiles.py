@@ -93,8 +93,10 @@ def delimited_header(path: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return next(csv.reader(file, delimiter=delimiter), [])
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise CompoclipError(f"{path}: not a CSV or TSV text file ({error})") from None
+    except csv.Error as error:
+        raise CompoclipError(f"{path}: line 1: {error}; check quoting and delimiter") from None
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
 

@@ -1,0 +1,153 @@
+"""Decoding: every mode to RGB, and one clear error for whatever is not a whole image."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compoclip.data import decode as module
+from compoclip.data.decode import decode
+from compoclip.errors import CompoclipError
+
+
+def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def gradient(width: int = 8, height: int = 6) -> Image.Image:
+    values = np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3)
+    return Image.fromarray(values)
+
+
+def test_rgb_is_unchanged_from_bytes_and_from_a_file(tmp_path: Path) -> None:
+    image = gradient()
+    path = tmp_path / "a.png"
+    path.write_bytes(encode(image))
+    for source in (path, path.read_bytes()):
+        got = decode(source)
+        assert got.mode == "RGB"
+        assert np.array_equal(np.asarray(got), np.asarray(image))
+
+
+def test_transparency_is_laid_over_white() -> None:
+    image = Image.new("RGBA", (3, 1))
+    image.putdata([(10, 20, 30, 255), (10, 20, 30, 0), (0, 0, 0, 128)])
+    pixels = np.asarray(decode(encode(image)))[0]
+    assert pixels[0].tolist() == [10, 20, 30]
+    assert pixels[1].tolist() == [255, 255, 255]
+    assert pixels[2].tolist() == [127, 127, 127]
+
+
+def test_palette_with_a_transparent_colour() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([200, 0, 0, 0, 200, 0])
+    image.putdata([0, 1])
+    data = encode(image, transparency=0)
+    assert np.asarray(decode(data))[0].tolist() == [[255, 255, 255], [0, 200, 0]]
+
+
+def test_grey_becomes_three_equal_channels() -> None:
+    image = Image.new("L", (2, 2), 77)
+    assert np.asarray(decode(encode(image))).tolist() == [[[77] * 3] * 2] * 2
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
+    values = np.array([[0, 257, 25_700, 65_535]], dtype=np.uint16)
+    pixels = np.asarray(decode(encode(Image.fromarray(values))))
+    assert pixels[0, :, 0].tolist() == [0, 1, 100, 255]
+
+
+def test_cmyk_jpeg() -> None:
+    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    r, g, b = np.asarray(decode(encode(image, "JPEG", quality=95)))[8, 8].tolist()
+    assert r > 200
+    assert max(g, b) < 60
+
+
+def test_exif_orientation_is_not_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "rotate by 90 degrees to show"
+    assert decode(encode(gradient(8, 6), "JPEG", exif=exif)).size == (8, 6)
+
+
+def test_only_the_first_frame_of_an_animation() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert np.asarray(decode(data))[0, 0].tolist() == [255, 0, 0]
+
+
+def test_box_cuts_out_pixels_and_pads_with_black() -> None:
+    image = gradient(8, 6)
+    data = encode(image)
+    got = np.asarray(decode(data, box=(2.2, 1, 5, 4.4)))
+    assert np.array_equal(got, np.asarray(image)[1:4, 2:5])
+    over = np.asarray(decode(data, box=(6, 4, 10, 8)))
+    assert np.array_equal(over[:2, :2], np.asarray(image)[4:, 6:])
+    assert not over[2:].any()
+    assert not over[:, 2:].any()
+
+
+@pytest.mark.parametrize(
+    ("box", "reason"),
+    [
+        ((3, 3, 3, 5), "empty"),
+        ((5, 3, 2, 5), "empty"),
+        ((8, 0, 9, 2), "outside"),
+        ((-5, 0, 0, 2), "outside"),
+        ((0, 0, 1e6, 1e6), "too large"),
+    ],
+)
+def test_bad_box(box: tuple[float, float, float, float], reason: str) -> None:
+    with pytest.raises(CompoclipError, match=f"photo-1: box .*{reason}"):
+        decode(encode(gradient(8, 6)), box=box, name="photo-1")
+
+
+def test_truncated_jpeg_names_the_file(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    data = encode(Image.fromarray(noise), "JPEG")
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(CompoclipError, match=r"cut\.jpg: damaged image") as raised:
+        decode(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP", "PPM"])
+def test_every_prefix_of_an_image_is_read_or_refused_in_one_line(format: str) -> None:
+    data = encode(gradient(12, 12), format)
+    messages = []
+    for length in range(0, len(data), 7):
+        try:
+            assert decode(data[:length]).mode == "RGB"
+        except CompoclipError as error:
+            messages.append(str(error))
+    assert messages
+    assert not any("\n" in message for message in messages)
+
+
+def test_missing_not_an_image_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"gone\.jpg: image not found"):
+        decode(tmp_path / "gone.jpg")
+    with pytest.raises(CompoclipError, match="sample 7: not an image"):
+        decode(b"<html>not found</html>", name="sample 7")
+    with pytest.raises(CompoclipError, match="damaged image"):
+        decode(tmp_path)
+
+
+def test_formats_that_start_programs_are_not_opened() -> None:
+    with pytest.raises(CompoclipError, match="not an image of a known format"):
+        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+
+
+def test_decompression_bomb_is_refused_before_it_unpacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(Image.new("L", (400, 400)))
+    monkeypatch.setattr(module, "MAX_PIXELS", 100_000)
+    with pytest.raises(CompoclipError, match="400 x 400 pixels is more"):
+        decode(data)

@@ -1,0 +1,196 @@
+"""CSV, TSV, JSON lines and Parquet: columns, ids, embedded images, and malformed files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.tables import open_table
+from compoclip.errors import CompoclipError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_csv_with_guessed_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", 'filepath,title\na/1.jpg,"A cat, black"\n2.jpg," A dog "\n')
+    source = open_table([path])
+    assert len(source) == 2
+    assert source[0].id == "a/1.jpg#0"
+    assert source[0].image == tmp_path / "a" / "1.jpg"
+    assert source[0].captions == ("A cat, black",)
+    assert source[1].captions == ("A dog",)
+    assert list(source.captions()) == ["A cat, black", "A dog"]
+    assert source.left_out == {}
+    assert "t.csv" in source.describe()
+    with pytest.raises(IndexError):
+        source[2]
+
+
+def test_the_same_rows_in_every_format_give_the_same_samples(tmp_path: Path) -> None:
+    rows = [{"img": f"{i}.jpg", "one": f"text {i}", "two": f"other {i}"} for i in range(5)]
+    lines = [f"{r['img']}|{r['one']}|{r['two']}" for r in rows]
+    text = "\n".join(["img|one|two", *lines])
+    files = [
+        write(tmp_path / "t.csv", text.replace("|", ",")),
+        write(tmp_path / "t.tsv", text.replace("|", "\t") + "\n"),
+        write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n"),
+        tmp_path / "t.parquet",
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), files[3])
+    root = tmp_path / "photos"
+    sources = [open_table([file], root, "img", "one, two") for file in files]
+    samples = [[source[i] for i in range(len(source))] for source in sources]
+    assert samples[0][3].captions == ("text 3", "other 3")
+    assert samples[0][3].image == root / "3.jpg"
+    assert samples[1:] == samples[:1] * 3
+
+
+def test_cells_may_hold_lists(tmp_path: Path) -> None:
+    csv = write(tmp_path / "a.csv", 'image,caption\n1.jpg,"[\'x y\', ""it\'s""]"\n2.jpg,[sic] z\n')
+    assert [open_table([csv])[i].captions for i in (0, 1)] == [("x y", "it's"), ("[sic] z",)]
+    jsonl = write(tmp_path / "b.jsonl", '{"image": "1.jpg", "captions": ["x", 3, "", "y"]}\n')
+    source = open_table([jsonl])
+    assert source[0].captions == ("x", "y")
+    assert source.left_out == {EMPTY_CAPTION: 1}
+
+
+def test_empty_captions_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [
+        {"image": "1.jpg", "caption": "  "},
+        {"image": "2.jpg", "caption": None},
+        {"image": "3.jpg", "caption": ["", "kept"]},
+    ]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    source = open_table([path])
+    assert [source[i].id for i in range(len(source))] == ["3.jpg#2"]
+    assert source.left_out == {EMPTY_CAPTION: 2, NO_CAPTION: 2}
+
+
+def test_nothing_usable_is_an_error_with_counts(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "image,caption\n1.jpg,\n")
+    with pytest.raises(CompoclipError, match=r"a\.csv: no usable sample .*empty caption: 1"):
+        open_table([path])
+
+
+def test_wrong_column_lists_the_columns(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.csv", "path,alt\n1.jpg,x\n")
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"path": ["1.jpg"], "alt": ["x"]}), parquet)
+    jsonl = write(tmp_path / "a.jsonl", '{"path": "1.jpg", "alt": "x"}')
+    for path in (text, parquet, jsonl):
+        with pytest.raises(UsageError, match=r"no column 'caption'; the columns are: path, alt"):
+            open_table([path], None, "path", "caption")
+        with pytest.raises(UsageError, match=r"no caption column found; name one of: path, alt"):
+            open_table([path])
+        with pytest.raises(UsageError, match="no column 'img'"):
+            open_table([path], None, "img", "alt")
+
+
+@pytest.mark.parametrize(
+    "image", ["../../etc/passwd", "/etc/passwd", "a/../../b.jpg", "x\0.jpg", "", "http://h/a.jpg"]
+)
+def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> None:
+    path = write(tmp_path / "a.jsonl", json.dumps({"image": image, "caption": "x"}))
+    with pytest.raises(CompoclipError, match=r"a\.jsonl, row 1: "):
+        open_table([path])
+
+
+def test_absolute_paths_inside_the_folder_are_fine(tmp_path: Path) -> None:
+    image = tmp_path / "sub" / ".." / "1.jpg"
+    path = write(tmp_path / "a.csv", f"image,caption\n{image},x\n")
+    assert open_table([path], tmp_path)[0].image == tmp_path / "1.jpg"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.csv", b"image,caption\n1.jpg,x,y\n", "line 2 has 3 cells, the header has 2"),
+        ("a.csv", b'image,caption\n1.jpg,"x\n', "check quoting"),
+        ("a.csv", b"image,caption\n1.jpg,\xff\xfe\n", "not UTF-8"),
+        ("a.csv", b"", "no image column"),
+        ("a.jsonl", b'{"image": "1.jpg"\n', "line 1 is not valid JSON"),
+        ("a.jsonl", b"[1]\n", "line 1 is not a JSON object"),
+        ("a.jsonl", b'{"image": 3, "caption": "x"}\n', "no image path"),
+        ("a.jsonl", b'{"image": "1", "caption": "\\ud800"}\n', "not valid text"),
+        ("a.parquet", b"PAR1 not really", "not a whole Parquet file"),
+    ],
+)
+def test_malformed_files(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CompoclipError, match=reason) as raised:
+        open_table([path])
+    assert name in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_missing_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CompoclipError, match="check the path"):
+        open_table([tmp_path / name])
+
+
+def parquet_of_images(path: Path, first: int, count: int, struct: bool) -> None:
+    images: list[object] = [f"image {i}".encode() * 3 for i in range(first, first + count)]
+    if struct:
+        images = [{"bytes": data, "path": None} for data in images]
+    captions = [f"c{i}" if i % 5 else "" for i in range(first, first + count)]
+    pq.write_table(pa.table({"image": images, "text": captions}), path, row_group_size=50)
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_embedded_images_at_random(tmp_path: Path, struct: bool) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    parquet_of_images(files[0], 0, 130, struct)
+    parquet_of_images(files[1], 130, 70, struct)
+    source = open_table(files)
+    assert len(source) == 160
+    assert source.left_out == {EMPTY_CAPTION: 40, NO_CAPTION: 40}
+    for at in (source, pickle.loads(pickle.dumps(source))):  # noqa: S301 our own object
+        for index in (159, 0, 77, 103):
+            number = int(at[index].captions[0][1:])
+            assert at[index].image == f"image {number}".encode() * 3
+            assert at[index].id == f"row#{number}"
+
+
+def test_embedded_images_are_copied_anew_when_the_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet_of_images(path, 0, 10, True)
+    open_table([path])
+    copy = next(tmp_path.glob(".a.parquet*"))
+    before = copy.stat().st_mtime_ns
+    open_table([path])
+    assert copy.stat().st_mtime_ns == before
+    parquet_of_images(path, 100, 10, True)
+    os.utime(path, ns=(1, 1))
+    assert open_table([path])[0].image == b"image 101" * 3
+
+
+def test_embedded_images_that_are_null_are_refused_when_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    images = pa.array([None, b"x"], pa.binary())
+    pq.write_table(pa.table({"image": images, "text": ["a", "b"]}), path)
+    assert open_table([path])[0].image == b""
+
+
+def test_a_column_that_is_neither_path_nor_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": [1, 2], "text": ["a", "b"]}), path)
+    with pytest.raises(UsageError, match="'image' holds int64, not image paths or bytes"):
+        open_table([path])
