@@ -209,21 +209,26 @@ def image_path(root: Path, name: str, where: str) -> Path:
     return root / pure
 
 
+def file_hash(path: Path) -> str:
+    """blake2b (128 bit, hex) of a file's bytes, as in `Meta.hashes`."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise CompoclipError(
+            f"{path}: cannot be read ({error.strerror}); check the path"
+        ) from error
+
+
 def data_hash(files: Mapping[str, Path], extra: Sequence[str] = ()) -> str:
-    """Hash (32 hex digits, blake2b) of the bytes of `files` in the order of their sorted keys.
+    """Hash (32 hex digits, blake2b) over the bytes of `files` in the order of their sorted keys.
 
     The keys are the reader's own names of the files, so the hash does not depend on where they lie.
     `extra`: anything else that decides the items, such as the version of a tagger.
     """
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(files):
-        path = files[name]
-        try:
-            with path.open("rb") as stream:
-                inner = hashlib.file_digest(stream, "blake2b")
-        except OSError as error:
-            raise CompoclipError(f"{path}: cannot be read ({error.strerror})") from error
-        digest.update(f"{name}\0{inner.hexdigest()}\n".encode())
+        digest.update(f"{name}\0{file_hash(files[name])}\n".encode())
     for value in extra:
         digest.update(f"extra\0{value}\n".encode())
     return digest.hexdigest()

@@ -60,6 +60,7 @@ META = Meta(
         for name, counts in _EXPECTED.items()
         for direction, count in zip(("i2t", "t2i"), counts)
     },
+    hashes={"coco/coco_karpathy_test.json": "7e3ddea55a47d0827a1671c29ac15e7f"},
     family=True,
 )
 _RULES = {f"r{k}": Aggregate(("i2t", "t2i"), metric=f"r{k}") for k in (1, 5, 10)}

@@ -68,6 +68,15 @@ META = Meta(
         "add_obj": 2062,
         "add_att": 692,
     },
+    hashes={
+        "sugarcrepe/replace_obj.json": "b2437942135d07797b28a6e8e330f0ca",
+        "sugarcrepe/replace_att.json": "c4abc204e421179f65101fb9b2ce0c37",
+        "sugarcrepe/replace_rel.json": "2f8ba0b65bfe6f5f6e6ac9b0b627bb60",
+        "sugarcrepe/swap_obj.json": "1f705fc159498dcb184fc46f9bf1d3fc",
+        "sugarcrepe/swap_att.json": "6be5f4f7876623e957e86b72256ff70b",
+        "sugarcrepe/add_obj.json": "b799493a91ce27a02b9725d9dc79ce72",
+        "sugarcrepe/add_att.json": "ff9fbe14f9d26e0ca65eecb6e47f27bf",
+    },
 )
 
 _GROUPS = {

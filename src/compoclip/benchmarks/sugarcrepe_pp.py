@@ -44,6 +44,13 @@ META = Meta(
         "swap_obj": 245,
         "swap_att": 666,
     },
+    hashes={
+        "sugarcrepe_pp/replace_obj.json": "b91a2e5eab440b8b78ff7b4fb06c84ea",
+        "sugarcrepe_pp/replace_att.json": "51e13607a5cab3b2159b0d69f96452c9",
+        "sugarcrepe_pp/replace_rel.json": "2011ea5c63662d4b48b8fdb48774b3ae",
+        "sugarcrepe_pp/swap_obj.json": "7b88edf0230b868c1025eec83b596644",
+        "sugarcrepe_pp/swap_att.json": "06a3922725654ab02090011ced65042b",
+    },
 )
 
 _REPLACE = Aggregate(("replace_obj", "replace_att", "replace_rel"))

@@ -128,10 +128,9 @@ def load(
         prompts=tuple(fill(used, each) for each in names),
         metric=metric,
     )
-    rules = {
-        "accuracy": Aggregate(("zero_shot",)),
-        "mean-per-class": Aggregate(("zero_shot",), macro_by="class"),
-    }
+    rules = {"accuracy": Aggregate(("zero_shot",))}
+    if len(set(names)) == len(names):
+        rules["mean-per-class"] = Aggregate(("zero_shot",), macro_by="class")
     return Benchmark(
         name=f"zero_shot_{name}",
         content=content,

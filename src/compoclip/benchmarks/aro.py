@@ -1,0 +1,213 @@
+"""ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023).
+
+Read from
+
+    <root>/aro/visual_genome_relation.json      [{image_path: "2405722.jpg", bbox_x, bbox_y, bbox_w,
+        bbox_h, true_caption, false_caption, relation_name}]
+    <root>/aro/visual_genome_attribution.json   the same with attributes: [a1, a2]
+    <root>/coco/coco_karpathy_test.json         [{image: "val2014/...", caption: [...]}]
+    <root>/flickr30k/flickr30k_test.json        the same
+
+(other keys are ignored). Options `annotations` (folder of the two first), `coco_captions`,
+`flickr30k_captions`: other places. Photos: `<root>/aro/images` (argument `images`),
+`<root>/coco/<image>` (option `coco_images`: the folder that holds the files themselves) and
+`<root>/flickr30k/images` (option `flickr30k_images`).
+
+The Visual Genome photos are cropped to the box (x, y, x+w, y+h); their captions are used raw and a
+tie is wrong. The order cases are built here: caption and four shuffles (see `order`), all cleaned
+with `pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
+
+Aggregates: `vl_compo` (headline) is the mean of VG-Relation averaged over relation names,
+VG-Attribution averaged over attribute pairs with at least 25 cases, and the two order tasks;
+`paper` leaves out the relation names of `aro_relations`; `mosaiclip` counts the two order tasks as
+one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compoclip.benchmarks import files
+from compoclip.benchmarks.aro_relations import LEFT_OUT
+from compoclip.benchmarks.caption_files import locate, read_captions
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.meta import Meta
+from compoclip.benchmarks.order import shuffled
+from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.pre_caption import pre_caption
+from compoclip.errors import CompoclipError
+
+WORDS = 30
+META = Meta(
+    id="aro",
+    title="ARO",
+    citation="Yuksekgonul et al., When and why vision-language models behave like bags-of-words, "
+    "and what to do about it?, ICLR 2023",
+    source="repository mertyg/vision-language-models-are-bows; BLIP's Karpathy JSON files; photos: "
+    "the authors' Visual Genome subset, COCO val2014, Flickr30k",
+    licence="MIT; captions CC BY 4.0 (COCO), research use (Flickr30k)",
+    access="authors' file share; Flickr30k by request form",
+    files=(
+        "aro/visual_genome_relation.json",
+        "aro/visual_genome_attribution.json",
+        "coco/coco_karpathy_test.json",
+        "flickr30k/flickr30k_test.json",
+    ),
+    images=("aro/images", "coco/val2014", "flickr30k/images"),
+    parts=("vg_relation", "vg_attribution", "coco_order", "flickr30k_order"),
+    chance={
+        "vg_relation": 1 / 2,
+        "vg_attribution": 1 / 2,
+        "coco_order": 1 / 5,
+        "flickr30k_order": 1 / 5,
+    },
+    skills={
+        "vg_relation": "role",
+        "vg_attribution": "binding",
+        "coco_order": "order",
+        "flickr30k_order": "order",
+    },
+    expected={
+        "vg_relation": 23937,
+        "vg_attribution": 28748,
+        "coco_order": 25010,
+        "flickr30k_order": 5000,
+    },
+)
+
+_VG = {"vg_relation": "visual_genome_relation", "vg_attribution": "visual_genome_attribution"}
+_MIN_PAIR = 25
+_ORDER = Aggregate(("coco_order", "flickr30k_order"))
+
+
+def load(
+    root: Path,
+    images: Path | None = None,
+    *,
+    subtasks: Sequence[str] = (),
+    annotations: Path | None = None,
+    coco_captions: Path | None = None,
+    flickr30k_captions: Path | None = None,
+    coco_images: Path | None = None,
+    flickr30k_images: Path | None = None,
+    workers: int | None = None,
+) -> Benchmark:
+    """Read ARO; layout: see the module. Only the files of the wanted sub-tasks are needed.
+
+    workers: processes that tag the captions of the order tasks; None = all cores. The result does
+    not depend on it. Raises CompoclipError for absent or malformed files, UsageError for an unknown
+    sub-task.
+    """
+    kept = select(META.id, META.parts, subtasks)
+    folder = annotations or root / "aro"
+    flickr = root / "flickr30k"
+    paths = {
+        **{name: folder / f"{file}.json" for name, file in _VG.items()},
+        "coco_order": coco_captions or root / "coco" / "coco_karpathy_test.json",
+        "flickr30k_order": flickr30k_captions or flickr / "flickr30k_test.json",
+    }
+    photos = {
+        "coco_order": (root / "coco", coco_images),
+        "flickr30k_order": (flickr / "images", flickr30k_images or flickr / "images"),
+    }
+    cases: list[Case] = []
+    extra: list[str] = []
+    for name in kept:
+        if name in _VG:
+            cases += _vg_cases(paths[name], name, images or root / "aro" / "images")
+        else:
+            more, tagger = _order_cases(paths[name], name, *photos[name], workers)
+            cases += more
+            extra = [f"tagger {tagger}"]
+    rules, headline = aggregates(_rules(cases), kept, "vl_compo")
+    return Benchmark(
+        name=META.id,
+        content=tuple(cases),
+        data_hash=files.data_hash({name: paths[name] for name in kept}, extra),
+        ties={
+            "": TiePolicy.STRICT,
+            "coco_order": TiePolicy.FIRST,
+            "flickr30k_order": TiePolicy.FIRST,
+        },
+        skills={name: META.skills[name] for name in kept},
+        expected=keep(META.expected, kept),
+        aggregates=rules,
+        headline=headline,
+    )
+
+
+def _rules(cases: Sequence[Case]) -> dict[str, Aggregate]:
+    """The named aggregates. Both filters are dropped where they would leave nothing, which happens
+    only with other items than the official ones.
+    """
+    relations = {case.labels["relation"] for case in cases if "relation" in case.labels}
+    pairs = Counter(case.labels["attributes"] for case in cases if "attributes" in case.labels)
+    relation = Aggregate(("vg_relation",), macro_by="relation")
+    relation_paper = relation if relations <= LEFT_OUT else replace(relation, exclude=LEFT_OUT)
+    least = _MIN_PAIR if max(pairs.values(), default=0) >= _MIN_PAIR else 1
+    attribution = Aggregate(("vg_attribution",), macro_by="attributes", min_group=least)
+    return {
+        "vg_relation": relation,
+        "vg_relation_paper": relation_paper,
+        "vg_attribution": attribution,
+        "order": _ORDER,
+        "vl_compo": Aggregate((relation, attribution, *_ORDER.parts)),
+        "paper": Aggregate((relation_paper, attribution, *_ORDER.parts)),
+        "mosaiclip": Aggregate((relation, attribution, _ORDER)),
+    }
+
+
+_REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
+
+
+def _vg_cases(path: Path, subtask: str, photos: Path) -> list[Case]:
+    cases = []
+    for index, value in enumerate(files.items(files.read_json(path, _REMEDY), str(path))):
+        where = f"{path}: row {index}"
+        row = files.record(value, where)
+        image = files.image_path(photos, files.text(row, "image_path", where), where)
+        cases.append(
+            Case(
+                id=f"{subtask}/{index}",
+                form=Form.CHOOSE_TEXT,
+                images=(ImageRef(image, files.box(row, where)),),
+                texts=(
+                    files.text(row, "true_caption", where),
+                    files.text(row, "false_caption", where),
+                ),
+                subtask=subtask,
+                labels=_label(row, subtask, where),
+            )
+        )
+    return cases
+
+
+def _label(row: dict[str, object], subtask: str, where: str) -> dict[str, str]:
+    if subtask == "vg_relation":
+        return {"relation": files.text(row, "relation_name", where)}
+    pair = files.items(files.field(row, "attributes", where), f"{where}: 'attributes'")
+    if len(pair) != 2:
+        raise CompoclipError(f"{where}: 'attributes' must hold two names, found {len(pair)}")
+    return {"attributes": "_".join(files.nonempty(name, f"{where}: attribute") for name in pair)}
+
+
+def _order_cases(
+    path: Path, subtask: str, default: Path, flat: Path | None, workers: int | None
+) -> tuple[list[Case], str]:
+    """The order cases of a caption file, and the name of the tagger that decided them."""
+    from compoclip.captions.tagger import get_tagger
+
+    photos = read_captions(path, remedy=_REMEDY)
+    tagger = get_tagger()
+    cases = []
+    for photo in photos:
+        image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r}"))
+        for k, caption in enumerate(photo.captions):
+            key = f"{subtask}/{photo.image}#{k}"
+            texts = (caption, *shuffled(caption, tagger.tag(caption), key))
+            cleaned = tuple(pre_caption(text, WORDS) for text in texts)
+            cases.append(Case(key, Form.CHOOSE_TEXT, (image,), cleaned, subtask))
+    return cases, tagger.name

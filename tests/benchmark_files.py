@@ -1,0 +1,108 @@
+"""Writes small benchmarks in the official formats, for the tests of the readers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+
+def write_json(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def write_photo(path: Path, mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (8, 8)).save(path)
+    return path
+
+
+SUGARCREPE = (
+    "replace_obj",
+    "replace_att",
+    "replace_rel",
+    "swap_obj",
+    "swap_att",
+    "add_obj",
+    "add_att",
+)
+
+
+def sugarcrepe_row(**changes: Any) -> dict[str, Any]:
+    row = {"filename": "1.jpg", "caption": "a red cup ", "negative_caption": "a blue cup"}
+    return {**row, **changes}
+
+
+def write_sugarcrepe(root: Path, **rows: Any) -> Path:
+    """All seven files with two rows each; `rows` replaces whole files."""
+    for name in SUGARCREPE:
+        value = rows.get(name, {"0": sugarcrepe_row(), "7": sugarcrepe_row(filename="2.jpg")})
+        write_json(root / "sugarcrepe" / f"{name}.json", value)
+    return root
+
+
+def write_sugarcrepe_pp(root: Path, **rows: Any) -> Path:
+    for name in SUGARCREPE[:5]:
+        value = rows.get(name, [{"id": 3, **sugarcrepe_row(caption2="a cup that is red")}])
+        write_json(root / "sugarcrepe_pp" / f"{name}.json", value)
+    return root
+
+
+def vg_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "image_id": "5",
+        "image_path": "5.jpg",
+        "bbox_x": 1,
+        "bbox_y": 2,
+        "bbox_w": 3,
+        "bbox_h": 4.5,
+        "true_caption": "the horse is eating the grass",
+        "false_caption": "the grass is eating the horse",
+        "relation_name": "eating",
+        "attributes": ["brown", "green"],
+    }
+    return {**row, **changes}
+
+
+def write_hard_positives(root: Path, **changes: Any) -> Path:
+    """Three aligned files in both folders; `changes` are put into the rows of swapped_data."""
+    for name in ("vl_checklist_attributes", "vl_checklist_relations"):
+        row = {
+            "image_id": "24",
+            "true_caption": "walking elephant",
+            "false_caption": "jumping elephant",
+            "image_path": "data/VG_100K_2/24.jpg",
+        }
+        twin = {**row, "true_caption": "strolling elephant", **changes}
+        write_json(root / "hard_positives" / "data" / f"{name}.json", [row, row])
+        write_json(root / "hard_positives" / "swapped_data" / f"{name}.json", [twin, twin])
+    row, twin = vg_row(), vg_row(true_caption="the grass is eaten by the horse", **changes)
+    write_json(root / "hard_positives" / "data" / "visual_genome_attribution.json", [row])
+    write_json(root / "hard_positives" / "swapped_data" / "visual_genome_attribution.json", [twin])
+    return root
+
+
+def winoground_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "id": 0,
+        "image_0": "ex_0_img_0",
+        "image_1": "ex_0_img_1",
+        "caption_0": "an old person kisses a young person",
+        "caption_1": "a young person kisses an old person",
+        "tag": "Adjective-Age",
+        "secondary_tag": "",
+        "num_main_preds": 1,
+        "collapsed_tag": "Object",
+    }
+    return {**row, **changes}
+
+
+def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
+    path = root / "winoground" / "examples.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return root

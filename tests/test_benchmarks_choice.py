@@ -1,0 +1,235 @@
+"""SugarCrepe, SugarCrepe++, Hard Positives, Winoground: official formats in, cases out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import (
+    sugarcrepe_row,
+    winoground_row,
+    write_hard_positives,
+    write_json,
+    write_sugarcrepe,
+    write_sugarcrepe_pp,
+    write_winoground,
+)
+from compoclip.benchmarks import hard_positives, sugarcrepe, sugarcrepe_pp, winoground
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.errors import CompoclipError, UsageError
+
+
+def mean_tree(rule: Aggregate | str, scores: dict[str, float], counts: dict[str, int]) -> float:
+    """An aggregate over sub-task means, as a plain loop (without macro_by)."""
+    if isinstance(rule, str):
+        return scores[rule]
+    values = [mean_tree(part, scores, counts) for part in rule.parts]
+    if rule.weighting == "macro":
+        return sum(values) / len(values)
+    weights = [counts[part] for part in rule.parts if isinstance(part, str)]
+    return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+
+
+def test_sugarcrepe_official_files(shared_data: Path) -> None:
+    photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
+    found = sugarcrepe.load(shared_data / "annotations", photos)
+    assert Counter(case.subtask for case in found.content) == sugarcrepe.META.expected
+    assert len(found.content) == 7511
+    assert found.expected == sugarcrepe.META.expected
+    assert len({case.images[0].path for case in found.content}) == 1560
+    assert len({case.texts[0] for case in found.content}) == 4345
+    ids = {case.id for case in found.content}
+    assert len(ids) == 7511
+    assert "swap_obj/245" in ids
+    assert "swap_obj/108" not in ids
+    used, missing = present(found)
+    assert len(used) == 295
+    assert len(missing) == 1500
+    for name, known in sugarcrepe.META.hashes.items():
+        assert file_hash(shared_data / "annotations" / name) == known
+
+
+def test_sugarcrepe_aggregates_return_the_published_numbers_of_clip(tmp_path: Path) -> None:
+    scores = dict(zip(sugarcrepe.META.parts, (90.92, 80.08, 69.20, 61.22, 63.96, 77.21, 68.79)))
+    rules = sugarcrepe.load(write_sugarcrepe(tmp_path)).aggregates
+    expected = {"vl_compo": 73.03, "macro": 73.05, "micro": 76.55, "paper": 76.55}
+    expected |= {"replace": 80.07, "swap": 62.59, "add": 73.00}
+    for name, value in expected.items():
+        got = mean_tree(rules[name], scores, dict(sugarcrepe.META.expected))
+        assert got == pytest.approx(value, abs=0.011), name
+
+
+def test_sugarcrepe_case(tmp_path: Path) -> None:
+    found = sugarcrepe.load(write_sugarcrepe(tmp_path))
+    assert found.headline == "vl_compo"
+    assert found.ties == {"": TiePolicy.STRICT}
+    assert found.content[0] == Case(
+        id="replace_obj/0",
+        form=Form.CHOOSE_TEXT,
+        images=(ImageRef(tmp_path / "coco" / "val2017" / "1.jpg"),),
+        texts=("a red cup ", "a blue cup"),
+        subtask="replace_obj",
+    )
+
+
+def test_sub_tasks_need_only_their_files_and_drop_undefined_aggregates(tmp_path: Path) -> None:
+    write_json(tmp_path / "sugarcrepe" / "swap_obj.json", {"0": sugarcrepe_row()})
+    write_json(tmp_path / "sugarcrepe" / "swap_att.json", {"0": sugarcrepe_row()})
+    found = load_benchmark("sugarcrepe:swap_*", tmp_path)
+    assert [case.subtask for case in found.content] == ["swap_obj", "swap_att"]
+    assert set(found.aggregates) == {"micro", "macro", "swap"}
+    assert found.headline == "micro"
+    assert found.expected == {"swap_obj": 245, "swap_att": 666}
+    assert set(found.skills) == {"swap_obj", "swap_att"}
+    with pytest.raises(CompoclipError, match=r"replace_obj\.json: file not found"):
+        load_benchmark("sugarcrepe", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "expected a JSON object, found a list"),
+        ({"4": []}, r"row '4': expected a JSON object, found a list"),
+        ({"4": {"filename": "1.jpg"}}, "row '4': no key 'caption'"),
+        ({"4": sugarcrepe_row(caption="")}, "row '4': 'caption' is empty"),
+        ({"4": sugarcrepe_row(negative_caption=3)}, "'negative_caption' must be text"),
+        ({"4": sugarcrepe_row(filename="../1.jpg")}, "leads outside the image folder"),
+    ],
+)
+def test_malformed_sugarcrepe(tmp_path: Path, rows: Any, message: str) -> None:
+    write_sugarcrepe(tmp_path, swap_att=rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        sugarcrepe.load(tmp_path)
+    assert "swap_att.json" in str(caught.value)
+
+
+def test_sugarcrepe_pp_official_files(shared_data: Path) -> None:
+    photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
+    root = shared_data / "annotations"
+    itt = load_benchmark("sugarcrepe_pp", root, photos)
+    tot = load_benchmark("sugarcrepe_pp_tot", root)
+    for found in (itt, tot):
+        assert Counter(case.subtask for case in found.content) == sugarcrepe_pp.META.expected
+    assert len(present(itt)[0]) == 194
+    assert present(tot) == (tot.content, ())
+    assert {case.form for case in itt.content} == {Form.TRIPLE}
+    assert {case.form for case in tot.content} == {Form.TEXT_ONLY}
+    assert [case.texts for case in itt.content] == [case.texts for case in tot.content]
+    same = [c.id for c in itt.content if c.subtask == "swap_obj" and c.texts[0] == c.texts[2]]
+    assert same == ["swap_obj/2", "swap_obj/8"]
+    for name, known in sugarcrepe_pp.META.hashes.items():
+        assert file_hash(root / name) == known
+
+
+def test_sugarcrepe_pp_headline_is_the_mean_of_clics_two_columns(tmp_path: Path) -> None:
+    found = sugarcrepe_pp.load(write_sugarcrepe_pp(tmp_path))
+    scores = dict(zip(sugarcrepe_pp.SUBTASKS, (0.9, 0.6, 0.3, 0.5, 0.1)))
+    values = {name: mean_tree(found.aggregates[name], scores, {}) for name in ("replace", "swap")}
+    assert values == pytest.approx({"replace": 0.6, "swap": 0.3})
+    assert mean_tree(found.aggregates[found.headline], scores, {}) == pytest.approx(0.45)
+    assert found.content[0].texts == ("a red cup ", "a cup that is red", "a blue cup")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, "expected a JSON list, found an object"),
+        ([{**sugarcrepe_row(caption2="b")}], "row 0: no key 'id'"),
+        ([{"id": 1, **sugarcrepe_row()}], "row 0: no key 'caption2'"),
+        ([{"id": 1, **sugarcrepe_row(caption2="b")}] * 2, "row 1: 'id' 1 occurs twice"),
+    ],
+)
+def test_malformed_sugarcrepe_pp(tmp_path: Path, rows: Any, message: str) -> None:
+    write_sugarcrepe_pp(tmp_path, replace_rel=rows)
+    for name in ("sugarcrepe_pp", "sugarcrepe_pp_tot"):
+        with pytest.raises(CompoclipError, match=message):
+            load_benchmark(name, tmp_path)
+
+
+def test_hard_positives_join_by_position(tmp_path: Path) -> None:
+    found = hard_positives.load(write_hard_positives(tmp_path))
+    first, last = found.content[0], found.content[-1]
+    assert Counter(case.subtask for case in found.content) == {
+        "attribute": 2,
+        "relation": 2,
+        "swap": 1,
+    }
+    assert first.form is Form.TRIPLE
+    assert first.texts == ("walking elephant", "strolling elephant", "jumping elephant")
+    assert first.images == (ImageRef(tmp_path / "vg" / "VG_100K_2" / "24.jpg"),)
+    assert last.images == (ImageRef(tmp_path / "aro" / "images" / "5.jpg", (1, 2, 4, 6.5)),)
+    assert found.headline == "replace"
+    assert found.aggregates["replace"] == Aggregate(("attribute", "relation"))
+    assert found.aggregates["replace_brittleness"].metric == "brittleness"
+
+
+@pytest.mark.parametrize("key", ["image_id", "false_caption"])
+def test_hard_positives_refuse_misaligned_rows(tmp_path: Path, key: str) -> None:
+    write_hard_positives(tmp_path, **{key: "other"})
+    with pytest.raises(CompoclipError, match=f"row 0: {key} 'other' differs") as caught:
+        hard_positives.load(tmp_path)
+    assert "swapped_data" in str(caught.value)
+
+
+def test_hard_positives_refuse_other_lengths_and_missing_boxes(tmp_path: Path) -> None:
+    write_hard_positives(tmp_path)
+    swapped = tmp_path / "hard_positives" / "swapped_data"
+    data = tmp_path / "hard_positives" / "data"
+    write_json(swapped / "vl_checklist_relations.json", [])
+    with pytest.raises(CompoclipError, match=r"0 rows, but .* has 2"):
+        load_benchmark("hard_positives:relation", tmp_path)
+    row = dict.fromkeys(("image_id", "image_path", "true_caption", "false_caption"), "1")
+    for folder in (data, swapped):
+        write_json(folder / "visual_genome_attribution.json", [row])
+    with pytest.raises(CompoclipError, match="no key 'bbox_x'"):
+        load_benchmark("hard_positives:swap", tmp_path)
+    (data / "visual_genome_attribution.json").unlink()
+    with pytest.raises(CompoclipError, match=r"copy ARO's visual_genome_attribution\.json"):
+        load_benchmark("hard_positives:swap", tmp_path)
+    assert len(load_benchmark("hard_positives:attribute", tmp_path).content) == 2
+
+
+def test_winoground(tmp_path: Path) -> None:
+    rows = [
+        winoground_row(),
+        winoground_row(id=1, image_0="a.jpg", collapsed_tag="Relation", secondary_tag="Series"),
+        winoground_row(id=2, collapsed_tag="Relation"),
+    ]
+    found = winoground.load(write_winoground(tmp_path, *rows))
+    folder = tmp_path / "winoground" / "images"
+    assert [case.form for case in found.content] == [Form.GROUP] * 3
+    assert found.content[0].images == (
+        ImageRef(folder / "ex_0_img_0.png"),
+        ImageRef(folder / "ex_0_img_1.png"),
+    )
+    assert found.content[1].images[0].path == folder / "a.jpg"
+    assert found.content[1].labels["secondary_tag"] == "Series"
+    assert found.headline == "group"
+    assert found.aggregates["image"].metric == "image"
+    assert found.aggregates["group_relation"].exclude == {"Object"}
+    assert found.expected == {"winoground": 400}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "no examples"),
+        ([winoground_row(), winoground_row()], "line 2: 'id' 0 occurs twice"),
+        ([winoground_row(caption_1=" ")], "line 1: 'caption_1' is empty"),
+        ([winoground_row(image_0="../../x")], "leads outside"),
+    ],
+)
+def test_malformed_winoground(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(CompoclipError, match=message):
+        winoground.load(write_winoground(tmp_path, *rows))
+
+
+def test_unknown_sub_task(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no sub-task 'swap_obk'; did you mean swap_obj"):
+        load_benchmark("sugarcrepe:swap_obk", tmp_path)

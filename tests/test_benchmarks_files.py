@@ -1,0 +1,191 @@
+"""Shared reading helpers: every malformed input ends in one line that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmark_files import vg_row
+from compoclip.benchmarks import files
+from compoclip.benchmarks.pre_caption import pre_caption
+from compoclip.benchmarks.prompts import fill, read_index, read_names, read_templates
+from compoclip.errors import CompoclipError
+
+
+def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON (line 1"),
+        ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        ("[" * 200_000, "nested too deeply"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_bad_json_names_the_file(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = _write(tmp_path, text)
+    with pytest.raises(CompoclipError) as caught:
+        files.read_json(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_absent_file_and_folder_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="file not found; do this"):
+        files.read_json(tmp_path / "none.json", "do this")
+    with pytest.raises(CompoclipError, match="cannot be read"):
+        files.read_json(tmp_path)
+    with pytest.raises(CompoclipError, match="cannot be read"):
+        files.file_hash(tmp_path / "none.json")
+
+
+def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    assert files.read_json(_write(tmp_path, b"\xef\xbb\xbf[1]")) == [1]
+
+
+def test_jsonl_counts_lines_and_keeps_line_separators_in_strings(tmp_path: Path) -> None:
+    path = _write(tmp_path, '{"a": 1}\n\n{"a": "x\u2028y"}\r\n')
+    assert files.read_jsonl(path) == [(1, {"a": 1}), (3, {"a": "x\u2028y"})]
+    with pytest.raises(CompoclipError, match="line 2: expected a JSON object, found a list"):
+        files.read_jsonl(_write(tmp_path, '{"a": 1}\n[2]\n'))
+
+
+def test_csv_rows_quotes_and_errors(tmp_path: Path) -> None:
+    path = _write(tmp_path, 'id,text\n1,"two\nlines"\n2,plain\u2028still\n')
+    assert files.read_csv(path, ["id"]) == [
+        (1, {"id": "1", "text": "two\nlines"}),
+        (2, {"id": "2", "text": "plain\u2028still"}),
+    ]
+    with pytest.raises(CompoclipError, match="no column 'url'"):
+        files.read_csv(path, ["id", "url"])
+    with pytest.raises(CompoclipError, match="row 2 has 1 cells, the header 2"):
+        files.read_csv(_write(tmp_path, "id,text\n1,a\n2\n"), ["id"])
+    with pytest.raises(CompoclipError, match=r"row 1: .*; check the quoting"):
+        files.read_csv(_write(tmp_path, 'id,text\n1,"a\n'), ["id"])
+    with pytest.raises(CompoclipError, match="no column 'id'"):
+        files.read_csv(_write(tmp_path, ""), ["id"])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "found null"),
+        (3, "found the number 3"),
+        ([], "found a list"),
+        ("  ", "is empty"),
+        (True, "found true/false"),
+    ],
+)
+def test_text_fields(value: object, message: str) -> None:
+    with pytest.raises(CompoclipError, match=message):
+        files.text({"caption": value}, "caption", "f: row 1")
+    with pytest.raises(CompoclipError, match="f: row 1: no key 'caption'"):
+        files.text({}, "caption", "f: row 1")
+
+
+def test_text_keeps_white_space() -> None:
+    assert files.text({"caption": " a dog "}, "caption", "f") == " a dog "
+
+
+def test_box_is_left_upper_right_lower() -> None:
+    assert files.box(vg_row(), "f") == (1, 2, 4, 6.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bbox_w": 0}, "not inside any image"),
+        ({"bbox_x": -1}, "not inside any image"),
+        ({"bbox_y": "2"}, "'bbox_y' must be a number, found text"),
+        ({"bbox_y": True}, "'bbox_y' must be a number"),
+        ({"bbox_h": float("nan")}, "'bbox_h' must be a number"),
+    ],
+)
+def test_bad_boxes(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(CompoclipError, match=message):
+        files.box(vg_row(**changes), "f")
+    row = vg_row()
+    del row["bbox_x"]
+    with pytest.raises(CompoclipError, match="no key 'bbox_x'"):
+        files.box(row, "f")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../1.jpg", "a/../../b.jpg", "/etc/passwd", "C:\\x.jpg", "C:x.jpg", "a\\b", "a\0b", "."],
+)
+def test_image_names_cannot_leave_the_root(name: str) -> None:
+    with pytest.raises(CompoclipError, match="leads outside the image folder"):
+        files.image_path(Path("photos"), name, "f: row 1")
+
+
+def test_image_names_inside_the_root() -> None:
+    assert files.image_path(Path("r"), "val2014/a..b.jpg", "f") == Path("r/val2014/a..b.jpg")
+
+
+def test_identifiers_are_unique_across_types() -> None:
+    seen: set[object] = set()
+    assert files.identifier({"id": 3}, "id", "f", seen) == "3"
+    with pytest.raises(CompoclipError, match="occurs twice"):
+        files.identifier({"id": "3"}, "id", "f", seen)
+    for bad in (True, None, "", 1.5):
+        with pytest.raises(CompoclipError, match="must be a number or text"):
+            files.identifier({"id": bad}, "id", "f", set())
+
+
+def test_data_hash_depends_on_bytes_and_extra_but_not_on_place(tmp_path: Path) -> None:
+    one, two = _write(tmp_path, "a", "1"), _write(tmp_path, "b", "2")
+    copy = _write(tmp_path, "a", "elsewhere")
+    base = files.data_hash({"x": one, "y": two})
+    assert base == files.data_hash({"y": two, "x": copy})
+    different = [
+        files.data_hash({"x": two, "y": one}),
+        files.data_hash({"x": one}),
+        files.data_hash({"x": one, "y": two}, ["tagger 2"]),
+    ]
+    assert len({base, *different}) == 4
+    assert len(base) == 32
+
+
+def test_pre_caption_follows_the_published_clean_up() -> None:
+    raw = '  A "Red" dog*runs:  (fast);  over~#1, on.the grass! \n'
+    assert pre_caption(raw, 30) == "a red dog runs fast over 1, on the grass"
+    assert pre_caption("one  two three", 2) == "one two"
+
+
+def test_templates_take_both_placeholders_and_leave_other_braces(tmp_path: Path) -> None:
+    path = _write(tmp_path, '{"pets": ["a {c}.", "{x} of {}"], "cars": ["no place"]}')
+    templates = read_templates(path, "pets")
+    assert fill(templates, "{c} cat {}") == ("a {c} cat {}.", "{x} of {c} cat {}")
+    with pytest.raises(CompoclipError, match="needs the placeholder"):
+        read_templates(path, "cars")
+    with pytest.raises(CompoclipError, match="nothing for data set 'pet'; did you mean pets"):
+        read_templates(path, "pet")
+    for bad in ("[]", '["{} {c}"]', "[3]", '[""]', '{"pets": {"cat": ["{}"]}}'):
+        with pytest.raises(CompoclipError):
+            read_templates(_write(tmp_path, bad), "pets")
+
+
+def test_templates_from_a_text_file(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a {}\n\nthe {c}.\n", "t.txt")
+    assert read_templates(path, "any") == ("a {}", "the {c}.")
+    with pytest.raises(CompoclipError, match="no templates"):
+        read_templates(_write(tmp_path, "\n", "t.txt"), "any")
+
+
+def test_the_first_alias_names_the_class(tmp_path: Path) -> None:
+    path = _write(tmp_path, '[["happy", "smiling"], "sad"]')
+    assert read_names(path, "fer-2013") == ("happy", "sad")
+    for bad in ("[[]]", '[""]', "[1]", "3", "{}"):
+        with pytest.raises(CompoclipError):
+            read_names(_write(tmp_path, bad), "fer-2013")
+    with pytest.raises(CompoclipError, match="names no class"):
+        read_index(_write(tmp_path, "{}"))

@@ -1,0 +1,284 @@
+"""Retrieval and zero-shot sets: official formats, real data, malformed input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import write_json, write_photo
+from compoclip.benchmarks.case import Aggregate, Classification, Retrieval
+from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.errors import CompoclipError, UsageError
+
+
+def retrieval(content: object) -> Retrieval:
+    assert isinstance(content, Retrieval)
+    return content
+
+
+def classification(content: object) -> Classification:
+    assert isinstance(content, Classification)
+    return content
+
+
+def test_karpathy_test_split(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
+    found = load_benchmark("retrieval:coco", tmp_path, annotations=path)
+    content = retrieval(found.content)
+    assert (len(content.images), len(content.texts), len(content.pairs)) == (5000, 25010, 25010)
+    assert found.expected == {"i2t": 5000, "t2i": 25010}
+    assert len(set(content.texts)) == 24855
+    per_image = [0] * 5000
+    for image, _ in content.pairs:
+        per_image[image] += 1
+    assert sorted({n: per_image.count(n) for n in set(per_image)}.items()) == [(5, 4990), (6, 10)]
+    first = tmp_path / "coco" / "val2014" / "COCO_val2014_000000391895.jpg"
+    assert content.images[0].path == first
+    assert content.texts[0].endswith("dirt road. ")
+    clean = load_benchmark("retrieval:coco", tmp_path, annotations=path, pre_caption_words=30)
+    cleaned = retrieval(clean.content).texts[0]
+    assert cleaned == "a man with a red helmet on a small moped on a dirt road"
+    assert clean.data_hash != found.data_hash
+    flat = load_benchmark("retrieval:coco", tmp_path, Path("flat"), annotations=path)
+    assert retrieval(flat.content).images[0].path == Path("flat") / first.name
+    assert file_hash(path) == meta("retrieval").hashes["coco/coco_karpathy_test.json"]
+
+
+def test_flickr8k_test_photos(shared_data: Path) -> None:
+    found = load_benchmark("retrieval:flickr8k", shared_data / "photos")
+    content = retrieval(found.content)
+    assert (len(content.images), len(content.texts), len(content.pairs)) == (300, 1500, 1500)
+    assert found.left_out == {"captions of photos outside the split": 5000}
+    assert present(found) == (content, ())
+    assert content.images[0].path.name == "3385593926_d3e9c21170.jpg"
+    assert found.headline == "r1"
+    assert found.aggregates["r1"] == Aggregate(("i2t", "t2i"), metric="r1")
+
+
+def write_flickr8k(root: Path, tokens: str, split: str = "b.jpg\na.jpg\n") -> Path:
+    folder = root / "flickr8k"
+    folder.mkdir(exist_ok=True)
+    (folder / "Flickr8k.token.txt").write_text(tokens, encoding="utf-8")
+    (folder / "Flickr_8k.testImages.txt").write_text(split, encoding="utf-8")
+    return root
+
+
+def test_flickr8k_quirks(tmp_path: Path) -> None:
+    tokens = (
+        "a.jpg#1\tsecond\na.jpg#0 first , with a blank\n\nc.jpg.1#0\tno photo\nb.jpg#0\tonly #1\r\n"
+    )
+    found = load_benchmark("retrieval:flickr8k", write_flickr8k(tmp_path, tokens))
+    content = retrieval(found.content)
+    assert [ref.path.name for ref in content.images] == ["b.jpg", "a.jpg"]
+    assert content.texts == ("only #1", "first , with a blank", "second")
+    assert content.pairs == ((0, 0), (1, 1), (1, 2))
+    assert found.left_out == {"captions of photos outside the split": 1}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "split", "message"),
+    [
+        ("a.jpg first\n", "a.jpg\n", "line 1: expected name.jpg#k"),
+        ("a.jpg#0\tx\na.jpg#0\ty\n", "a.jpg\n", "line 2: caption 0 of 'a.jpg' occurs twice"),
+        ("a.jpg#0\t \n", "a.jpg\n", "the caption is empty"),
+        ("a.jpg#0\tx\n", "a.jpg\nb.jpg\n", "no caption for photo 'b.jpg'"),
+        ("a.jpg#0\tx\n", "a.jpg\na.jpg\n", "line 2: photo 'a.jpg' is listed twice"),
+        ("a.jpg#0\tx\n", "\n", "no photo names"),
+        ("../a.jpg#0\tx\n", "../a.jpg\n", None),
+    ],
+)
+def test_malformed_flickr8k(tmp_path: Path, tokens: str, split: str, message: str | None) -> None:
+    write_flickr8k(tmp_path, tokens, split)
+    if message is None:  # only the file's own name is used, which cannot leave the folder
+        found = load_benchmark("retrieval:flickr8k", tmp_path)
+        image = retrieval(found.content).images[0]
+        assert image.path == tmp_path / "flickr8k" / "images" / "a.jpg"
+        return
+    with pytest.raises(CompoclipError, match=message):
+        load_benchmark("retrieval:flickr8k", tmp_path)
+
+
+def test_both_json_formats_of_the_same_photos_agree(tmp_path: Path) -> None:
+    blip = [{"image": "flickr30k-images/1.jpg", "caption": ["one", "two"]}]
+    karpathy = {
+        "images": [
+            {"filename": "1.jpg", "split": "test", "sentences": [{"raw": "one"}, {"raw": "two"}]},
+            {"filename": "2.jpg", "split": "train", "sentences": [{"raw": "three"}]},
+        ]
+    }
+    write_json(tmp_path / "flickr30k" / "flickr30k_test.json", blip)
+    one = load_benchmark("retrieval:flickr30k", tmp_path)
+    other = write_json(tmp_path / "dataset_flickr30k.json", karpathy)
+    two = load_benchmark("retrieval:flickr30k", tmp_path, annotations=other)
+    assert one.content == two.content
+    assert retrieval(one.content).images[0].path == tmp_path / "flickr30k" / "images" / "1.jpg"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, "no key 'images'"),
+        ([], "no photos"),
+        ({"images": []}, "no photos of split 'test'"),
+        ([{"image": "a.jpg", "caption": []}], "photo 'a.jpg' has no caption"),
+        ([{"image": "a.jpg", "caption": "one"}], "'caption': expected a JSON list"),
+        ([{"image": "a.jpg", "caption": ["", "x"]}], "row 0: caption 0 is empty"),
+        ([{"image": "a.jpg", "caption": ["x"]}] * 2, "row 1: photo 'a.jpg' is listed twice"),
+        ([{"image": "../a.jpg", "caption": ["x"]}], "leads outside"),
+        ({"images": [{"filename": "a", "split": "test", "sentences": [3]}]}, "sentence 0"),
+    ],
+)
+def test_malformed_caption_json(tmp_path: Path, rows: Any, message: str) -> None:
+    write_json(tmp_path / "coco" / "coco_karpathy_test.json", rows)
+    with pytest.raises(CompoclipError, match=message):
+        load_benchmark("retrieval:coco", tmp_path)
+
+
+def test_absent_photos_leave_a_retrieval_set_with_their_captions(tmp_path: Path) -> None:
+    rows = [{"image": f"val2014/{n}.jpg", "caption": [f"{n} a", f"{n} b"]} for n in range(3)]
+    write_json(tmp_path / "coco" / "coco_karpathy_test.json", rows)
+    for n in (0, 2):
+        write_photo(tmp_path / "coco" / "val2014" / f"{n}.jpg")
+    used, missing = present(load_benchmark("retrieval:coco", tmp_path))
+    content = retrieval(used)
+    assert missing == (str(tmp_path / "coco" / "val2014" / "1.jpg"),)
+    assert [ref.path.stem for ref in content.images] == ["0", "2"]
+    assert content.texts == ("0 a", "0 b", "2 a", "2 b")
+    assert content.pairs == ((0, 0), (0, 1), (1, 2), (1, 3))
+
+
+def test_eurosat_with_the_published_names_and_templates(shared_data: Path) -> None:
+    folder = shared_data / "classification"
+    names = folder / "class_names_templates" / "clip_benchmark_en_classnames.json"
+    templates = (
+        folder
+        / "class_names_templates"
+        / ("clip_benchmark_en_zeroshot_classification_templates.json")
+    )
+    found = load_benchmark(
+        "zero_shot:eurosat",
+        shared_data,
+        folder / "eurosat",
+        classes=names,
+        templates=templates,
+    )
+    content = classification(found.content)
+    assert (len(content.images), len(content.classes)) == (200, 10)
+    assert content.classes[:2] == ("annual crop land", "forest")
+    assert content.prompts[0][0] == "a centered satellite photo of annual crop land."
+    assert [content.labels.count(k) for k in range(10)] == [20] * 10
+    assert all(
+        image.path.parent.name == sorted({i.path.parent.name for i in content.images})[label]
+        for image, label in zip(content.images, content.labels)
+    )
+    assert found.headline == content.metric == "accuracy"
+    assert present(found) == (content, ())
+    caltech = load_benchmark(
+        "zero_shot:caltech101", shared_data, folder / "caltech101", templates=templates
+    )
+    content = classification(caltech.content)
+    assert (len(content.images), len(content.classes)) == (202, 101)
+    assert content.classes[:5] == ("Faces", "Faces easy", "Leopards", "Motorbikes", "accordion")
+    assert len(content.prompts[0]) == 34
+    with pytest.raises(CompoclipError, match="102 class names for 101 directories"):
+        load_benchmark("zero_shot:caltech101", shared_data, folder / "caltech101", classes=names)
+
+
+def write_classes(root: Path, name: str = "shapes") -> Path:
+    folder = root / "elevater" / name
+    for photo in ("red_disc/2.png", "red_disc/deep/1.png", "Box/1.JPG", "Box/notes.txt"):
+        path = folder / photo
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    (folder / "empty").mkdir()
+    (folder / ".git").mkdir()
+    (folder / "README.md").write_text("about", encoding="utf-8")
+    return folder
+
+
+def test_folder_of_classes(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path)
+    found = load_benchmark("zero_shot:shapes", tmp_path)
+    content = classification(found.content)
+    assert content.classes == ("Box", "empty", "red disc")
+    assert content.prompts[2] == ("a photo of a red disc.",)
+    names = [image.path.relative_to(folder).as_posix() for image in content.images]
+    assert names == ["Box/1.JPG", "red_disc/2.png", "red_disc/deep/1.png"]
+    assert content.labels == (0, 2, 2)
+    assert found.left_out == {"files in class directories that are no photos": 1}
+    assert found.expected == {}
+    write_json(folder / "index.json", {"red_disc": ["disc", "circle"], "Box": "box", "empty": "no"})
+    write_json(folder / "templates.json", ["a {}", "one {c}"])
+    named = load_benchmark("zero_shot:shapes", tmp_path, metric="mean-per-class")
+    content = classification(named.content)
+    assert content.classes == ("box", "no", "disc")
+    assert content.prompts[0] == ("a box", "one box")
+    assert named.headline == "mean-per-class"
+    assert named.aggregates["mean-per-class"].macro_by == "class"
+    assert named.data_hash != found.data_hash
+
+
+def test_elevater_sets_have_their_own_metric_and_size(tmp_path: Path) -> None:
+    write_classes(tmp_path, "oxford-iiit-pets")
+    found = load_benchmark("zero_shot:oxford-iiit-pets", tmp_path)
+    assert found.headline == "mean-per-class"
+    assert found.expected == {"zero_shot": 3669}
+
+
+def test_absent_photos_leave_a_classification_set_but_classes_stay(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path)
+    found = load_benchmark("zero_shot:shapes", tmp_path)
+    (folder / "Box" / "1.JPG").unlink()
+    used, missing = present(found)
+    content = classification(used)
+    assert missing == (str(folder / "Box" / "1.JPG"),)
+    assert content.labels == (2, 2)
+    assert len(content.classes) == 3
+
+
+def test_malformed_class_folders(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path)
+    index = folder / "index.json"
+    write_json(index, {"Box": "box", "empty": "no"})
+    with pytest.raises(CompoclipError, match="no class name for directory 'red_disc'"):
+        load_benchmark("zero_shot:shapes", tmp_path)
+    write_json(index, {"Box": "box", "empty": "no", "red_disc": "disc", "ball": "ball"})
+    with pytest.raises(CompoclipError, match="class directory 'ball' is not in"):
+        load_benchmark("zero_shot:shapes", tmp_path)
+    write_json(index, {"Box": "box", "empty": "box", "red_disc": "disc"})
+    assert "mean-per-class" not in load_benchmark("zero_shot:shapes", tmp_path).aggregates
+    with pytest.raises(CompoclipError, match="two classes are called 'box'"):
+        load_benchmark("zero_shot:shapes", tmp_path, metric="mean-per-class")
+    bare = tmp_path / "elevater" / "bare"
+    bare.mkdir()
+    with pytest.raises(CompoclipError, match="no class directories"):
+        load_benchmark("zero_shot:bare", tmp_path)
+    (bare / "x").mkdir()
+    with pytest.raises(CompoclipError, match="no photos"):
+        load_benchmark("zero_shot:bare", tmp_path)
+    with pytest.raises(CompoclipError, match=r"folder not found.*did you mean mnist"):
+        load_benchmark("zero_shot:mnit", tmp_path)
+    with pytest.raises(CompoclipError, match="cannot be listed"):
+        load_benchmark("zero_shot:x", tmp_path, folder / "README.md")
+    with pytest.raises(CompoclipError, match="leads outside"):
+        load_benchmark("zero_shot:..", tmp_path)
+
+
+def test_bad_requests_for_sets(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    requests: list[tuple[str, dict[str, Any], str]] = [
+        ("zero_shot", {}, "is a family"),
+        ("retrieval:coco,flickr8k", {}, "is a family"),
+        ("retrieval:coko", {}, "did you mean coco"),
+        ("retrieval:coco", {"pre_caption_words": 0}, "at least 1"),
+        ("zero_shot:voc-2007", {}, "needs 11-point mAP"),
+        ("zero_shot:shapes", {"metric": "top5"}, "no metric 'top5'"),
+        ("zero_shot:shapes", {"index": Path("a"), "classes": Path("b")}, "not both"),
+    ]
+    for spec, options, message in requests:
+        with pytest.raises(UsageError, match=message):
+            load_benchmark(spec, tmp_path, **options)
