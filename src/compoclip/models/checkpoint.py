@@ -18,15 +18,9 @@ from compoclip.models.architecture import (
     named_config,
     with_activation,
 )
-from compoclip.models.directory import (
-    LoadedModel,
-    ModelConfig,
-    assemble,
-    current_identity,
-    load_directory,
-    read_config,
-    save_model,
-)
+from compoclip.models.config import ModelConfig, read_config
+from compoclip.models.directory import load_directory, save_model
+from compoclip.models.loaded import LoadedModel, assemble, current_identity
 from compoclip.models.weights import load_into, read_state_dict
 
 __all__ = [

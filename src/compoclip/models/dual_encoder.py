@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features
 from compoclip.models.image_tower import ImageFeatures, ImageTower
-from compoclip.models.text_tower import TextFeatures, TextTower
+from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
 
-__all__ = ["DualEncoder", "ImageFeatures", "TextFeatures"]
+__all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]
 
 
 class DualEncoder(nn.Module):
@@ -74,10 +74,13 @@ class DualEncoder(nn.Module):
         """
         return self._image.encode(pixels, patches)
 
-    def encode_texts(self, ids: Tensor, tokens: bool = False) -> TextFeatures:
+    def encode_texts(
+        self, ids: Tensor, tokens: bool = False, deduplicate: bool = True
+    ) -> TextFeatures:
         """(T, context) int64 ids -> pooled (T, D), with tokens (T, L, D) and their mask (T, L) if
         asked; L is the longest text of the block; nothing is normalised. Equal rows are encoded
-        once. Ids on the CPU are fastest (the plan is made there, without waiting for a device).
+        once, unless not `deduplicate` (for measurements). Ids on the CPU are fastest: the plan is
+        made there, without waiting for a device.
 
         Raises CompoclipError when tokens are asked of a tower that has none, or ids do not fit.
         """
@@ -86,7 +89,11 @@ class DualEncoder(nn.Module):
                 "text ids must be a (texts, context) int64 tensor with at least one text, "
                 f"not {tuple(ids.shape)} {ids.dtype}"
             )
-        return self._text.encode(ids, self.device, tokens)
+        return self._text.encode(ids, self.device, tokens, deduplicate)
+
+    def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> TextPlan | None:
+        """How `encode_texts` would encode these ids; None when the tower keeps full length."""
+        return self._text.plan(ids, self.device, deduplicate) if self.trims_text else None
 
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """All a loss may see: unit-length float32 features and the exponentiated scale; with

@@ -70,6 +70,43 @@ def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
     return buckets[::-1]
 
 
+@dataclass(frozen=True)
+class TextPlan:
+    """What is encoded and how it goes back: on the CPU, made before any device is asked.
+
+    ids: (R, context) rows by ascending length, cut to the longest. last: (R,) position of the
+    end-of-text token. place: (T,) row of each text. buckets: runs of rows.
+    """
+
+    ids: Tensor
+    last: Tensor
+    place: Tensor
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def positions(self) -> int:
+        """Token positions that pass through the tower, padding inside buckets included."""
+        return sum((b.stop - b.start) * b.length for b in self.buckets)
+
+
+def plan_texts(ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True) -> TextPlan:
+    """Distinct rows of (T, context) CPU ids, sorted by length, in buckets.
+
+    last: (T,) position of each row's end-of-text token.
+    """
+    if deduplicate:
+        rows, inverse = torch.unique(ids, dim=0, return_inverse=True)
+        ends = torch.empty(len(rows), dtype=last.dtype).scatter_(0, inverse, last)
+    else:
+        rows, inverse, ends = ids, torch.arange(len(ids)), last
+    order = torch.argsort(ends, stable=True)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    ends = ends[order]
+    lengths = (ends + 1).tolist()
+    buckets = tuple(choose_buckets(lengths, bucket_cost))
+    return TextPlan(rows[order, : lengths[-1]], ends, rank[inverse], buckets)
+
+
 class TextTower:
     """A view of the text half of an open_clip model; owns no parameters."""
 
@@ -103,7 +140,15 @@ class TextTower:
                 "token; this model's text tower does not: choose another model or method"
             )
 
-    def encode(self, ids: Tensor, device: torch.device, tokens: bool = False) -> TextFeatures:
+    def plan(self, ids: Tensor, device: torch.device, deduplicate: bool = True) -> TextPlan:
+        """How the (T, context) ids of a causal tower are encoded on `device`."""
+        ids = ids.cpu()
+        cost = _BUCKET_COST.get(device.type, _BUCKET_COST["cuda"])
+        return plan_texts(ids, self._eot(ids), cost, deduplicate)
+
+    def encode(
+        self, ids: Tensor, device: torch.device, tokens: bool = False, deduplicate: bool = True
+    ) -> TextFeatures:
         """Encode (T, context) int64 ids. Fastest when `ids` are on the CPU: planned there.
 
         Raises CompoclipError when `tokens` is asked of a tower without them.
@@ -112,27 +157,20 @@ class TextTower:
             self.require_local()
         if not self.causal:
             return self._encode_full(ids.to(device), tokens)
-        rows, inverse = torch.unique(ids.cpu(), dim=0, return_inverse=True)
-        last = self._eot(rows)
-        order = torch.argsort(last, stable=True)
-        rows, last = rows[order], last[order]
-        rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-        place = rank[inverse]
-        lengths = (last + 1).tolist()
-        buckets = choose_buckets(lengths, _BUCKET_COST.get(device.type, 2048))
-        rows, last, place = rows.to(device), last.to(device), place.to(device)
+        plan = self.plan(ids, device, deduplicate)
+        rows, last, place = plan.ids.to(device), plan.last.to(device), plan.place.to(device)
+        longest = rows.shape[1]
         pooled: list[Tensor] = []
         states: list[Tensor] = []
-        for b in buckets:
-            features = self._encode_rows(
-                rows[b.start : b.stop, : b.length], last[b.start : b.stop], tokens
-            )
-            pooled.append(features[0])
-            if features[1] is not None:
-                states.append(F.pad(features[1], (0, 0, 0, lengths[-1] - b.length)))
+        for b in plan.buckets:
+            run = slice(b.start, b.stop)
+            one, every = self._encode_rows(rows[run, : b.length], last[run], tokens)
+            pooled.append(one)
+            if every is not None:
+                states.append(F.pad(every, (0, 0, 0, longest - b.length)))
         if not tokens:
             return TextFeatures(torch.cat(pooled)[place])
-        mask = _eot_mask(last, lengths[-1])
+        mask = _eot_mask(last, longest)
         local = torch.cat(states).masked_fill(~mask.unsqueeze(-1), 0.0)
         return TextFeatures(torch.cat(pooled)[place], local[place], mask[place])
 

@@ -1,0 +1,140 @@
+"""`compoclip bench text`: captions per second of the text encoder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import open_clip
+import torch
+import tyro
+
+from compoclip import __version__
+from compoclip.cli.caption_input import read_captions
+from compoclip.console import emit_json, table
+from compoclip.errors import UsageError
+from compoclip.models.checkpoint import load_model
+from compoclip.models.text_speed import Pass, TextSpeed, measure_text_speed
+
+
+@dataclass(frozen=True)
+class Options:
+    """Captions per second of the text encoder, against open_clip's own encode_text on the same
+    weights, batches and device, interleaved in one run."""
+
+    captions: Path
+    """captions to encode: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's)"""
+    model: str = "random:ViT-B-32"
+    """whose text encoder: anything `compoclip evaluate` takes"""
+    batch_size: int = 256
+    """captions a batch"""
+    batches: int = 2
+    """batches a repeat, drawn at random without replacement"""
+    repeats: int = 3
+    """timed repeats of each way after a warm-up; medians are shown"""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    """where to run"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """arithmetic (bfloat16: autocast)"""
+    seed: int = 0
+    """seed of the draw"""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """print JSON"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit code."""
+    options = tyro.cli(Options, prog="compoclip bench text", args=list(arguments))
+    if min(options.batch_size, options.batches, options.repeats) < 1:
+        raise UsageError("--batch-size, --batches and --repeats must be at least 1")
+    captions = read_captions(options.captions)
+    wanted = options.batch_size * options.batches
+    if len(captions) < wanted:
+        raise UsageError(
+            f"{options.captions}: {len(captions)} captions, fewer than the {wanted} asked for; "
+            "lower --batch-size or --batches"
+        )
+    drawn = random.Random(options.seed).sample(captions, wanted)
+    size = options.batch_size
+    loaded = load_model(options.model, device=options.device)
+    speed = measure_text_speed(
+        loaded,
+        [drawn[i : i + size] for i in range(0, wanted, size)],
+        options.repeats,
+        options.precision,
+    )
+    setting = _setting(options, loaded.encoder.device)
+    if options.json:
+        emit_json({"setting": setting, "result": asdict(speed)})
+    else:
+        print(_text(setting, speed))
+    return 0
+
+
+def _setting(options: Options, device: torch.device) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    return {
+        "model": options.model,
+        "captions": str(options.captions),
+        "batch_size": options.batch_size,
+        "batches": options.batches,
+        "repeats": options.repeats,
+        "precision": options.precision,
+        "device": f"{device.type}: {name}",
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "compoclip": __version__,
+            "torch": torch.__version__,
+            "open_clip": open_clip.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    name = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "")
+    return f"{name or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def _text(setting: dict[str, Any], speed: TextSpeed) -> str:
+    ways = {
+        "open_clip encode_text": (speed.open_clip, 1.0),
+        "compoclip": (speed.ours, speed.ratio),
+        "compoclip, equal texts once": (speed.ours_distinct, speed.ratio_distinct),
+    }
+    versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
+    rows = [_row(name, way, ratio) for name, (way, ratio) in ways.items()]
+    return "\n".join(
+        [
+            f"{setting['model']} on {setting['device']}, {setting['threads']} threads, "
+            f"{setting['precision']}",
+            versions,
+            f"{speed.captions} captions in {setting['batches']} batches ({speed.distinct} distinct "
+            f"within their batch), {speed.tokens / speed.captions:.1f} tokens each of "
+            f"{speed.context_length}; {setting['repeats']} repeats",
+            "",
+            table(rows, ["", "captions/s", "positions", "TFLOP", "times faster"]),
+            "",
+            f"headline: {speed.ratio:.2f} times open_clip (every caption encoded); "
+            f"largest feature difference {speed.max_difference:.1e}",
+        ]
+    )
+
+
+def _row(name: str, way: Pass, ratio: float) -> list[str]:
+    return [
+        name,
+        f"{way.captions_per_second:.1f}",
+        str(way.positions),
+        f"{way.operations / 1e12:.3f}",
+        f"{ratio:.2f}",
+    ]

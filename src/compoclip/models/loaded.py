@@ -1,0 +1,98 @@
+"""A model together with all that its features depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from compoclip.errors import CompoclipError
+from compoclip.models.architecture import (
+    activation_of,
+    architecture_name,
+    attach_preprocess,
+    build_model,
+    with_activation,
+)
+from compoclip.models.config import ModelConfig
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.identity import ModelIdentity
+from compoclip.models.preprocess import Preprocess
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from compoclip.models.weights import load_into, weights_hash
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with all that its features depend on.
+
+    identity describes the weights as loaded; `current_identity` describes them now.
+    name: what the user asked for. path: the directory or file it came from, if any.
+    provenance: how it was made (method settings, data, step, parent); empty when unknown.
+    """
+
+    encoder: DualEncoder
+    tokenizer: Tokenizer
+    preprocess: Preprocess
+    config: ModelConfig
+    identity: ModelIdentity
+    name: str
+    path: Path | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def assemble(
+    config: ModelConfig,
+    name: str,
+    *,
+    state: Mapping[str, Tensor] | None = None,
+    network: nn.Module | None = None,
+    seed: int = 0,
+    path: Path | None = None,
+) -> LoadedModel:
+    """Network, tokenizer, preprocessing and identity of a configuration, on the CPU in eval mode.
+
+    Weights are `state` when given, those of `network` when given, else drawn from `seed`. Raises
+    CompoclipError when the parts do not fit together.
+    """
+    model = build_model(config.model_cfg, seed) if network is None else network
+    if state is not None:
+        architecture = architecture_name(config.model_cfg)
+        load_into(model, state, str(path or name), architecture)
+    text_cfg = config.model_cfg["text_cfg"]
+    tokenizer = build_tokenizer(text_cfg, config.folder)
+    rows = getattr(model, "vocab_size", None)
+    if rows and tokenizer.vocab_size > rows:
+        raise CompoclipError(
+            f"{path or name}: the tokenizer needs {tokenizer.vocab_size} token ids and the text "
+            f"tower has {rows}: set text_cfg.vocab_size to {tokenizer.vocab_size}"
+        )
+    preprocess = attach_preprocess(model, config.preprocess_cfg)
+    encoder = DualEncoder(model, freeze_bn=config.freeze_batch_norm).eval()
+    identity = ModelIdentity(
+        architecture=architecture_name(with_activation(config.model_cfg, "gelu")),
+        activation=activation_of(config.model_cfg),
+        tokenizer=tokenizer.id,
+        context_length=tokenizer.context_length,
+        image_size=preprocess.size,
+        image_mean=preprocess.mean,
+        image_std=preprocess.std,
+        interpolation=preprocess.interpolation,
+        resize_mode=preprocess.resize_mode,
+        base="",
+        adapter="",
+        weights=weights_hash(model.state_dict()),
+    )
+    return LoadedModel(encoder, tokenizer, preprocess, config, identity, name, path)
+
+
+def current_identity(loaded: LoadedModel) -> ModelIdentity:
+    """The identity with the hash of the weights as they are now. Changed weights have the loaded
+    ones as base."""
+    now = weights_hash(loaded.encoder.model.state_dict())
+    if now == loaded.identity.weights:
+        return loaded.identity
+    return replace(loaded.identity, base=loaded.identity.weights, weights=now)
