@@ -27,6 +27,7 @@ def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
         (b"\xff\xfe\x00", "not UTF-8"),
         ("[" * 200_000, "nested too deeply"),
         ("", "not valid JSON"),
+        ("1" * 5000, "not the official file"),
     ],
 )
 def test_bad_json_names_the_file(tmp_path: Path, text: str | bytes, message: str) -> None:

@@ -63,6 +63,8 @@ def _parse(text: str, where: str) -> Any:
             f"{where}: not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
             "fetch the official file again"
         ) from error
+    except ValueError as error:  # a number with thousands of digits
+        raise CompoclipError(f"{where}: {error}; this is not the official file") from error
     except RecursionError as error:
         raise CompoclipError(
             f"{where}: JSON nested too deeply; this is not the official file"
