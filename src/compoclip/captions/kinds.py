@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-
-def _group(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
+from compoclip.captions.words import word_set
 
 KINDS: Mapping[str, tuple[frozenset[str], ...]] = {
     "ADJ": (
-        _group(
+        word_set(
             "wooden metal metallic plastic stone brick leather concrete marble ceramic steel bamboo"
             " wicker rubber woolen woollen silken"
         ),
     ),
     "VERB": (
-        _group("sit stand lie kneel crouch squat lean"),
-        _group("hold carry throw catch kick push pull lift drop swing pet touch wash cut"),
-        _group("wear hold carry wash fold"),
-        _group("eat drink cook cut smell throw"),
-        _group("look point smile wave shout"),
+        word_set("sit stand lie kneel crouch squat lean"),
+        word_set("hold carry throw catch kick push pull lift drop swing pet touch wash cut"),
+        word_set("wear hold carry wash fold"),
+        word_set("eat drink cook cut smell throw"),
+        word_set("look point smile wave shout"),
     ),
 }
 

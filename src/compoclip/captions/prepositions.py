@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from compoclip.captions.words import word_set
 
 # fmt: off
 PREPOSITIONS: Mapping[str, int] = {
@@ -83,12 +80,12 @@ _SYMMETRIC_VERBS = ("touch", "face", "hug", "kiss", "embrace", "meet")
 # A participle before these says who acts on whom ("pulled by", "topped with") unless it says
 # where something is ("parked by").
 _PASSIVE_PREPOSITIONS = frozenset({"by", "with", "around", "along", "against"})
-_PLACED = _words(
+_PLACED = word_set(
     "parked seated sat located placed situated positioned perched stood lined stacked docked "
     "grouped gathered huddled posed stopped displayed set moored tied"
 )
 _PARTICIPLES = frozenset({"made", "built", "led", "held", "cut"})
-_FILLERS = _words(
+_FILLERS = word_set(
     "is are was were be been being am right directly very just immediately standing sitting "
     "closely all both together up"
 )

@@ -1,0 +1,96 @@
+"""Base noun phrases from tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compoclip.captions.types import Chunk, Token
+
+_HEADS = frozenset({"NOUN", "PROPN"})
+_STARTS = frozenset({"DET", "NUM"})
+_INTENSIFIERS = frozenset({"very", "too", "so", "quite", "rather", "really", "extremely", "almost"})
+
+
+def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
+    """The base noun phrases of a tagged caption, in order and without overlap.
+
+    determiner/number/possessive? (adverb? adjective | participle | noun)* noun, adjectives possibly
+    joined by "and" or commas ("a black and white cat"), and a possessor with its "'s" inside ("the
+    man's red hat"). `head` is the last noun. A pronoun that stands for a noun ("it", "someone",
+    "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are none.
+    """
+    chunks: list[Chunk] = []
+    at = 0
+    while at < len(tokens):
+        stop = _phrase_end(tokens, at)
+        if stop > at:
+            chunks.append(Chunk(at, stop, stop - 1))
+            at = stop
+        else:
+            if tokens[at].pos == "PRON" and tokens[at].tag not in (
+                "EX",
+                "WDT",
+                "WP",
+                "WRB",
+                "PRP$",
+            ):
+                chunks.append(Chunk(at, at + 1, at))
+            at += 1
+    return tuple(chunks)
+
+
+def _phrase_end(tokens: Sequence[Token], first: int) -> int:
+    """Where the noun phrase that begins at `first` ends; `first` when none does."""
+    at = first
+    while at < len(tokens) and _opens(tokens[at], at == first):
+        at += 1
+    opened = at > first
+    end = first
+    while at < len(tokens):
+        token = tokens[at]
+        if token.pos in _HEADS:
+            at += 1
+            end = at
+        elif token.tag == "POS" and end == at and _phrase_end(tokens, at + 1) > at + 1:
+            return _phrase_end(tokens, at + 1)
+        elif end == at and end > first:
+            break  # a modifier behind the noun opens nothing of this phrase
+        elif _modifies(tokens, at, opened) or _joins(tokens, at, first):
+            at += 1
+        else:
+            break
+    return end
+
+
+def _opens(token: Token, begins: bool) -> bool:
+    return token.pos in _STARTS or token.tag == "PRP$" or (begins and token.tag == "PDT")
+
+
+def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
+    """Whether token `at` stands before a noun as its modifier (the noun is looked for)."""
+    token = tokens[at]
+    if token.pos in ("ADJ", "NUM"):
+        return True
+    if token.tag == "VBN" or (token.tag == "VBG" and opened):
+        return _noun_ahead(tokens, at + 1)
+    if token.pos == "ADV":
+        follower = tokens[at + 1] if at + 1 < len(tokens) else None
+        if follower is None or not (opened or token.lemma in _INTENSIFIERS):
+            return False
+        return follower.pos == "ADJ" or follower.tag == "VBN"
+    return token.pos == "PUNCT" and token.text in ("-", "–")
+
+
+def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:
+    while at < len(tokens) and (tokens[at].pos == "ADJ" or tokens[at].tag in ("VBN", "VBG")):
+        at += 1
+    return at < len(tokens) and tokens[at].pos in _HEADS
+
+
+def _joins(tokens: Sequence[Token], at: int, first: int) -> bool:
+    """ "and" or a comma between two adjectives of one noun."""
+    if at == first or at + 1 >= len(tokens):
+        return False
+    before, after = tokens[at - 1], tokens[at + 1]
+    joint = tokens[at].tag == "CC" or tokens[at].text == ","
+    return joint and before.pos == "ADJ" and after.pos == "ADJ" and _noun_ahead(tokens, at + 1)

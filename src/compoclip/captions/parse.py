@@ -1,0 +1,47 @@
+"""From a caption's text to its tokens and noun chunks."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+
+from compoclip.captions.chunks import noun_chunks
+from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger
+from compoclip.captions.types import Caption
+
+#: Raise it whenever words, tags, lemmas or chunks may come out differently.
+PARSER_VERSION = "1"
+#: Fewer texts than this are parsed here: starting processes would take longer.
+POOL_FLOOR = 2000
+_BATCH = 500
+
+
+def parse(text: str, tagger: Tagger | None = None) -> Caption:
+    """The tokens and noun chunks of a caption (no scene graph). Never raises on odd text."""
+    tokens = (tagger or get_tagger()).tag(text)
+    return Caption(text, tokens, noun_chunks(tokens))
+
+
+def parse_many(
+    texts: Iterable[str], tagger: str = DEFAULT_TAGGER, workers: int = 1
+) -> list[Caption]:
+    """`parse` for each text, in order; the same for any number of worker processes.
+
+    `tagger` is a name for `get_tagger`, so that each process can load its own.
+    """
+    todo = list(texts)
+    if workers <= 1 or len(todo) < POOL_FLOOR:
+        own = get_tagger(tagger)
+        return [parse(text, own) for text in todo]
+    batches = [(tagger, todo[at : at + _BATCH]) for at in range(0, len(todo), _BATCH)]
+    # A fresh interpreter per worker: forking a process that holds threads (torch) can hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(batches)), mp_context=context) as pool:
+        return [caption for batch in pool.map(_parse_batch, batches) for caption in batch]
+
+
+def _parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
+    name, texts = job
+    tagger = get_tagger(name)
+    return [parse(text, tagger) for text in texts]

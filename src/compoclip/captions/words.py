@@ -1,0 +1,45 @@
+"""Cutting a caption into words with exact character spans."""
+
+from __future__ import annotations
+
+import re
+
+# A word: letters and digits with their combining marks, joined by single inner apostrophes or
+# hyphens ("doesn't", "black-and-white", "t-shirt"). Numbers keep inner separators ("3.5", "10:30"),
+# abbreviations their stops ("U.S."). Anything else that is not a blank stands alone, a run of one
+# sign being one token ("...").
+_WORD = re.compile(
+    r"\d+(?:[.,:/]\d+)+(?![^\W_])"
+    r"|(?:[^\W\d_]\.){2,}"
+    r"|(?:[^\W_][\u0300-\u036f]*)+(?:['’‐‑-](?:[^\W_][\u0300-\u036f]*)+)*"
+    r"|([^\w\s]|_)\1*"
+)
+# After these words "'s" is short for "is" or "has" and stays; after others it is cut off.
+_KEEPS_S = frozenset(
+    {
+        "it", "he", "she", "that", "this", "there", "here", "what", "who", "where", "when", "how",
+        "why", "let", "everything", "something",
+    }
+)  # fmt: skip
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text as a set: word lists stay readable in the source."""
+    return frozenset(text.split())
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """(start, end) of every word and punctuation mark, in order, blanks left out.
+
+    Contractions ("isn't", "it's") and hyphenated words are one token; the possessive ending of a
+    noun ("man's", "dogs'") is a token of its own, right behind its noun. Never raises.
+    """
+    spans: list[tuple[int, int]] = []
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        low = text[start:end].lower()
+        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in _KEEPS_S:
+            spans += [(start, end - 2), (end - 2, end)]
+        else:
+            spans.append((start, end))
+    return spans
