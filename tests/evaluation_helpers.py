@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.case import Case, Form, ImageRef
+from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.features import Features
+from compoclip.models.identity import ModelIdentity
 
 
 def ref(name: str) -> ImageRef:
@@ -66,3 +72,78 @@ def all_forms(n: int, shared: int = 0) -> list[Case]:
             Case(f"o{k}", Form.TEXT_ONLY, (), texts, "only"),
         ]
     return cases
+
+
+class FakeEncoder:
+    """Features drawn from a hash of the file name, or of the lower-cased text (its "tokens").
+
+    Counts what it encodes; `broken` names files that cannot be read; raises KeyboardInterrupt
+    after `stop_after` image batches.
+    """
+
+    def __init__(self, weights: str = "w", width: int = 12, quality: float = 0.0) -> None:
+        self.identity = ModelIdentity(
+            "fake", "gelu", "t", 5, (2, 2), (0.5,), (0.5,), "bicubic", "squash", "", "", weights
+        )
+        self.width = width
+        self.quality = quality
+        self.broken: set[str] = set()
+        self.stop_after: int | None = None
+        self.images_seen: list[str] = []
+        self.texts_seen: list[str] = []
+        self.batches: list[int] = []
+
+    def _feature(self, name: str) -> np.ndarray:
+        seed = zlib.crc32(f"{self.identity.weights}/{name}".encode())
+        feature = np.random.default_rng(seed).normal(size=self.width)
+        # names that end in the same word after "_" are pulled together
+        topic = np.random.default_rng(zlib.crc32(name.rsplit("_", 1)[-1].encode()))
+        feature = feature + self.quality * topic.normal(size=self.width)
+        return (feature / np.linalg.norm(feature)).astype(np.float32)
+
+    def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
+        return [TextKey(t.lower().encode(), len(t.split()), len(t.split()) > 5) for t in texts]
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        self.texts_seen += texts
+        return np.stack([self._feature(text.lower()) for text in texts])
+
+    def read_image(self, ref: ImageRef) -> ImageRef:
+        if ref.path.name in self.broken:
+            raise CompoclipError(f"{ref.path}: damaged image; replace or remove it")
+        return ref
+
+    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+        if self.stop_after is not None and len(self.batches) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.batches.append(len(images))
+        self.images_seen += [f"{r.path.name}{r.box or ''}" for r in images]
+        return np.stack([self._feature(r.path.stem) for r in images])
+
+
+def photos(folder: Path, names: Sequence[str]) -> dict[str, ImageRef]:
+    """Files that exist, with distinct bytes; name -> reference."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / f"{name}.jpg").write_bytes(name.encode())
+    return {name: ImageRef(folder / f"{name}.jpg") for name in names}
+
+
+def choice_benchmark(
+    folder: Path, n: int = 30, shared: int = 0, name: str = "toy", **changes: Any
+) -> Benchmark:
+    """Two sub-tasks of two-way cases on existing files; truth is text 0, topic = photo."""
+    count = shared or n
+    refs = photos(folder, [f"photo{k}_t{k}" for k in range(count)])
+    images = list(refs.values())
+    cases = tuple(
+        Case(
+            f"{k}",
+            Form.CHOOSE_TEXT,
+            (images[k % count],),
+            (f"right {k}_t{k % count}", f"wrong {k}_x{k}"),
+            ("even", "odd")[k % 2],
+        )
+        for k in range(n)
+    )
+    return replace(Benchmark(name=name, content=cases, data_hash="d1"), **changes)

@@ -51,9 +51,9 @@ def plan(
     """Turn a rule into means over rows.
 
     subtasks, labels: of the n items. applies: metric -> boolean (n,), whether the item has it.
-    main: the metric of rules that name none. Parts without a single item are left out (they are
-    refused earlier unless partial data is allowed). Raises CompoclipError when nothing is left, or
-    for an unknown metric or weighting.
+    main: name of the values to average where a rule names no metric. Parts without a single item
+    are left out (they are refused earlier unless partial data is allowed). Raises CompoclipError
+    when nothing is left, or for an unknown metric or weighting.
     """
     names = np.asarray(subtasks, dtype=object)
 

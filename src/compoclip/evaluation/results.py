@@ -34,9 +34,12 @@ class Score:
 class Results:
     """What is written to `<out>/<model>/<benchmark>.json`; per-item outcomes in parquet beside it.
 
-    scores: sub-task -> metric -> Score. aggregates: rule name -> Score. missing: the first 20
-    image keys left out, and `missing_count` of all. tie_policy: as used for `value`. items: name
-    of the parquet file.
+    scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
+    mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
+    aggregate (`aggregate.rule_to_json`). missing: the first 20 image keys left out, absent or
+    damaged, and `missing_count` of all. left_out: reason -> rows that the reader made no items of.
+    partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
+    used for `value`. items: name of the parquet file.
     """
 
     model: str
@@ -50,6 +53,8 @@ class Results:
     headline: str
     skills: dict[str, str]
     items: str
+    rules: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     missing_count: int = 0
     partial: bool = False

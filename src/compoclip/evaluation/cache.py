@@ -1,0 +1,89 @@
+"""Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from compoclip.benchmarks.case import ImageRef
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.io import write_atomically
+from compoclip.evaluation.outcomes import Scores
+from compoclip.models.identity import ModelIdentity
+
+KEY_BYTES = 16
+_LAYOUT = "1"  # raised when features of the same model and input would come out different
+
+
+def content_key(*parts: bytes) -> bytes:
+    """Hash of KEY_BYTES bytes over all parts."""
+    digest = hashlib.blake2b(digest_size=KEY_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def image_content_key(ref: ImageRef) -> bytes:
+    """Key of an image: the bytes of its file and the box."""
+    try:
+        data = ref.path.read_bytes()
+    except OSError as error:
+        raise CompoclipError(
+            f"{ref.path}: cannot be read ({error.strerror}); check the images folder"
+        ) from error
+    return content_key(data, repr(ref.box).encode())
+
+
+class FeatureCache:
+    """Float32 features of one model below `folder`, found by content key.
+
+    `kind` is "images" or "texts". Each `put` adds one file that is complete or not there, so
+    several runs may share a folder.
+    """
+
+    def __init__(self, folder: Path, identity: ModelIdentity) -> None:
+        described = {k: v for k, v in identity.to_json().items() if k not in ("base", "adapter")}
+        text = json.dumps([_LAYOUT, described], sort_keys=True)
+        self._folder = folder / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def get(self, kind: str, keys: Sequence[bytes]) -> dict[int, Scores]:
+        """Position in `keys` -> feature (D,), for those that are stored.
+
+        Raises CompoclipError for a damaged file.
+        """
+        wanted: dict[bytes, list[int]] = {}
+        for position, key in enumerate(keys):
+            wanted.setdefault(key, []).append(position)
+        found: dict[int, Scores] = {}
+        for path in sorted((self._folder / kind).glob("*.safetensors")):
+            try:
+                with safe_open(path, framework="numpy") as stored:
+                    names = [row.tobytes() for row in stored.get_tensor("keys")]
+                    if wanted.keys().isdisjoint(names):
+                        continue
+                    features = stored.get_tensor("features")
+            except (OSError, SafetensorError) as error:
+                raise CompoclipError(
+                    f"{path}: damaged feature file ({error}); delete it"
+                ) from error
+            for name, feature in zip(names, features):
+                for position in wanted.get(name, ()):
+                    found[position] = feature
+        return found
+
+    def put(self, kind: str, keys: Sequence[bytes], features: Scores) -> None:
+        """Store features (N, D) under their keys. Raises CompoclipError when the disk refuses."""
+        packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), KEY_BYTES)
+        path = self._folder / kind / f"{content_key(*keys).hex()}.safetensors"
+        tensors: dict[str, np.ndarray] = {
+            "keys": packed,
+            "features": np.ascontiguousarray(features, dtype=np.float32),
+        }
+        write_atomically(path, lambda place: save_file(tensors, place))

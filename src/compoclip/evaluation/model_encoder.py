@@ -1,0 +1,63 @@
+"""The evaluation's view of a loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compoclip.benchmarks.case import ImageRef
+from compoclip.data.decode import decode
+from compoclip.evaluation.encoder import TextKey
+from compoclip.evaluation.outcomes import Scores
+from compoclip.models.checkpoint import LoadedModel, current_identity
+
+
+class ModelEncoder:
+    """An `encoder.Encoder` over a loaded model: evaluation mode, full float32 on every device.
+
+    The identity is taken when it is made: weights that train on need a new ModelEncoder.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+        self.identity = current_identity(loaded)
+
+    def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
+        """Tokens up to the last one that is not padding."""
+        keys = []
+        for text, row in zip(texts, self._loaded.tokenizer(texts).numpy()):
+            used = row.nonzero()[0]
+            length = int(used[-1]) + 1 if len(used) else 0
+            cut = self._loaded.tokenizer.truncated([text]) > 0
+            keys.append(TextKey(row[:length].astype("<i4").tobytes(), length, cut))
+        return keys
+
+    def encode_texts(self, texts: Sequence[str]) -> Scores:
+        """(N, D)."""
+        ids = self._loaded.tokenizer(texts)
+        return self._features(lambda: self._loaded.encoder.encode_texts(ids).pooled)
+
+    def read_image(self, ref: ImageRef) -> Tensor:
+        """(3, H, W) pixels by the model's own evaluation transform, after the crop."""
+        return self._loaded.preprocess.evaluation(decode(ref.path, box=ref.box))
+
+    def encode_images(self, images: Sequence[Tensor]) -> Scores:
+        """(N, D)."""
+        encoder = self._loaded.encoder
+        pixels = torch.stack(list(images)).to(encoder.device)
+        return self._features(lambda: encoder.encode_images(pixels).pooled)
+
+    def _features(self, compute: Callable[[], Tensor]) -> Scores:
+        encoder = self._loaded.encoder
+        training = encoder.training
+        encoder.eval()
+        try:
+            # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
+            with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+                features: Scores = F.normalize(compute().float(), dim=-1).cpu().numpy()
+        finally:
+            encoder.train(training)
+        return features

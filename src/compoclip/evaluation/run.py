@@ -1,0 +1,284 @@
+"""Evaluate one model on some benchmarks: encode once, score, summarise, write, resume."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Classification,
+    Retrieval,
+    TiePolicy,
+)
+from compoclip.benchmarks.coverage import present, without
+from compoclip.benchmarks.edition import listed
+from compoclip.console import note
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.aggregate import rule_to_json
+from compoclip.evaluation.cache import FeatureCache
+from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
+from compoclip.evaluation.encode import (
+    Content,
+    EncodeOptions,
+    distinct_images,
+    distinct_texts,
+    encode_contents,
+)
+from compoclip.evaluation.encoder import Encoder
+from compoclip.evaluation.features import Features
+from compoclip.evaluation.io import file_stem, load_results, save_results
+from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.retrieval import score_retrieval
+from compoclip.evaluation.score import score_cases
+from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.summary import summarise
+
+_LISTED_MISSING = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """batch_size: images or texts at once. workers: threads that read images. max_bad: damaged
+    images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
+    to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there."""
+
+    batch_size: int = 64
+    workers: int = 2
+    max_bad: int = 0
+    allow_partial: bool = False
+    cache: Path | None = None
+    resamples: int = RESAMPLES
+    seed: int = 0
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class _Job:
+    benchmark: Benchmark
+    content: Content
+    expected: Mapping[str, int]
+    missing: tuple[str, ...]
+
+
+def evaluate(
+    name: str,
+    encoder: Encoder,
+    benchmarks: Sequence[Benchmark],
+    out: Path,
+    options: Options | None = None,
+) -> list[Results]:
+    """Measure `encoder` on all benchmarks; results in their order, written below `<out>/<name>/`.
+
+    All distinct images and texts of all benchmarks are encoded once, before any scoring. Results
+    that are already there for the same model, data and protocol are not computed again. Raises
+    UsageError for two benchmarks of one name, CompoclipError for missing images unless
+    `allow_partial`, damaged images beyond `max_bad`, and anything that cannot be read or written.
+    """
+    options = options or Options()
+    names = [each.name for each in benchmarks]
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is asked for twice; name each benchmark once")
+    jobs = [_job(each, options.allow_partial) for each in benchmarks]
+    folder = out / file_stem(name)
+    done = (
+        {}
+        if options.fresh
+        else {
+            job.benchmark.name: found
+            for job in jobs
+            if (found := _already(job, encoder, folder)) is not None
+        }
+    )
+    todo = [job for job in jobs if job.benchmark.name not in done]
+    if todo:
+        start = time.monotonic()
+        cache = FeatureCache(options.cache, encoder.identity) if options.cache else None
+        features = encode_contents(
+            encoder,
+            [job.content for job in todo],
+            EncodeOptions(options.batch_size, options.workers, options.max_bad, cache),
+        )
+        encoding = (time.monotonic() - start) / len(todo)
+        for job in todo:
+            result = _measure(name, encoder, job, features, folder, options, encoding)
+            done[job.benchmark.name] = result
+    return [done[each] for each in names]
+
+
+def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
+    """What can be scored, after refusing incomplete data."""
+    content, missing = present(benchmark)
+    here = _counts(content)
+    known = listed(benchmark)
+    expected = {
+        part: max(known.get(part, 0), benchmark.expected.get(part, 0))
+        for part in {**known, **benchmark.expected}
+    }
+    total, used = sum(expected.values()), sum(here.values())
+    if used < total and not allow_partial:
+        reason = (
+            f"{len(missing)} image files are missing, the first is {missing[0]}"
+            if missing
+            else "the annotation files are not complete"
+        )
+        raise CompoclipError(
+            f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
+            "rest, or score the part with --allow-partial"
+        )
+    if not used:
+        where = f"; none of its images exists, e.g. {missing[0]}" if missing else ""
+        raise CompoclipError(f"{benchmark.name}: no items to score{where}")
+    return _Job(benchmark, content, expected, missing)
+
+
+def _counts(content: Content) -> dict[str, int]:
+    """Items by sub-task."""
+    return listed(Benchmark(name="", content=content, data_hash=""))
+
+
+def _already(job: _Job, encoder: Encoder, folder: Path) -> Results | None:
+    """A result on disk that a new run would only repeat."""
+    path = folder / f"{file_stem(job.benchmark.name)}.json"
+    if not path.is_file():
+        return None
+    try:
+        (found,) = load_results(path)
+    except CompoclipError as error:
+        note(f"measuring again: {error}")
+        return None
+    same = (
+        found.benchmark == job.benchmark.name
+        and found.identity == _plain(encoder)
+        and found.data_hash == job.benchmark.data_hash
+        and found.protocol == job.benchmark.protocol
+        and found.missing_count == len(job.missing)
+        and found.rules == _rules_json(job)
+        and Path(found.items).is_file()
+    )
+    if same:
+        note(f"{job.benchmark.name}: already measured, {path}")
+        return found
+    note(f"{job.benchmark.name}: {path} is of other weights or data and is replaced")
+    return None
+
+
+def _rules_json(job: _Job) -> dict[str, object]:
+    return {name: rule_to_json(rule) for name, rule in _rules(job)[0].items()}
+
+
+def _plain(encoder: Encoder) -> dict[str, object]:
+    """The identity as it looks after a trip through JSON."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in encoder.identity.to_json().items()
+    }
+
+
+def _measure(
+    name: str,
+    encoder: Encoder,
+    job: _Job,
+    features: Features,
+    folder: Path,
+    options: Options,
+    encoding: float,
+) -> Results:
+    start = time.monotonic()
+    benchmark = job.benchmark
+    bad = {ref for ref in distinct_images([job.content]) if ref in features.bad}
+    content = without(job.content, bad.__contains__) if bad else job.content
+    here = _counts(content)
+    if not sum(here.values()):
+        raise CompoclipError(
+            f"{benchmark.name}: no items left, all images are damaged; replace them"
+        )
+    items = _score(benchmark, content, features)
+    _unique(benchmark, items)
+    rules, headline = _rules(job)
+    summary = summarise(items, rules, job.expected, options.resamples, options.seed)
+    if headline not in summary.aggregates:
+        headline = next(iter(summary.aggregates))
+    missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
+    results = Results(
+        model=name,
+        benchmark=benchmark.name,
+        protocol=benchmark.protocol,
+        identity=dict(_plain(encoder)),
+        data_hash=benchmark.data_hash,
+        tie_policy={part: str(policy) for part, policy in _ties(benchmark).items()},
+        scores=summary.scores,
+        aggregates=summary.aggregates,
+        headline=headline,
+        skills=dict(benchmark.skills),
+        items=f"{file_stem(benchmark.name)}.parquet",
+        rules=_rules_json(job),
+        left_out=dict(benchmark.left_out),
+        missing=missing[:_LISTED_MISSING],
+        missing_count=len(missing),
+        partial=sum(here.values()) < sum(job.expected.values()),
+        truncated_texts=sum(t in features.truncated for t in distinct_texts([content])),
+        versions=_versions(),
+        seconds=round(encoding + time.monotonic() - start, 3),
+    )
+    return save_results(results, items.to_arrow(), folder)
+
+
+def _score(benchmark: Benchmark, content: Content, features: Features) -> Items:
+    ties = _ties(benchmark)
+    if isinstance(content, Retrieval):
+        return score_retrieval(content, features, ties)
+    if isinstance(content, Classification):
+        return score_classification(content, features, ties)
+    return score_cases(content, features, ties)
+
+
+def _ties(benchmark: Benchmark) -> dict[str, TiePolicy]:
+    """The benchmark's policies, with the default for its kind under ""."""
+    cases = isinstance(benchmark.content, tuple)
+    return {"": TiePolicy.STRICT if cases else TiePolicy.FIRST, **benchmark.ties}
+
+
+def _unique(benchmark: Benchmark, items: Items) -> None:
+    """Item names are what comparisons join on."""
+    seen: set[tuple[str, str]] = set()
+    for key in zip(items.subtasks, items.ids):
+        if key in seen:
+            raise CompoclipError(
+                f"{benchmark.name}: two items of sub-task '{key[0]}' are called '{key[1]}'; "
+                "correct the annotation file"
+            )
+        seen.add(key)
+
+
+def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
+    """The benchmark's aggregates and plain ones where it has none, with the headline."""
+    benchmark, content = job.benchmark, job.content
+    if isinstance(content, Retrieval):
+        default = {"r1": Aggregate(("i2t", "t2i"), metric="r1")}
+    elif isinstance(content, Classification):
+        default = {
+            "accuracy": Aggregate((SUBTASK,)),
+            "mean-per-class": Aggregate((SUBTASK,), macro_by=CLASS_LABEL),
+        }
+    else:
+        parts = tuple(job.expected)
+        default = {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}
+    rules = {**default, **benchmark.aggregates}
+    if benchmark.headline in rules:
+        return rules, benchmark.headline
+    if isinstance(content, Classification):
+        return rules, content.metric
+    return rules, next(iter(default))
+
+
+def _versions() -> dict[str, str]:
+    packages = ("compoclip", "torch", "open_clip_torch", "numpy", "pillow")
+    return {"python": platform.python_version(), **{p: version(p) for p in packages}}

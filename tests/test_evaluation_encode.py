@@ -1,0 +1,139 @@
+"""Encoding once, whatever the batch size, and taking up where an interrupted run stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Case, Classification, Form, ImageRef, Retrieval
+from compoclip.errors import CompoclipError
+from compoclip.evaluation import encode
+from compoclip.evaluation.cache import FeatureCache
+from compoclip.evaluation.encode import EncodeOptions, encode_contents
+from evaluation_helpers import FakeEncoder, choice_benchmark, photos
+
+
+def test_each_distinct_image_and_token_sequence_is_encoded_once_over_all_benchmarks(tmp_path):
+    refs = photos(tmp_path, ["a", "b"])
+    boxed = ImageRef(refs["a"].path, (0, 0, 1, 1))
+    cases = (
+        Case("1", Form.CHOOSE_TEXT, (refs["a"],), ("A dog", "a cat"), "s"),
+        Case("2", Form.CHOOSE_TEXT, (boxed,), ("a dog", "A CAT"), "s"),
+    )
+    retrieval = Retrieval((refs["b"], refs["a"]), ("a cat", "a cow"), ((0, 0), (1, 1)))
+    classes = Classification((refs["b"],), (0,), ("dog",), (("a dog", "the dog"),))
+    encoder = FakeEncoder()
+    features = encode_contents(encoder, [cases, retrieval, classes])
+    assert Counter(encoder.images_seen) == Counter(["a.jpg", "b.jpg", "a.jpg(0, 0, 1, 1)"])
+    assert sorted(t.lower() for t in encoder.texts_seen) == ["a cat", "a cow", "a dog", "the dog"]
+    assert features.text_rows["A dog"] == features.text_rows["a dog"]
+    assert features.image_rows[refs["a"]] != features.image_rows[boxed]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 1000])
+def test_batch_size_and_order_change_nothing(tmp_path, batch_size):
+    content = choice_benchmark(tmp_path).content
+    plain = encode_contents(FakeEncoder(), [content])
+    other = encode_contents(
+        FakeEncoder(), [tuple(reversed(content))], EncodeOptions(batch_size=batch_size, workers=3)
+    )
+    for ref, row in plain.image_rows.items():
+        assert np.array_equal(plain.images[row], other.images[other.image_rows[ref]])
+    for text, row in plain.text_rows.items():
+        assert np.array_equal(plain.texts[row], other.texts[other.text_rows[text]])
+
+
+def test_texts_go_in_order_of_length(tmp_path):
+    refs = photos(tmp_path, ["a"])
+    texts = ("one two three", "one", "one two", "four", "five six seven")
+    encoder = FakeEncoder()
+    features = encode_contents(
+        encoder, [(Case("1", Form.CHOOSE_TEXT, (refs["a"],), texts, "s"),)], EncodeOptions(2)
+    )
+    lengths = [len(text.split()) for text in encoder.texts_seen]
+    assert lengths == sorted(lengths)
+    assert not features.truncated
+
+
+def test_truncated_texts_are_named(tmp_path):
+    refs = photos(tmp_path, ["a"])
+    long = "one two three four five six"
+    case = Case("1", Form.CHOOSE_TEXT, (refs["a"],), (long, "short"), "s")
+    assert encode_contents(FakeEncoder(), [(case,)]).truncated == {long}
+
+
+def test_damaged_images_stop_the_run_or_are_left_out(tmp_path):
+    content = choice_benchmark(tmp_path, n=6).content
+    encoder = FakeEncoder()
+    encoder.broken = {"photo1_t1.jpg", "photo4_t4.jpg"}
+    with pytest.raises(CompoclipError, match=r"photo1_t1\.jpg: damaged image.*--max-bad"):
+        encode_contents(encoder, [content])
+    with pytest.raises(CompoclipError, match=r"more than 1 damaged images; the next is .*photo4"):
+        encode_contents(encoder, [content], EncodeOptions(max_bad=1))
+    features = encode_contents(encoder, [content], EncodeOptions(max_bad=2, batch_size=4))
+    assert {ref.path.name for ref in features.bad} == encoder.broken
+    assert len(features.image_rows) == 4
+    whole = encode_contents(FakeEncoder(), [content])
+    for ref, row in features.image_rows.items():
+        assert np.array_equal(features.images[row], whole.images[whole.image_rows[ref]])
+
+
+def test_features_that_are_not_finite_are_refused(tmp_path):
+    content = choice_benchmark(tmp_path, n=2).content
+    encoder = FakeEncoder()
+    encoder.encode_texts = lambda texts: np.full((len(texts), 12), np.nan, dtype=np.float32)
+    with pytest.raises(CompoclipError, match="not finite"):
+        encode_contents(encoder, [content])
+
+
+def cached(tmp_path, encoder: FakeEncoder, batch_size: int = 4) -> EncodeOptions:
+    return EncodeOptions(
+        batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder.identity)
+    )
+
+
+def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "CHUNK", 8)
+    content = choice_benchmark(tmp_path / "photos").content
+    first = FakeEncoder()
+    first.stop_after = 5
+    with pytest.raises(KeyboardInterrupt):
+        encode_contents(first, [content], cached(tmp_path, first))
+    assert len(first.images_seen) == 20
+    second = FakeEncoder()
+    features = encode_contents(second, [content], cached(tmp_path, second))
+    assert len(second.images_seen) == 10
+    assert not set(first.images_seen) & set(second.images_seen)
+    third = FakeEncoder()
+    again = encode_contents(third, [content], cached(tmp_path, third))
+    assert not third.images_seen
+    assert not third.texts_seen
+    plain = encode_contents(FakeEncoder(), [content])
+    assert np.array_equal(plain.images, features.images)
+    assert np.array_equal(plain.images, again.images)
+    assert np.array_equal(plain.texts, again.texts)
+
+
+def test_the_cache_belongs_to_one_model_and_to_the_bytes_of_the_file(tmp_path):
+    content = choice_benchmark(tmp_path / "photos", n=4).content
+    one = FakeEncoder()
+    encode_contents(one, [content], cached(tmp_path, one))
+    other = FakeEncoder(weights="other")
+    encode_contents(other, [content], cached(tmp_path, other))
+    assert len(other.images_seen) == 4
+    content[2].images[0].path.write_bytes(b"another photo")
+    changed = FakeEncoder()
+    encode_contents(changed, [content], cached(tmp_path, changed))
+    assert changed.images_seen == ["photo2_t2.jpg"]
+
+
+def test_a_damaged_cache_file_is_named(tmp_path):
+    content = choice_benchmark(tmp_path / "photos", n=4).content
+    encoder = FakeEncoder()
+    encode_contents(encoder, [content], cached(tmp_path, encoder))
+    (path,) = (tmp_path / "cache").rglob("images/*.safetensors")
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(CompoclipError, match=f"{path.name}: damaged feature file"):
+        encode_contents(encoder, [content], cached(tmp_path, encoder))

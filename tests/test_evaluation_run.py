@@ -1,0 +1,302 @@
+"""From benchmarks to result files: coverage, intervals, resuming, malformed files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.benchmarks.case import (
+    METRICS,
+    Aggregate,
+    Benchmark,
+    Case,
+    Classification,
+    Form,
+    ImageRef,
+    Retrieval,
+    TiePolicy,
+)
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.io import load_items, load_results, write_atomically
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import cluster_bootstrap, wilson
+from evaluation_helpers import FakeEncoder, all_forms, choice_benchmark, photos
+
+QUICK = Options(resamples=200)
+
+
+def test_scores_match_a_plain_loop_over_the_items(tmp_path):
+    benchmark = choice_benchmark(
+        tmp_path / "p",
+        aggregates={"paper": Aggregate(("even", "odd"))},
+        headline="paper",
+        skills={"even": "object", "odd": "attribute"},
+    )
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", QUICK)
+    rows = load_items(result).to_pylist()
+    means = {}
+    for subtask in ("even", "odd"):
+        right = [r["scores"][0] > r["scores"][1] for r in rows if r["subtask"] == subtask]
+        score = result.scores[subtask]["accuracy"]
+        means[subtask] = score.value
+        assert score.value == pytest.approx(np.mean(right))
+        assert (score.low, score.high) == pytest.approx(wilson(sum(right), 15))
+        assert (score.n, score.expected, score.interval) == (15, 15, "wilson")
+        assert score.chance == pytest.approx(1 / 2)
+        positive = np.mean([r["scores"][0] for r in rows if r["subtask"] == subtask])
+        assert result.scores[subtask]["positive_score"].value == pytest.approx(positive)
+    assert result.aggregates["paper"].value == pytest.approx(sum(means.values()) / 2)
+    assert result.aggregates["paper"].interval == "bootstrap"
+    assert result.aggregates["micro"].interval == "wilson"
+    assert result.headline == "paper"
+    assert not result.partial
+    assert result.skills == {"even": "object", "odd": "attribute"}
+    assert load_results(tmp_path / "out") == [result]
+
+
+def test_repeated_images_get_a_cluster_bootstrap(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=40, shared=10)
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", QUICK)
+    table = load_items(result)
+    micro = result.aggregates["micro"]
+    assert micro.interval == "bootstrap"
+    expected = cluster_bootstrap(
+        np.array(table["used.accuracy"]), np.array(table["cluster"]), resamples=200
+    )
+    assert (micro.low, micro.high) == pytest.approx(expected)
+
+
+def test_every_form_gets_all_its_metrics_and_chance(tmp_path):
+    refs = photos(tmp_path / "p", [f"{x}{k}" for x in "ij" for k in range(8)])
+    cases = tuple(
+        replace(case, images=tuple(refs[i.path.stem] for i in case.images)) for case in all_forms(8)
+    )
+    (result,) = evaluate("m", FakeEncoder(), [Benchmark("all", cases, "d")], tmp_path / "o", QUICK)
+    for case in cases[:5]:
+        metrics = result.scores[case.subtask]
+        assert tuple(metrics) == (*METRICS[case.form], "positive_score")
+        assert all(score.n == 8 for score in metrics.values())
+    assert result.scores["group"]["group"].chance == pytest.approx(1 / 6)
+    mains = [result.scores[c.subtask][METRICS[c.form][0]].value for c in cases[:5]]
+    assert result.aggregates["macro"].value == pytest.approx(np.mean(mains))
+    assert result.aggregates["macro"].metric == "accuracy+augmented+group"
+    triple = result.scores["triple"]
+    tied = np.mean([b == "tie" for b in load_items(result)["bucket"].to_pylist() if b])
+    total = triple["augmented"].value + triple["brittleness"].value + triple["both_below"].value
+    assert total + tied == pytest.approx(1)
+
+
+def test_ties_are_counted_with_strict_and_fractional_values(tmp_path):
+    refs = photos(tmp_path / "p", ["a", "b"])
+    cases = (
+        Case("1", Form.CHOOSE_TEXT, (refs["a"],), ("same words", "SAME words"), "s"),
+        Case("2", Form.CHOOSE_TEXT, (refs["b"],), ("same words", "SAME words"), "s"),
+    )
+    values = {}
+    for policy in TiePolicy:
+        benchmark = Benchmark("tie", cases, "d", ties={"s": policy})
+        (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / policy, QUICK)
+        score = result.scores["s"]["accuracy"]
+        assert (score.ties, score.strict, score.fractional) == (2, 0, 0.5)
+        assert result.tie_policy["s"] == policy
+        values[policy] = score.value
+    assert values == {TiePolicy.STRICT: 0, TiePolicy.FIRST: 1}
+
+
+def test_partial_data_is_refused_then_flagged(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=10, expected={"even": 5, "odd": 6})
+    with pytest.raises(CompoclipError, match=r"only 10 of 11 items .*annotation files"):
+        evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", QUICK)
+    gone = benchmark.content[3].images[0].path
+    gone.unlink()
+    with pytest.raises(CompoclipError, match=f"only 9 of 11 .*{gone.name}.*--allow-partial"):
+        evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", QUICK)
+    options = replace(QUICK, allow_partial=True)
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", options)
+    assert result.partial
+    assert (result.missing, result.missing_count) == ((str(gone),), 1)
+    odd, micro = result.scores["odd"]["accuracy"], result.aggregates["micro"]
+    assert (odd.n, odd.expected) == (4, 6)
+    assert (micro.n, micro.expected) == (9, 11)
+    assert result.scores["even"]["accuracy"].expected == 5
+
+
+def test_damaged_images_are_counted_as_missing(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=6)
+    encoder = FakeEncoder()
+    encoder.broken = {"photo2_t2.jpg"}
+    options = replace(QUICK, max_bad=1)
+    (result,) = evaluate("m", encoder, [benchmark], tmp_path / "out", options)
+    assert result.partial
+    assert result.missing_count == 1
+    assert result.aggregates["micro"].n == 5
+
+
+def test_nothing_to_score_is_an_error(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=3)
+    for case in benchmark.content:
+        case.images[0].path.unlink()
+    with pytest.raises(CompoclipError, match="no items to score; none of its images exists"):
+        evaluate(
+            "m", FakeEncoder(), [benchmark], tmp_path / "o", replace(QUICK, allow_partial=True)
+        )
+
+
+def test_results_are_reused_only_for_the_same_model_data_and_protocol(tmp_path, capsys):
+    benchmark = choice_benchmark(tmp_path / "p", n=6)
+    out = tmp_path / "out"
+    (first,) = evaluate("m", FakeEncoder(), [benchmark], out, QUICK)
+    again = FakeEncoder()
+    assert evaluate("m", again, [benchmark], out, QUICK) == [first]
+    assert not again.images_seen
+    assert "already measured" in capsys.readouterr().err
+    for model, data in (
+        (FakeEncoder("other"), benchmark),
+        (FakeEncoder(), replace(benchmark, data_hash="d2")),
+        (FakeEncoder(), replace(benchmark, protocol=2)),
+        (FakeEncoder(), replace(benchmark, aggregates={"x": Aggregate(("odd",))})),
+    ):
+        evaluate("m", model, [data], out, QUICK)
+        assert model.images_seen
+    fresh = FakeEncoder()
+    evaluate("m", fresh, [data], out, replace(QUICK, fresh=True))
+    assert fresh.images_seen
+
+
+def test_a_damaged_result_is_measured_again(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=6)
+    (first,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "o", QUICK)
+    (tmp_path / "o/m/toy.json").write_text("{")
+    (second,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "o", QUICK)
+    assert replace(second, seconds=0) == replace(first, seconds=0)
+
+
+def test_several_benchmarks_share_encoding_and_results_keep_their_order(tmp_path):
+    one = choice_benchmark(tmp_path / "p", n=6, name="b")
+    two = choice_benchmark(tmp_path / "p", n=6, name="a/c")
+    encoder = FakeEncoder()
+    results = evaluate("my model", encoder, [one, two], tmp_path / "out", QUICK)
+    assert [r.benchmark for r in results] == ["b", "a/c"]
+    assert len(encoder.images_seen) == 6
+    assert sorted(p.name for p in (tmp_path / "out/my_model").iterdir()) == [
+        "a_c.json",
+        "a_c.parquet",
+        "b.json",
+        "b.parquet",
+    ]
+    with pytest.raises(UsageError, match="asked for twice"):
+        evaluate("m", encoder, [one, one], tmp_path / "out", QUICK)
+
+
+def test_equal_names_of_items_are_refused(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=3)
+    twice = replace(benchmark, content=(*benchmark.content, benchmark.content[0]))
+    with pytest.raises(CompoclipError, match="two items of sub-task 'even' are called '0'"):
+        evaluate("m", FakeEncoder(), [twice], tmp_path / "o", QUICK)
+
+
+def test_retrieval_and_classification_results(tmp_path):
+    refs = tuple(photos(tmp_path / "p", [f"photo{k}_t{k % 7}" for k in range(14)]).values())
+    retrieval = Retrieval(
+        refs, tuple(f"c{k}_t{k}" for k in range(7)), tuple((k, k % 7) for k in range(14))
+    )
+    zero_shot = Classification(
+        refs,
+        tuple(k % 7 for k in range(14)),
+        tuple(f"t{k}" for k in range(7)),
+        tuple((f"a photo of a_t{k}", f"a drawing of a_t{k}") for k in range(7)),
+        "mean-per-class",
+    )
+    encoder = FakeEncoder(quality=20.0)
+    ret, zs = evaluate(
+        "m",
+        encoder,
+        [Benchmark("ret", retrieval, "d"), Benchmark("zs", zero_shot, "d")],
+        tmp_path / "o",
+        QUICK,
+    )
+    assert tuple(ret.scores["i2t"]) == ("r1", "r5", "r10", "positive_score")
+    assert ret.scores["i2t"]["r1"].value == 1
+    assert (ret.scores["i2t"]["r1"].n, ret.scores["t2i"]["r1"].n) == (14, 7)
+    assert ret.headline == "r1"
+    assert ret.tie_policy == {"": "first"}
+    assert zs.scores["zero_shot"]["accuracy"].value == 1
+    assert zs.headline == "mean-per-class"
+    assert zs.scores["zero_shot"]["top5"].chance == pytest.approx(5 / 7)
+
+
+def test_retrieval_without_some_images_is_partial(tmp_path):
+    refs = photos(tmp_path / "p", ["a", "b"])
+    gone = ImageRef(tmp_path / "p/gone.jpg")
+    content = Retrieval((*refs.values(), gone), ("x", "y", "z"), ((0, 0), (1, 1), (2, 2)))
+    options = replace(QUICK, allow_partial=True)
+    (result,) = evaluate("m", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, options)
+    assert (result.scores["t2i"]["r1"].n, result.scores["t2i"]["r1"].expected) == (2, 3)
+    assert result.partial
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a result file"),
+        ("[]", "schema None"),
+        ('{"schema": 99}', "schema 99, expected 1"),
+        ('{"schema": 1}', "malformed result file .*lacks aggregates"),
+    ],
+)
+def test_malformed_results_are_named(tmp_path, text, message):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(CompoclipError, match=rf"bad\.json: .*{message}") as caught:
+        load_results(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_malformed_scores_escaping_items_and_absent_tables_are_errors(tmp_path):
+    benchmark = choice_benchmark(tmp_path / "p", n=4)
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "o", QUICK)
+    path = tmp_path / "o/m/toy.json"
+    good = json.loads(path.read_text())
+    for change in (
+        {"scores": {"even": {"accuracy": {"value": 1}}}},
+        {"headline": "none"},
+        {"items": "../../x.parquet"},
+        {"scores": 3},
+    ):
+        path.write_text(json.dumps({**good, **change}))
+        with pytest.raises(CompoclipError, match=r"toy\.json"):
+            load_results(path)
+    (tmp_path / "o/m/toy.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CompoclipError, match=r"toy\.parquet: cannot be read .*evaluate m on toy"):
+        load_items(result)
+    with pytest.raises(CompoclipError, match="no such file or folder"):
+        load_results(tmp_path / "nowhere")
+    with pytest.raises(CompoclipError, match="holds no results"):
+        load_results(tmp_path / "p")
+
+
+def test_writing_is_atomic_and_failure_is_one_line(tmp_path):
+    target = tmp_path / "x.json"
+    target.write_text("old")
+
+    def fail(place):
+        place.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CompoclipError, match="No space left on device"):
+        write_atomically(target, fail)
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+    with pytest.raises(CompoclipError, match="cannot be written"):
+        write_atomically(target / "below" / "y", lambda place: place.write_text(""))
+
+
+def test_parquet_is_plain_arrow(tmp_path):
+    (result,) = evaluate("m", FakeEncoder(), [choice_benchmark(tmp_path / "p")], tmp_path, QUICK)
+    row = pq.read_table(result.items).to_pylist()[3]
+    assert row["item"] == "3"
+    assert row["texts"] == ["right 3_t3", "wrong 3_x3"]
+    assert row["images"][0].endswith("photo3_t3.jpg")
