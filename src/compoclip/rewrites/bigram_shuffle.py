@@ -1,0 +1,114 @@
+"""Hard negatives by shuffling pairs of words (the word-order probe of section 17.4 in METHODS)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from compoclip.captions.types import Caption
+from compoclip.rewrites.base import Edit, Refused, Rewritten
+from compoclip.rewrites.edit import moved_text
+from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, check
+
+TOO_SHORT = "too-short"
+NO_NEW_ORDER = "no-new-order"
+_FINAL = frozenset((".", "!", "?", "...", "…"))
+
+
+@dataclass(frozen=True)
+class BigramShuffle:
+    """Shuffles consecutive pairs of words; contractions and hyphenated words stay one word.
+
+    Words are joined by blanks, with none before punctuation. A final full stop goes after a random
+    pair. The order of the words always differs from the caption's. The words are kept exactly: "a"
+    and "an" are not repaired, only the sentence capital moves.
+    """
+
+    name: str = "bigram-shuffle"
+    version: str = "1"
+    keeps_meaning: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One shuffle, or `Refused`: "empty-caption", "too-short", "no-new-order" or a check."""
+        units = _units(caption)
+        if not units:
+            return Refused(EMPTY)
+        final = units.pop() if caption.tokens[units[-1][0]].text in _FINAL else None
+        pairs = [units[i : i + 2] for i in range(0, len(units), 2)]
+        if len(pairs) < 2:
+            return Refused(TOO_SHORT)
+        before = _sense(caption, units)
+        reason = NO_NEW_ORDER
+        for _ in range(MAX_DRAWS):
+            order = rng.sample(pairs, len(pairs))
+            shuffled = [unit for pair in order for unit in pair]
+            if _sense(caption, shuffled) == before:
+                continue
+            if final is not None:
+                at = sum(len(p) for p in order[: rng.randint(1, len(order))])
+                shuffled.insert(at, final)
+            text = _join(caption, shuffled)
+            edits = (_changed_span(caption.text, text),)
+            failed = check(caption, text, edits)
+            if failed is None:
+                return Rewritten(text, self.name, False, "shuffle:bigrams", edits)
+            reason = failed
+        return Refused(reason)
+
+
+def _units(caption: Caption) -> list[tuple[int, int]]:
+    """Token spans that stay together: words with their "'s" or hyphenated parts."""
+    units: list[tuple[int, int]] = []
+    tokens = caption.tokens
+    for index, token in enumerate(tokens):
+        glued = index > 0 and tokens[index - 1].end == token.start
+        if glued and units and _belongs(tokens[index - 1].text, token.text):
+            units[-1] = (units[-1][0], index + 1)
+        else:
+            units.append((index, index + 1))
+    return units
+
+
+def _belongs(before: str, token: str) -> bool:
+    """Whether adjacent tokens make one word: contractions, hyphens, letters split off letters."""
+    inside = ("'", "’", "-", "/", "n't", "n’t")
+    if token.startswith(inside) or before.endswith(("-", "/", "'", "’")):
+        return True
+    return before[-1:].isalnum() and token[:1].isalnum()
+
+
+def _sense(caption: Caption, units: list[tuple[int, int]]) -> list[str]:
+    """The words in order without case and punctuation, for comparison."""
+    words = (
+        caption.text[caption.tokens[a].start : caption.tokens[b - 1].end].lower() for a, b in units
+    )
+    return [word for word in words if any(c.isalnum() for c in word)]
+
+
+def _join(caption: Caption, units: list[tuple[int, int]]) -> str:
+    """The units joined by blanks, none before punctuation; the sentence capital moves."""
+    parts: list[str] = []
+    for place, unit in enumerate(units):
+        text = moved_text(caption, unit, 0 if place == 0 else unit[0])
+        if place and unit[0] == 0:
+            text = moved_text(caption, unit, 1) if len(caption.tokens) > 1 else text
+        if parts and any(c.isalnum() for c in text):
+            parts.append(" ")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _changed_span(old: str, new: str) -> Edit:
+    """The one stretch outside which both texts agree, widened to whole words."""
+    shortest = min(len(old), len(new))
+    start = 0
+    while start < shortest and old[start] == new[start]:
+        start += 1
+    while start > 0 and not old[start - 1].isspace():
+        start -= 1
+    tail = 0
+    while tail < shortest - start and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    while tail > 0 and not old[len(old) - tail].isspace():
+        tail -= 1
+    return Edit(start, len(old) - tail, start, len(new) - tail)

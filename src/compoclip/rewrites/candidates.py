@@ -1,0 +1,117 @@
+"""Candidate lemmas for replacing a word, with weights; looked up once per word.
+
+The built-in families come first, because their members exclude one another. Words outside them take
+WordNet's antonyms and co-hyponyms, weighted by how often the lemma occurs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from compoclip.captions.lexicon import lexicon
+from compoclip.rewrites.categories import exclusive, families, not_things
+from compoclip.rewrites.exchange import related
+from compoclip.rewrites.wordlists import words
+
+Weighted = tuple[tuple[str, int], ...]
+
+_ENOUGH = 3
+_FIXED_ADJECTIVES = words(
+    "other different several many few more most various such own another next close multiple "
+    "numerous certain able ready sure half only much less least last first second third due main "
+    "real possible available nearby near far entire complete"
+)
+_LIGHT_VERBS = words(
+    "be have do get make take go show include feature contain see use try seem appear look let "
+    "keep put set come be need want like surround consist"
+)
+# Sorts and stages of things, which can be true besides the word: a dog may be a pet and a female.
+_SORTS = words(
+    "male female adult young pet stray prey game body world creature being individual member "
+    "survivor larva offspring mascot specimen product item unit piece part element structure "
+    "relief failure hero friend enemy companion owner student patient employee comrade fool "
+    "native local visitor stranger host neighbor neighbour leader worker expert"
+)
+_WITHOUT_SINGULAR = words(
+    "pants scissors glasses trousers shorts jeans binoculars headphones people cattle "
+    "bread rice meat lettuce corn grass snow sand gravel coffee tea milk beer juice soda wine "
+    "broccoli produce equipment furniture luggage food water soup cheese pasta"
+)
+_INTRANSITIVE = frozenset(("posture", "mood"))
+_TALL = frozenset(("people", "beings", "occupations", "athletes", "animals", "plants", "buildings"))
+_LIVING = frozenset(("people", "beings", "occupations", "athletes", "animals"))
+
+
+@lru_cache(maxsize=65536)
+def entity(compound: str, head: str, *, counted: bool) -> Weighted:
+    """Candidates for a noun, given with its compound ("fire hydrant") and by its head.
+
+    counted: the word follows "a" or "an", so it must be a thing one can count.
+    """
+    lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
+    found: Iterable[str] = exclusive(lemma, "NOUN")
+    if not found:
+        found = lexicon().cohyponyms(lemma, "NOUN", 1, 1)
+        if len(tuple(found)) < _ENOUGH:
+            found = lexicon().cohyponyms(lemma, "NOUN")
+    parts = compound.split(" ")
+    return _weighted(
+        "NOUN",
+        (
+            word
+            for word in found
+            if word not in not_things()
+            and word not in _SORTS
+            and not (counted and word in _WITHOUT_SINGULAR)
+            and not any(related(part, word, "NOUN") for part in {lemma, *parts})
+        ),
+    )
+
+
+@lru_cache(maxsize=16384)
+def modifier(lemma: str, tag: str, head: str) -> Weighted:
+    """Candidates for an adjective that describes `head` ("" when unknown).
+
+    Comparatives and superlatives only take opposites: what is bigger may also be taller.
+    """
+    if lemma in _FIXED_ADJECTIVES:
+        return ()
+    compared = tag != "JJ"
+    found = tuple(w for w in exclusive(lemma, "ADJ") if not (compared and w == "medium"))
+    if not found:
+        found = lexicon().antonyms(lemma, "ADJ")
+        if not compared:
+            found = tuple(dict.fromkeys((*found, *lexicon().cohyponyms(lemma, "ADJ"))))
+    fitting = (w for w in found if _fits(lemma, w, head))
+    return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
+
+
+def _fits(lemma: str, word: str, head: str) -> bool:
+    """Whether the opposite suits the noun: old men are not new, short hair is not tall."""
+    kinds = families(head, "NOUN")
+    if lemma == "old" and kinds:
+        return word == ("young" if kinds & _LIVING else "new")
+    if lemma == "short" and kinds:
+        return word == ("tall" if kinds & _TALL else "long")
+    return True
+
+
+@lru_cache(maxsize=16384)
+def verb(lemma: str, transitive: bool) -> Weighted:
+    """Candidates for a verb with or without an object of its own."""
+    if lemma in _LIGHT_VERBS:
+        return ()
+    found = tuple(
+        word
+        for word in exclusive(lemma, "VERB")
+        if bool(families(word, "VERB") & _INTRANSITIVE) != transitive
+    )
+    if not found:
+        opposites = lexicon().antonyms(lemma, "VERB")
+        found = opposites or lexicon().cohyponyms(lemma, "VERB", 1, 1)
+    return _weighted("VERB", (w for w in found if not related(lemma, w, "VERB")))
+
+
+def _weighted(pos: str, words: Iterable[str]) -> Weighted:
+    return tuple((word, max(lexicon().count(word, pos), 1)) for word in dict.fromkeys(words))

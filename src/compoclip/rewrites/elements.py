@@ -1,0 +1,172 @@
+"""The replaceable elements of a caption, each with its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compoclip.captions.types import Token
+from compoclip.rewrites import candidates
+from compoclip.rewrites.categories import not_things
+from compoclip.rewrites.inflect import inflect
+from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
+from compoclip.rewrites.structure import Link, Structure
+
+_ADJECTIVE_TAGS = frozenset(("JJ", "JJR", "JJS"))
+_NOUN_PARTS = ("NOUN", "PROPN")
+_PHRASES_BY_FIRST: dict[str, list[tuple[str, ...]]] = {}
+for _phrase in KNOWN_PHRASES:
+    _PHRASES_BY_FIRST.setdefault(_phrase[0], []).append(_phrase)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """Tokens [first, stop) that one of the weighted candidate lemmas may replace.
+
+    kind: "entity", "modifier" or "relation". pos: part of speech of the candidates. tag: the form
+    (Penn Treebank) that a candidate takes.
+    """
+
+    kind: str
+    first: int
+    stop: int
+    pos: str
+    tag: str
+    candidates: tuple[tuple[str, int], ...]
+
+    def form(self, lemma: str) -> str:
+        """The candidate as it reads in the caption."""
+        return inflect(lemma, self.tag) if self.pos in ("NOUN", "VERB", "ADJ") else lemma
+
+
+def enough_elements(s: Structure) -> bool:
+    """Whether the caption has two entities and a relation or a modifier (METHODS 17.3)."""
+    if len(s.mentions) < 2:
+        return False
+    related = any(m.link not in (Link.START, Link.COORDINATED) for m in s.mentions)
+    return related or any(t.pos == "ADJ" for t in s.caption.tokens)
+
+
+def elements(s: Structure) -> list[Element]:
+    """All elements with at least one candidate, by kind, in order of place."""
+    relations = list(_prepositions(s))
+    inside = {i for e in relations for i in range(e.first, e.stop)}
+    found = [*_entities(s), *_modifiers(s, inside), *relations, *_verbs(s)]
+    return [element for element in found if element.candidates]
+
+
+def _entities(s: Structure) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    lemmas = [t.lemma.lower() for t in tokens]
+    for place, mention in enumerate(s.mentions):
+        head = tokens[mention.head]
+        lemma = lemmas[mention.head]
+        if head.pos != "NOUN" or lemma in not_things() or not s.asserted(mention.head):
+            continue
+        if lemmas.count(lemma) > 1 or _only_listed(s, place):
+            continue
+        first = mention.head
+        while first > mention.first and tokens[first - 1].pos in _NOUN_PARTS:
+            first -= 1
+        compound = " ".join(t.text.lower() for t in tokens[first : mention.head])
+        plural = head.tag == "NNS" or _is_counted(tokens[mention.first : first])
+        single = first > 0 and tokens[first - 1].text.lower() in ("a", "an")
+        options = candidates.entity(f"{compound} {lemma}".strip(), lemma, counted=single)
+        tag = "NNS" if plural else "NN"
+        yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
+
+
+def _is_counted(before: tuple[Token, ...]) -> bool:
+    return any(
+        (t.pos == "NUM" and t.text.lower() not in ("one", "1"))
+        or t.text.lower() in ("these", "those", "both", "many", "several", "few")
+        for t in before
+    )
+
+
+def _only_listed(s: Structure, place: int) -> bool:
+    """Whether a mention is only named ("a star and a ball"): another thing may be there too."""
+    mention = s.mentions[place]
+    tied = mention.link not in (Link.START, Link.COORDINATED)
+    following = s.mentions[place + 1] if place + 1 < len(s.mentions) else None
+    tied = tied or (following is not None and following.link not in (Link.START, Link.COORDINATED))
+    described = any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
+    return not (tied or described)
+
+
+def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    for index, token in enumerate(tokens):
+        if token.pos != "ADJ" or token.tag not in _ADJECTIVE_TAGS or not s.asserted(index):
+            continue
+        if index in skipped or index in s.phrasal:
+            continue
+        lemma = token.lemma.lower()
+        if lemma == "same":
+            yield from _same(s, index)
+            continue
+        owner = s.owner[index]
+        head = tokens[s.mentions[owner].head].lemma.lower() if owner >= 0 else ""
+        options = candidates.modifier(lemma, token.tag, head)
+        yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
+
+
+def _same(s: Structure, index: int) -> Iterator[Element]:
+    """ "the same colour" -> "a different colour"."""
+    before = s.caption.tokens[index - 1] if index else None
+    owner = s.owner[index]
+    if before is None or before.text.lower() != "the" or owner < 0:
+        return
+    plural = s.caption.tokens[s.mentions[owner].head].tag == "NNS"
+    text = "different" if plural else "a different"
+    yield Element("modifier", index - 1, index + 1, "ADJ", "JJ", ((text, 1),))
+
+
+def _prepositions(s: Structure) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    low = [t.text.lower() for t in tokens]
+    index = 0
+    while index < len(tokens):
+        phrase = next(
+            (
+                p
+                for p in _PHRASES_BY_FIRST.get(low[index], ())
+                if tuple(low[index : index + len(p)]) == p
+            ),
+            None,
+        )
+        if phrase is None:
+            index += 1
+            continue
+        stop = index + len(phrase)
+        if _states_place(s, index, stop):
+            options = contradicting(" ".join(phrase))
+            yield Element("relation", index, stop, "ADP", "IN", options)
+        index = stop
+
+
+def _states_place(s: Structure, first: int, stop: int) -> bool:
+    """Whether the preposition ties a thing to a thing, and is no part of a verb or of a clause."""
+    tokens = s.caption.tokens
+    if not s.asserted(first) or (stop - first == 1 and tokens[first].pos not in ("ADP", "ADV")):
+        return False
+    if first and tokens[first - 1].tag == "VBN" and tokens[first].text.lower() in ("in", "with"):
+        return False
+    if first and tokens[first - 1].pos == "ADJ" and tokens[first].text.lower() == "with":
+        return False
+    owner = s.owner[stop] if stop < len(tokens) else -1
+    if owner < 0 or s.mentions[owner].first != stop:
+        return tokens[stop - 1].text.lower() in ("left", "right")
+    return tokens[s.mentions[owner].head].lemma.lower() not in not_things()
+
+
+def _verbs(s: Structure) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    for index, token in enumerate(tokens):
+        if token.pos != "VERB" or s.owner[index] >= 0 or not s.asserted(index):
+            continue
+        if index in s.phrasal:
+            continue
+        transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
+        options = candidates.verb(token.lemma.lower(), transitive)
+        yield Element("relation", index, index + 1, "VERB", token.tag, options)

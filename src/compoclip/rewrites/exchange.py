@@ -1,0 +1,259 @@
+"""Whether exchanging two parts of a caption changes what it says (METHODS 17.1, rules 4 and 6).
+
+Every function returns the key of the rule that forbids the exchange, or None when it is legal.
+Doubtful cases are forbidden: a lost negative costs little, a true one teaches the wrong thing.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.prepositions import preposition_synonyms
+from compoclip.captions.types import Token
+from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, may_coincide
+from compoclip.rewrites.edit import ARTICLES
+from compoclip.rewrites.structure import Link, Mention, Structure
+from compoclip.rewrites.wordlists import words
+
+SYMMETRIC = "symmetric-relation"
+SAME_ROLE = "same-role"
+NOT_ASSERTED = "not-asserted"
+RELATED = "related-words"
+SAME_OWNER = "same-owner"
+NUMBER = "number-differs"
+INDEPENDENT = "independent-attributes"
+SAME_PARTS = "same-parts"
+
+_OPEN_LINKS = (Link.SYMMETRIC, Link.COORDINATED, Link.START)
+_SAME_PLACE = (frozenset(("in", "at", "inside", "within")), frozenset(("on", "upon", "atop")))
+_PLURAL_WORDS = words("these those both many several few various multiple some")
+Span = tuple[int, int]
+
+
+@lru_cache(maxsize=65536)
+def related(a: str, b: str, pos: str) -> bool:
+    """Whether two lemmas can mean the same or one is a kind of the other."""
+    if a == b or may_coincide(a, b, pos):
+        return True
+    first, second = sorted((a, b))
+    return lexicon().related(first, second, pos)
+
+
+def arguments(s: Structure, x: int, z: int) -> str | None:
+    """Exchange of the things that mentions x < z name."""
+    mentions = s.mentions
+    if not (s.asserted(mentions[x].head) or s.asserted(mentions[z].head)):
+        return NOT_ASSERTED
+    links = [m.link for m in mentions[x + 1 : z + 1]]
+    if all(link in _OPEN_LINKS for link in links):
+        return SYMMETRIC
+    if (
+        links[-1] in _OPEN_LINKS
+        and Link.ACTION not in links[:-1]
+        and not (links[-1] is not Link.SYMMETRIC and _heads_clause(mentions, z))
+    ):
+        return SYMMETRIC
+    return SAME_ROLE if _same_role(mentions, x, z) else None
+
+
+def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
+    """Whether something is said about this mention after it: "(and) a dog on a chair"."""
+    return place + 1 < len(mentions) and mentions[place + 1].root == place
+
+
+def _governor(mentions: tuple[Mention, ...], place: int) -> tuple[tuple[str, ...], int]:
+    """The link words and clause of a mention; those of its list when it stands in one."""
+    while place and mentions[place].link is Link.COORDINATED and not _heads_clause(mentions, place):
+        place -= 1
+    return mentions[place].words, mentions[place].root
+
+
+def _same_role(mentions: tuple[Mention, ...], x: int, z: int) -> bool:
+    """Whether both are tied to the same thing by the same words: "in a hat ... in a park"."""
+    (words_x, root_x), (words_z, root_z) = _governor(mentions, x), _governor(mentions, z)
+    if root_x != root_z or not words_x or not words_z:
+        return False
+    if words_x == words_z:
+        return True
+    last_x, last_z = words_x[-1], words_z[-1]
+    if mentions[x].link is not Link.PLACE or mentions[z].link is not Link.PLACE:
+        return False
+    if last_x == last_z or any({last_x, last_z} <= group for group in _SAME_PLACE):
+        return True
+    return {last_x, last_z} != {"on", "in"} and (
+        " ".join(words_z) in preposition_synonyms(" ".join(words_x))
+    )
+
+
+def numbers_differ(s: Structure, a: int, b: int) -> bool:
+    """Whether one of two singular-looking nouns is counted as many ("two fish") and one is not."""
+    return _counted(s, a) != _counted(s, b)
+
+
+def _counted(s: Structure, index: int) -> bool:
+    place = s.owner[index]
+    first = s.mentions[place].first if place >= 0 else index
+    return any(_is_many(token) for token in s.caption.tokens[first:index])
+
+
+def _is_many(token: Token) -> bool:
+    word = token.text.lower()
+    return word in _PLURAL_WORDS or (token.pos == "NUM" and word not in ("one", "1", "a"))
+
+
+def modifiers(s: Structure, a: int, b: int, pos: str) -> str | None:
+    """Exchange of the modifiers at tokens a and b (adjectives, or nouns before nouns)."""
+    tokens = s.caption.tokens
+    if not (s.asserted(a) or s.asserted(b)):
+        return NOT_ASSERTED
+    first, second = tokens[a].lemma.lower(), tokens[b].lemma.lower()
+    if related(first, second, pos):
+        return RELATED
+    if pos == "ADJ" and _independent(first, second):
+        return INDEPENDENT
+    owners_a, owners_b = described_by(s, a), described_by(s, b)
+    if not owners_a or not owners_b or owners_a & owners_b:
+        return SAME_OWNER
+    for i in owners_a:
+        for j in owners_b:
+            if related(head_lemma(s, i), head_lemma(s, j), "NOUN"):
+                return SAME_OWNER
+    return None
+
+
+def _independent(a: str, b: str) -> bool:
+    """Whether a thing can well be both, as "red" and "large": then nothing is contradicted."""
+    in_a, in_b = families(a, "ADJ") & UNIVERSAL, families(b, "ADJ") & UNIVERSAL
+    return bool(in_a) and bool(in_b) and not in_a & in_b
+
+
+def head_lemma(s: Structure, mention: int) -> str:
+    """Lemma of the head noun of a mention, in lower case."""
+    return s.caption.tokens[s.mentions[mention].head].lemma.lower()
+
+
+def described_by(s: Structure, index: int) -> frozenset[int]:
+    """Mentions that the modifier at token `index` may belong to.
+
+    Inside a noun phrase that one; before one ("red and blue balls") that one; else ("the cat next
+    to the mat is black") the phrase before it and all that this one may be tied to.
+    """
+    tokens = s.caption.tokens
+    if s.owner[index] >= 0:
+        return frozenset((s.owner[index],))
+    after = index + 1
+    while after < len(tokens) and s.owner[after] < 0 and _continues(tokens[after]):
+        after += 1
+    if after < len(tokens) and s.owner[after] >= 0 and tokens[after].pos not in ("DET", "PRON"):
+        return frozenset((s.owner[after],))
+    before = index
+    while before >= 0 and s.owner[before] < 0:
+        before -= 1
+    if before < 0:
+        return frozenset()
+    place = s.owner[before]
+    return frozenset(range(s.mentions[place].root, place + 1))
+
+
+def _continues(token: Token) -> bool:
+    return token.pos in ("ADJ", "CCONJ", "NUM") or token.text == ","
+
+
+def phrases(s: Structure, x: int, z: int) -> str | None:
+    """Exchange of the whole noun phrases x < z."""
+    mine, theirs = _content(s, x), _content(s, z)
+    if mine == theirs:
+        return RELATED
+    if mine[-1] != theirs[-1] and related(mine[-1], theirs[-1], "NOUN"):
+        return RELATED
+    return arguments(s, x, z)
+
+
+def _content(s: Structure, mention: int) -> tuple[str, ...]:
+    m = s.mentions[mention]
+    words = [
+        t.lemma.lower()
+        for t in s.caption.tokens[m.first : m.stop]
+        if t.pos not in ("DET", "PRON", "PUNCT")
+    ]
+    return tuple(words) or (s.caption.tokens[m.head].text.lower(),)
+
+
+def verbs(s: Structure, a: Span, b: Span) -> str | None:
+    """Exchange of two verbs (runs of verb tokens), a before b.
+
+    Legal when both have an object of their own, or when they have different subjects.
+    """
+    tokens = s.caption.tokens
+    if not (s.asserted(a[0]) or s.asserted(b[0])):
+        return NOT_ASSERTED
+    first, second = tokens[a[1] - 1].lemma.lower(), tokens[b[1] - 1].lemma.lower()
+    if related(first, second, "VERB"):
+        return RELATED
+    if tokens[a[1] - 1].tag != tokens[b[1] - 1].tag:
+        return NUMBER
+    object_a, object_b = _object(s, a), _object(s, b)
+    if object_a >= 0 and object_b >= 0:
+        same = related(head_lemma(s, object_a), head_lemma(s, object_b), "NOUN")
+        return SAME_ROLE if same else None
+    if (object_a >= 0) != (object_b >= 0):
+        return SAME_ROLE
+    subject_a, subject_b = _subject(s, a), _subject(s, b)
+    if subject_a < 0 or subject_b < 0 or subject_a == subject_b:
+        return SAME_OWNER
+    if related(head_lemma(s, subject_a), head_lemma(s, subject_b), "NOUN"):
+        return SAME_OWNER
+    starts_own = s.mentions[subject_b].link in (Link.COORDINATED, Link.SYMMETRIC)
+    if starts_own or second in exclusive(first, "VERB"):
+        return None
+    return SAME_OWNER
+
+
+def _object(s: Structure, verb: Span) -> int:
+    """The mention right after the verb, or -1."""
+    return s.owner[verb[1]] if verb[1] < len(s.owner) else -1
+
+
+def _subject(s: Structure, verb: Span) -> int:
+    """The mention before the verb with only auxiliaries, adverbs or "that" in between, or -1."""
+    tokens, index = s.caption.tokens, verb[0] - 1
+    while index >= 0 and s.owner[index] < 0:
+        token = tokens[index]
+        if token.pos not in ("AUX", "ADV") and token.text.lower() not in ("that", "which", "who"):
+            return -1
+        index -= 1
+    return s.owner[index] if index >= 0 else -1
+
+
+def same_parts(s: Structure, a: Span, b: Span) -> bool:
+    """Whether the exchange only reorders parts joined by "and" or a symmetric relation.
+
+    "A dog on a couch and a cat on a couch" says the same with its animals exchanged.
+    """
+    items = _items(s)
+    swapped = [*items[: a[0]], *items[slice(*b)], *items[a[1] : b[0]], *items[slice(*a)]]
+    swapped += items[b[1] :]
+    return _parts(items) == _parts(swapped)
+
+
+def _items(s: Structure) -> list[str | None]:
+    """The words of the caption, None at coordinations and symmetric links."""
+    words: list[str | None] = [
+        "a" if t.text.lower() in ARTICLES else t.text.lower() for t in s.caption.tokens
+    ]
+    words = [None if w in ("and", "or", ",", ";", ".") else w for w in words]
+    for before, mention in zip(s.mentions, s.mentions[1:]):
+        if mention.link is Link.SYMMETRIC:
+            words[before.stop : mention.first] = [None] * (mention.first - before.stop)
+    return words
+
+
+def _parts(items: list[str | None]) -> list[tuple[str, ...]]:
+    parts: list[list[str]] = [[]]
+    for item in items:
+        if item is None:
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    return sorted(tuple(part) for part in parts if part)

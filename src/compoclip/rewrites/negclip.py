@@ -1,0 +1,207 @@
+"""Hard negatives by exchanging two like parts of a caption, after NegCLIP (Yuksekgonul et al.).
+
+The paper (ICLR 2023) exchanges noun chunks, verb phrases, nouns, adverbs or adjectives at random.
+Here only legal pairs count (METHODS 17.2, [D-rw-negclip]): those whose exchange changes what the
+caption says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from compoclip.captions.types import Caption, Token
+from compoclip.rewrites import exchange
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.edit import exchanged
+from compoclip.rewrites.structure import Structure, structure_of
+from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
+from compoclip.rewrites.wordlists import words
+
+NO_PAIR = "no-legal-pair"
+GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
+_FIXED_ADJECTIVES = words(
+    "other same different several many few more most various such own another next close full "
+    "multiple numerous certain able ready sure half whole only"
+)
+_MANNER_ADVERBS = words(
+    "up down left right inside outside indoors outdoors upside forward forwards backward backwards "
+    "upright sideways away together alone apart overhead fast slow high low"
+)
+_NO_MANNER = words(
+    "really nearly only fully partially partly mostly mainly possibly probably apparently "
+    "slightly completely currently recently early daily likely closely directly simply "
+    "extremely very usually brightly highly newly freshly early"
+)
+_LIGHT_VERBS = words("be have do get make take go show include feature contain see")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two token spans (first, stop) of one group whose exchange is legal."""
+
+    group: str
+    a: tuple[int, int]
+    b: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class NegclipSwap:
+    """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
+
+    Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital.
+    """
+
+    name: str = "negclip"
+    version: str = "1"
+    keeps_meaning: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        pairs = candidates(caption)
+        reason = NO_PAIR
+        for _ in range(MAX_DRAWS):
+            if not pairs:
+                break
+            group = rng.choice([g for g in GROUPS if any(p.group == g for p in pairs)])
+            pair = rng.choice([p for p in pairs if p.group == group])
+            result = swapped(caption, pair, self.name)
+            if isinstance(result, Rewritten):
+                return result
+            reason = result.reason
+            pairs = [p for p in pairs if p != pair]
+        return Refused(reason)
+
+
+def swapped(caption: Caption, pair: Pair, rewrite: str = "negclip") -> Rewritten | Refused:
+    """The caption with the pair exchanged, checked."""
+    changes = exchanged(caption, pair.a, pair.b)
+    return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=f"swap:{pair.group}")
+
+
+def candidates(caption: Caption) -> list[Pair]:
+    """All legal pairs, group by group, in order of place."""
+    structure = structure_of(caption)
+    return [
+        pair
+        for pair, refusal in considered(structure)
+        if refusal is None and not exchange.same_parts(structure, pair.a, pair.b)
+    ]
+
+
+def considered(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+    """Every pair of like parts with the rule that forbids its exchange (None: legal so far)."""
+    yield from _noun_phrases(s)
+    yield from _verbs(s)
+    yield from _nouns(s, "NN", "noun")
+    yield from _nouns(s, "NNS", "plural-noun")
+    yield from _adverbs(s)
+    yield from _adjectives(s)
+
+
+def _noun_phrases(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+    long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
+    for x, z in combinations(long, 2):
+        a, b = s.mentions[x], s.mentions[z]
+        pair = Pair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
+        yield pair, exchange.phrases(s, x, z)
+
+
+def _is_thing(s: Structure, index: int) -> bool:
+    token = s.caption.tokens[index]
+    return token.pos in ("NOUN", "PROPN") and token.lemma.lower() not in _ATTRIBUTES
+
+
+#: Nouns whose exchange with a thing gives no sensible statement.
+_ATTRIBUTES = words(
+    "top bottom front back middle center centre side left right end color colour size shape way "
+    "time kind type sort day night each all one other another"
+)
+
+
+def _nouns(s: Structure, tag: str, group: str) -> Iterator[tuple[Pair, str | None]]:
+    places = [
+        i
+        for i, t in enumerate(s.caption.tokens)
+        if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
+    ]
+    for i, j in combinations(places, 2):
+        yield Pair(group, (i, i + 1), (j, j + 1)), _noun_refusal(s, i, j)
+
+
+def _noun_refusal(s: Structure, i: int, j: int) -> str | None:
+    tokens, x, z = s.caption.tokens, s.owner[i], s.owner[j]
+    if x == z:
+        return exchange.SAME_OWNER
+    if exchange.related(tokens[i].lemma.lower(), tokens[j].lemma.lower(), "NOUN"):
+        return exchange.RELATED
+    if exchange.numbers_differ(s, i, j):
+        return exchange.NUMBER
+    if i != s.mentions[x].head and j != s.mentions[z].head:
+        return exchange.modifiers(s, i, j, "NOUN")
+    return exchange.arguments(s, x, z)
+
+
+def _adjectives(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+    places = [
+        i
+        for i, t in enumerate(s.caption.tokens)
+        if t.pos == "ADJ"
+        and i not in s.phrasal
+        and t.lemma.lower() not in _FIXED_ADJECTIVES
+        and t.tag in ("JJ", "JJR", "JJS")
+    ]
+    for i, j in combinations(places, 2):
+        pair = Pair("adjective", (i, i + 1), (j, j + 1))
+        if s.caption.tokens[i].tag != s.caption.tokens[j].tag:
+            yield pair, exchange.NUMBER
+        else:
+            yield pair, exchange.modifiers(s, i, j, "ADJ")
+
+
+def _verbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+    """Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place."""
+    tokens = s.caption.tokens
+    spans = [
+        (i, i + 1)
+        for i, t in enumerate(tokens)
+        if t.pos == "VERB" and s.owner[i] < 0 and t.lemma.lower() not in _LIGHT_VERBS
+    ]
+    for a, b in combinations(spans, 2):
+        yield Pair("verb", a, b), exchange.verbs(s, a, b)
+
+
+def _adverbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+    places = [i for i, t in enumerate(s.caption.tokens) if t.pos == "ADV" and _says_how(s, i)]
+    for i, j in combinations(places, 2):
+        yield Pair("adverb", (i, i + 1), (j, j + 1)), _adverb_refusal(s, i, j)
+
+
+def _says_how(s: Structure, index: int) -> bool:
+    word = s.caption.tokens[index].text.lower()
+    if index in s.phrasal or word in _NO_MANNER:
+        return False
+    return word in _MANNER_ADVERBS or word.endswith("ly")
+
+
+def _adverb_refusal(s: Structure, i: int, j: int) -> str | None:
+    """Adverbs count when they belong to different verbs of different meaning."""
+    tokens = s.caption.tokens
+    if not (s.asserted(i) or s.asserted(j)):
+        return exchange.NOT_ASSERTED
+    if exchange.related(tokens[i].lemma.lower(), tokens[j].lemma.lower(), "ADV"):
+        return exchange.RELATED
+    first, second = _verb_before(tokens, i), _verb_before(tokens, j)
+    if first is None or second is None or first is second:
+        return exchange.SAME_OWNER
+    if exchange.related(first.lemma.lower(), second.lemma.lower(), "VERB"):
+        return exchange.SAME_OWNER
+    return None
+
+
+def _verb_before(tokens: tuple[Token, ...], index: int) -> Token | None:
+    return next((t for t in reversed(tokens[:index]) if t.pos == "VERB"), None)

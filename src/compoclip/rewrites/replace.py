@@ -1,0 +1,102 @@
+"""Hard negatives by replacing one word, in the manner of SugarCrepe (Hsieh et al., 2023).
+
+An entity, modifier or relation of the caption gives way to a word that excludes it: members of the
+same built-in family (`categories`), contradicting prepositions (`relations`), else WordNet's
+antonyms and co-hyponyms (METHODS 17.3, [D-rw-replace]).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from compoclip.captions.types import Caption
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.edit import Change, cased_like
+from compoclip.rewrites.elements import Element, elements, enough_elements
+from compoclip.rewrites.exchange import related
+from compoclip.rewrites.structure import Structure, structure_of
+from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
+
+TOO_FEW = "too-few-elements"
+NO_CANDIDATE = "no-candidate"
+OCCURS = "occurs-in-caption"
+RELATED = "related-words"
+CANDIDATES_PER_ELEMENT = 2
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Replaces one element by a word of its kind that contradicts it, in the same word form.
+
+    Per element up to two candidates are drawn by word frequency, then one uniformly among all.
+    Needs two entities and a relation or modifier. Numerals and determiners are never replaced.
+    kinds: which elements may be replaced, of "entity", "modifier", "relation".
+    """
+
+    name: str = "replace"
+    version: str = "1"
+    keeps_meaning: bool = False
+    kinds: tuple[str, ...] = ("entity", "modifier", "relation")
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn rewrite, or `Refused` with "too-few-elements", "no-candidate" or a rule."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        structure = structure_of(caption)
+        if not enough_elements(structure):
+            return Refused(TOO_FEW)
+        found = [element for element in elements(structure) if element.kind in self.kinds]
+        if not found:
+            return Refused(NO_CANDIDATE)
+        reason = NO_CANDIDATE
+        shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
+        for _ in range(MAX_DRAWS):
+            element = rng.choices(found, shares)[0]
+            word = _draw(element, rng)
+            refusal = forbidden(structure, element, word)
+            if refusal is not None:
+                reason = refusal
+                continue
+            text = cased_like(element.form(word), caption, element.first)
+            change = Change(element.first, element.stop, text)
+            rule = f"replace:{element.kind}"
+            result = edited(caption, [change], rewrite=self.name, keeps_meaning=False, rule=rule)
+            if isinstance(result, Rewritten):
+                return result
+            reason = result.reason
+        return Refused(reason)
+
+
+def _draw(element: Element, rng: random.Random) -> str:
+    """Two candidates by weight (or the only one), then one of them uniformly."""
+    left = dict(element.candidates)
+    drawn = []
+    for _ in range(min(CANDIDATES_PER_ELEMENT, len(left))):
+        word = rng.choices(list(left), list(left.values()))[0]
+        drawn.append(word)
+        del left[word]
+    return rng.choice(drawn)
+
+
+def forbidden(s: Structure, element: Element, word: str) -> str | None:
+    """Why `word` may not replace the element in this caption (rule 5), or None.
+
+    It may not occur in the caption, nor mean the same as a word of that kind in it.
+    """
+    tokens = s.caption.tokens
+    low = word.lower()
+    if any(low in (t.text.lower(), t.lemma.lower()) for t in tokens):
+        return OCCURS
+    if " " in low and f" {low} " in f" {s.caption.text.lower()} ":
+        return OCCURS
+    if element.kind == "relation":
+        return None
+    for index, token in enumerate(tokens):
+        if token.pos != element.pos or element.first <= index < element.stop:
+            continue
+        if element.pos == "ADJ" and s.owner[index] != s.owner[element.first]:
+            continue
+        if related(token.lemma.lower(), low, element.pos):
+            return RELATED
+    return None

@@ -1,0 +1,46 @@
+"""Which words of a caption it does not simply assert, so that editing them proves nothing.
+
+"There is no red star" stays true when the star turns blue; "a cat or a dog" may stay true when the
+dog turns into a cow.
+"""
+
+from __future__ import annotations
+
+from compoclip.captions.types import Token
+from compoclip.rewrites.wordlists import words
+
+_BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
+# These open a scope that runs to the end of the clause ...
+_NO = words("no without neither nor none nobody nothing lacking missing minus except")
+# ... and these colour the whole clause.
+_NOT = words(
+    "not n't n’t cannot never or either maybe perhaps possibly probably might may could would "
+    "should if only unless hardly barely almost supposedly fake pretend"
+)
+
+
+def unasserted(tokens: tuple[Token, ...]) -> frozenset[int]:
+    """Indices of tokens under a negation, an alternative or a doubt.
+
+    "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
+    "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but".
+    """
+    found: set[int] = set()
+    start = 0
+    for index in range(len(tokens) + 1):
+        if index < len(tokens) and tokens[index].text.lower() not in _BOUNDARIES:
+            continue
+        found.update(_clause(tokens, start, index))
+        start = index + 1
+    return frozenset(found)
+
+
+def _clause(tokens: tuple[Token, ...], start: int, stop: int) -> range:
+    reach = stop
+    for index in range(start, stop):
+        word = tokens[index].text.lower()
+        if word in _NOT or word.endswith(("n't", "n’t")):
+            return range(start, stop)
+        if word in _NO:
+            reach = min(reach, index)
+    return range(reach, stop)

@@ -1,0 +1,232 @@
+"""How the noun phrases of a caption hang together, as far as rewrites need to know.
+
+A caption is read as a row of mentions (noun phrases) with a link before each: the words between it
+and the mention before. Links say whether exchanging two mentions can change what is true: "a cat
+and a dog" and "a cat next to a dog" cannot, "a cat on a dog" can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from compoclip.captions.prepositions import PREPOSITIONS, is_symmetric
+from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.scope import unasserted
+from compoclip.rewrites.wordlists import words
+
+NOUNS = frozenset(("NN", "NNS"))
+_COORDINATORS = frozenset(
+    ("and", "or", ",", ";", ".", ":", "&", "/", "-", "plus", "while", "as", "but", "nor", "whilst")
+)
+_RELATIVE = frozenset(("that", "which", "who", "whose", "where", "there"))
+_STATIC = words(
+    "sit stand lie lay kneel crouch squat lean rest hang sleep park place locate situate position "
+    "perch pose display live stay wait walk run play swim float graze drive"
+)
+_PLACE_PREPOSITIONS = words(
+    "on in at inside within upon atop under above over below beneath underneath behind outside "
+    "of from during for"
+) | {"on top of", "in front of", "in the middle of"}
+#: Phrasal prepositions and positions that the preposition table does not hold.
+_MORE_PHRASES = frozenset(
+    (
+        "on the left of",
+        "on the right of",
+        "on the left side of",
+        "on the right side of",
+        "to the side of",
+        "to the rear of",
+        "in the back of",
+        "in the front of",
+        "on the top of",
+        "on the bottom of",
+        "in the corner of",
+        "to the left",
+        "to the right",
+        "on the left",
+        "on the right",
+        "in the middle",
+        "in the front",
+        "in the back",
+        "in front",
+    )
+)
+_PHRASES = {tuple(p.split()) for p in {*PREPOSITIONS, *_MORE_PHRASES} if " " in p}
+_LONGEST = max(map(len, _PHRASES))
+_HEADS_OF_PHRASES = {phrase[0] for phrase in _PHRASES}
+
+
+class Link(Enum):
+    """How a mention is tied to what stands before it."""
+
+    START = "start"
+    COORDINATED = "coordinated"  # and, comma, while; starts something of its own
+    SYMMETRIC = "symmetric"  # next to, with, hugging; also "X is a Y"
+    PLACE = "place"  # on, in, of, sitting on
+    ACTION = "action"  # riding, looking at, bigger than
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A noun phrase: tokens [first, stop), its head token, and the link before it.
+
+    words: lemmas of the link without "and", auxiliaries and adverbs. root: index of the mention
+    whose clause this one belongs to (itself when it starts one).
+    """
+
+    first: int
+    stop: int
+    head: int
+    link: Link
+    words: tuple[str, ...]
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The mentions of a caption in order, and which mention each token belongs to (or -1)."""
+
+    caption: Caption
+    mentions: tuple[Mention, ...]
+    owner: tuple[int, ...]
+    phrasal: frozenset[int]
+    unasserted: frozenset[int]
+
+    def asserted(self, index: int) -> bool:
+        """Whether the caption claims what token `index` says (no "not", "no", "or" governs it)."""
+        return index not in self.unasserted
+
+
+def structure_of(caption: Caption) -> Structure:
+    """Reads the structure off tokens and chunks; works for any caption, even without chunks."""
+    tokens = caption.tokens
+    phrasal = frozenset(i for start, stop in phrases(tokens) for i in range(start, stop))
+    spans = _mention_spans(caption, phrasal)
+    mentions: list[Mention] = []
+    for place, (first, stop, head) in enumerate(spans):
+        before = spans[place - 1][1] if place else 0
+        link, words = _link(tokens, before, first, phrasal) if place else (Link.START, ())
+        if link in (Link.START, Link.COORDINATED):
+            root = place
+        else:
+            root = mentions[-1].root if mentions else place
+        mentions.append(Mention(first, stop, head, link, words, root))
+    owner = [-1] * len(tokens)
+    for number, mention in enumerate(mentions):
+        for index in range(mention.first, mention.stop):
+            owner[index] = number
+    return Structure(caption, tuple(mentions), tuple(owner), phrasal, unasserted(tokens))
+
+
+def phrases(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
+    """Token spans of phrasal prepositions such as "in front of", longest first, left to right."""
+    low = [token.text.lower() for token in tokens]
+    found = []
+    index = 0
+    while index < len(low):
+        step = 1
+        if low[index] in _HEADS_OF_PHRASES:
+            for size in range(min(_LONGEST, len(low) - index), 1, -1):
+                if tuple(low[index : index + size]) in _PHRASES:
+                    found.append((index, index + size))
+                    step = size
+                    break
+        index += step
+    return found
+
+
+def _mention_spans(caption: Caption, phrasal: frozenset[int]) -> list[tuple[int, int, int]]:
+    """Noun chunks outside phrasal prepositions, and single nouns outside chunks, in order."""
+    spans = []
+    covered = set(phrasal)
+    for chunk in sorted(caption.chunks, key=lambda c: c.first):
+        if chunk.head in phrasal or chunk.first in covered:
+            continue
+        spans.append((chunk.first, chunk.stop, chunk.head))
+        covered.update(range(chunk.first, chunk.stop))
+    for index, token in enumerate(caption.tokens):
+        if token.pos in ("NOUN", "PROPN") and index not in covered:
+            spans.append((index, index + 1, index))
+    return sorted(spans)
+
+
+def _link(
+    tokens: tuple[Token, ...], start: int, stop: int, phrasal: frozenset[int]
+) -> tuple[Link, tuple[str, ...]]:
+    """The kind and the words of the link made of tokens [start, stop)."""
+    between = tokens[start:stop]
+    low = [t.text.lower() for t in between]
+    copula = any(w in ("is", "are", "was", "were", "be", "been", "'s") for w in low)
+    core = [
+        (t, w)
+        for place, (t, w) in enumerate(zip(between, low), start)
+        if place in phrasal
+        or not (
+            w in _RELATIVE
+            or t.pos == "AUX"
+            or (t.pos == "ADV" and w not in PREPOSITIONS and w != "together")
+            or (t.pos == "PUNCT" and w not in _COORDINATORS)
+        )
+    ]
+    if not core:
+        linked = Link.SYMMETRIC if copula or not between else Link.ACTION
+        return linked, ("be",) if copula else ()
+    while core and core[0][1] in _COORDINATORS:
+        core = core[1:]
+    words = tuple(w if t.pos != "VERB" else t.lemma.lower() for t, w in core)
+    if not core:
+        return Link.COORDINATED, ()
+    if all(w in _COORDINATORS for _, w in core):
+        return Link.COORDINATED, ()
+    plain = [w for _, w in core]
+    if _symmetric(plain, low):
+        return Link.SYMMETRIC, words
+    if plain[-1] in _COORDINATORS:
+        return Link.COORDINATED, ()
+    verbs = [t for t, _ in core if t.pos == "VERB"]
+    if not verbs:
+        compared = any(t.tag in ("JJR", "RBR") or w == "than" for t, w in core)
+        return (Link.ACTION if compared else Link.PLACE), words
+    if core[-1][0].pos == "VERB":
+        return Link.ACTION, words
+    preposition = " ".join(plain[len(plain) - _preposition_size(plain) :])
+    stays = verbs[-1].lemma.lower() in _STATIC or preposition in ("of",)
+    if preposition in _PLACE_PREPOSITIONS and (stays or verbs[-1].tag != "VBN"):
+        return Link.PLACE, words
+    return Link.ACTION, words
+
+
+def _preposition_size(words: list[str]) -> int:
+    for size in range(min(_LONGEST, len(words)), 1, -1):
+        if tuple(words[-size:]) in _PHRASES:
+            return size
+    return 1
+
+
+def _symmetric(core: list[str], low: list[str]) -> bool:
+    """Whether the link is, or ends in, a relation that holds in both directions."""
+    if is_symmetric(core) or is_symmetric(low):
+        return True
+    if core[-1] == "as" and ("as" in core[:-1] or "same" in low):
+        return True
+    return tuple(core[-2:]) in _SYMMETRIC_PAIRS or core[-1] in _SYMMETRIC_WORDS
+
+
+_SYMMETRIC_PAIRS = frozenset(
+    (
+        ("similar", "to"),
+        ("equal", "to"),
+        ("identical", "to"),
+        ("different", "from"),
+        ("far", "from"),
+        ("away", "from"),
+        ("apart", "from"),
+        ("parallel", "to"),
+        ("perpendicular", "to"),
+        ("close", "by"),
+    )
+)
+_SYMMETRIC_WORDS = words(
+    "resembling matching overlapping intersecting crossing joining sharing like"
+)
