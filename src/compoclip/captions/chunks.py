@@ -53,6 +53,8 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
             end = at
         elif token.tag == "POS" and end == at and _phrase_end(tokens, at + 1) > at + 1:
             return _phrase_end(tokens, at + 1)
+        elif end == at and end > first and _compounds(tokens, at):
+            at += 1
         elif end == at and end > first:
             break  # a modifier behind the noun opens nothing of this phrase
         elif _modifies(tokens, at, opened) or _joins(tokens, at, first):
@@ -79,6 +81,12 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
             return False
         return follower.pos == "ADJ" or follower.tag == "VBN"
     return token.pos == "PUNCT" and token.text in ("-", "–")
+
+
+def _compounds(tokens: Sequence[Token], at: int) -> bool:
+    """A participle between two nouns: "snow covered mountain", "horse drawn buggy"."""
+    follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
+    return tokens[at].tag == "VBN" and follows and _noun_ahead(tokens, at + 1)
 
 
 def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:

@@ -7,9 +7,9 @@ package, because HanTa would prefer a file of that name in the current directory
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class HantaTagger:
         if not path.is_file():
             raise CompoclipError(f"{path}: HanTa's English model is missing; reinstall HanTa")
         model: Any = HanoverTagger(str(path))
-        self.name = f"hanta-{importlib.metadata.version('HanTa')}"
+        self.name = f"hanta-{version('HanTa')}"
         self._follow: dict[tuple[int, int], dict[int, float]] = model.LP_trans_word
         self._names: dict[int, str] = model.int2tag
         self._start, self._end = (model.tag2int["EMPTY"], 1), model.tag2int["END"]

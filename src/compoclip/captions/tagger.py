@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Protocol
 
 from compoclip.captions.types import Token
@@ -43,3 +44,8 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
 
         return SpacyTagger(model or DEFAULT_SPACY_MODEL)
     raise UsageError(f'unknown tagger "{name}"; use hanta, spacy or spacy:MODEL')
+
+
+def tagger_version(name: str = DEFAULT_TAGGER) -> str:
+    """`get_tagger(name).name`, for the default tagger without loading its model."""
+    return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name

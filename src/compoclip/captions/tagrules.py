@@ -20,6 +20,7 @@ from compoclip.captions.tagwords import (
     PAST_ONLY,
     PATTERNS,
     PHRASAL,
+    PLACES,
     SUBSTANTIVES,
 )
 from compoclip.captions.words import word_set
@@ -152,7 +153,10 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
                 tags[i] = "JJ"
         elif tag == "JJ" and _stands_alone(lows, tags, i):
             tags[i] = "NN"
-        elif tag == "RB" and low in ("few", "other", "same", "several", "many"):
+        elif tag == "RB" and (
+            low in ("few", "other", "same", "several", "many")
+            or ("-" in low and low.endswith("ed"))
+        ):
             tags[i] = "JJ"
 
 
@@ -178,6 +182,11 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
                 tags[i] = "WDT"
             elif tags[i] == "WP":
                 tags[i] = "IN" if after in ("PRP", "DT", "PRP$") else "WDT"
+        elif tags[i] == "RB" and low in PLACES and after in _DETERMINERS | {"PRP"}:
+            tags[i] = "IN"
+        elif low in ("'", "’") and _at(tags, i - 1) == "NNS" and after in _NOUN | {"JJ"}:
+            quoted = any(word in ("'", "‘", "’") for word in lows[:i])
+            tags[i] = tags[i] if quoted else "POS"
         elif low == "her" and tags[i] == "PRP$" and after not in _NOMINAL:
             tags[i] = "PRP"
         elif low in ("'s", "’s"):

@@ -10,7 +10,7 @@ from compoclip.captions.words import word_set
 ALWAYS: Mapping[str, str] = {
     "giraffe": "NN", "giraffes": "NNS", "frisbee": "NN", "frisbees": "NNS", "teddy": "NN",
     "skateboarder": "NN", "surfer": "NN", "snowboarder": "NN", "skier": "NN", "pasta": "NN",
-    "overpass": "NN", "tuxedo": "NN", "kiwi": "NN", "salsa": "NN", "graffiti": "NN",
+    "overpass": "NN", "ramen": "NN", "tuxedo": "NN", "kiwi": "NN", "salsa": "NN", "graffiti": "NN",
     "closeup": "NN", "selfie": "NN", "upside": "RB", "wii": "NNP", "nintendo": "NNP",
     "broccoli": "NN", "spaghetti": "NN", "laptop": "NN", "smartphone": "NN", "hotdog": "NN",
     "wooden": "JJ", "metallic": "JJ", "colorful": "JJ", "colourful": "JJ", "ski": "NN",
@@ -54,6 +54,11 @@ MOTION = (
 )  # fmt: skip
 #: Particles that link to the noun phrase behind them whatever the verb.
 LINKING_PARTICLES = word_set("along through across around past by under")
+#: Adverbs of place that are prepositions before a noun phrase.
+PLACES = word_set(
+    "above below inside outside behind underneath beneath under over around near nearby across "
+    "beyond through past along by"
+)
 #: Past forms that are no participle.
 PAST_ONLY = word_set(
     "was were did had went rode took ate drank swam flew threw drew wore drove fell gave ran saw "

@@ -1,0 +1,139 @@
+"""Parsed captions on disk: each distinct caption is parsed once, whoever asks."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from os import getpid
+from pathlib import Path
+from typing import TypeVar
+
+from compoclip.captions.parse import PARSER_VERSION, parse_many
+from compoclip.captions.records import decode, encode
+from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
+from compoclip.captions.types import Caption
+from compoclip.errors import CompoclipError
+
+_Result = TypeVar("_Result")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS parses
+(key BLOB PRIMARY KEY, parser TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID
+"""
+#: Captions parsed and written in one go; an interruption loses at most these.
+SLICE = 20_000
+_QUERY = 500
+_BUSY_SECONDS = 60.0
+
+
+class ParseStore:
+    """A SQLite file of parses, keyed by caption text, parser version and tagger version.
+
+    Any number of processes may read while one writes (write-ahead log); writers wait for each
+    other. A process that dies while writing loses its open transaction and nothing else. A record
+    that does not decode counts as missing, is parsed anew by `get_or_parse` and counted in
+    `damaged`. Objects may be pickled and sent to worker processes, each opens the file itself.
+
+    path: the file, made with its folder when absent. tagger_name: see `get_tagger`.
+    Raises CompoclipError when the file cannot be opened, read or written.
+    """
+
+    def __init__(self, path: Path | str, tagger_name: str = DEFAULT_TAGGER) -> None:
+        self.path = Path(path)
+        self.tagger_name = tagger_name
+        self.parser = f"{PARSER_VERSION}/{tagger_version(tagger_name)}"
+        self.damaged = 0
+        self._local = threading.local()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CompoclipError(
+                f"{self.path.parent}: cannot make the folder of the parse store ({error.strerror})"
+            ) from error
+        self._guarded(lambda db: db.execute("SELECT 1 FROM parses LIMIT 1").fetchone())
+
+    def __reduce__(self) -> tuple[type[ParseStore], tuple[Path, str]]:
+        return ParseStore, (self.path, self.tagger_name)
+
+    def __len__(self) -> int:
+        """Stored parses of this parser and tagger version."""
+        query = "SELECT count(*) FROM parses WHERE parser = ?"
+        return int(self._guarded(lambda db: db.execute(query, (self.parser,)).fetchone()[0]))
+
+    def get(self, text: str) -> Caption | None:
+        """The stored parse of a caption by this parser and tagger version, or None."""
+        query, key = "SELECT record FROM parses WHERE key = ?", self._key(text)
+        row = self._guarded(lambda db: db.execute(query, (key,)).fetchone())
+        return None if row is None else self._decoded(text, row[0])
+
+    def get_or_parse(self, texts: Iterable[str], workers: int = 1) -> dict[str, Caption]:
+        """The parse of every distinct text, in order of first occurrence.
+
+        What is not stored is parsed by `workers` processes and stored, in slices of `SLICE`.
+        """
+        wanted = list(dict.fromkeys(texts))
+        found = dict(self._known(wanted))
+        missing = [text for text in wanted if text not in found]
+        for at in range(0, len(missing), SLICE):
+            parsed = parse_many(missing[at : at + SLICE], self.tagger_name, workers)
+            self._put(parsed)
+            found.update((caption.text, caption) for caption in parsed)
+        return {text: found[text] for text in wanted}
+
+    def _known(self, texts: list[str]) -> Iterator[tuple[str, Caption]]:
+        for at in range(0, len(texts), _QUERY):
+            by_key = {self._key(text): text for text in texts[at : at + _QUERY]}
+            marks = ",".join("?" * len(by_key))
+            query = f"SELECT key, record FROM parses WHERE key IN ({marks})"
+            keys = list(by_key)
+            rows = self._guarded(lambda db: db.execute(query, keys).fetchall())  # noqa: B023
+            for key, record in rows:
+                caption = self._decoded(by_key[key], record)
+                if caption is not None:
+                    yield caption.text, caption
+
+    def _put(self, captions: list[Caption]) -> None:
+        rows = [(self._key(c.text), self.parser, encode(c)) for c in captions]
+
+        def insert(db: sqlite3.Connection) -> None:
+            with db:
+                db.executemany("INSERT OR REPLACE INTO parses VALUES (?, ?, ?)", rows)
+
+        self._guarded(insert)
+
+    def _decoded(self, text: str, record: str) -> Caption | None:
+        try:
+            return decode(text, record)
+        except ValueError:
+            self.damaged += 1
+            return None
+
+    def _key(self, text: str) -> bytes:
+        full = f"{self.parser}\x1f{text}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(full, digest_size=16).digest()
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Run `work` on this thread's connection, database errors made readable."""
+        try:
+            return work(self._connection())
+        except sqlite3.OperationalError as error:
+            raise CompoclipError(
+                f"{self.path}: cannot use the parse store ({error}); "
+                "check that its folder is writable and its disk not full"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise CompoclipError(
+                f"{self.path}: not a usable parse store ({error}); delete it, it is made again"
+            ) from error
+
+    def _connection(self) -> sqlite3.Connection:
+        # A connection must cross neither a fork nor a thread.
+        if getattr(self._local, "owner", None) != getpid():
+            db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            db.execute(_SCHEMA)
+            self._local.db, self._local.owner = db, getpid()
+        connection: sqlite3.Connection = self._local.db
+        return connection
