@@ -16,7 +16,7 @@ from compoclip.benchmarks.order import KINDS, shuffled, split_words, trigrams
 from compoclip.benchmarks.pre_caption import pre_caption
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.captions.types import Token
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 
 TEXT = "A small dog chases two big cats, near the old red barn."
 TAGS = ["DT", "JJ", "NN", "VBZ", "CD", "JJ", "NNS", ",", "IN", "DT", "JJ", "JJ", "NN", "."]
@@ -203,8 +203,16 @@ def test_order_cases(tmp_path: Path) -> None:
     assert "order" in found.aggregates
 
 
-def test_order_cases_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+def test_order_cases_do_not_depend_on_the_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compoclip.captions.parse.POOL_FLOOR", 1)
     write_order(tmp_path)
     one = load_benchmark("aro:*_order", tmp_path, workers=1)
     two = load_benchmark("aro:*_order", tmp_path, workers=2)
     assert one == two
+
+
+def test_unknown_tagger(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown tagger"):
+        load_benchmark("aro:*_order", write_order(tmp_path), tagger="none")

@@ -93,13 +93,15 @@ def load(
     flickr30k_captions: Path | None = None,
     coco_images: Path | None = None,
     flickr30k_images: Path | None = None,
-    workers: int | None = None,
+    tagger: str = "hanta",
+    workers: int = 1,
 ) -> Benchmark:
     """Read ARO; layout: see the module. Only the files of the wanted sub-tasks are needed.
 
-    workers: processes that tag the captions of the order tasks; None = all cores. The result does
-    not depend on it. Raises CompoclipError for absent or malformed files, UsageError for an unknown
-    sub-task.
+    tagger: whose nouns and adjectives the order tasks shuffle (see `captions.tagger`); scores under
+    different taggers have different data hashes. workers: processes that tag; the result does not
+    depend on it. Raises CompoclipError for absent or malformed files, UsageError for an unknown
+    sub-task or tagger.
     """
     kept = select(META.id, META.parts, subtasks)
     folder = annotations or root / "aro"
@@ -119,9 +121,11 @@ def load(
         if name in _VG:
             cases += _vg_cases(paths[name], name, images or root / "aro" / "images")
         else:
-            more, tagger = _order_cases(paths[name], name, *photos[name], workers)
-            cases += more
-            extra = [f"tagger {tagger}"]
+            from compoclip.captions.parse import PARSER_VERSION
+            from compoclip.captions.tagger import tagger_version
+
+            cases += _order_cases(paths[name], name, *photos[name], tagger, workers)
+            extra = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
     rules, headline = aggregates(_rules(cases), kept, "vl_compo")
     return Benchmark(
         name=META.id,
@@ -195,19 +199,19 @@ def _label(row: dict[str, object], subtask: str, where: str) -> dict[str, str]:
 
 
 def _order_cases(
-    path: Path, subtask: str, default: Path, flat: Path | None, workers: int | None
-) -> tuple[list[Case], str]:
-    """The order cases of a caption file, and the name of the tagger that decided them."""
-    from compoclip.captions.tagger import get_tagger
+    path: Path, subtask: str, default: Path, flat: Path | None, tagger: str, workers: int
+) -> list[Case]:
+    """The order cases of a caption file: caption and four shuffles, cleaned."""
+    from compoclip.captions.parse import parse_many
 
     photos = read_captions(path, remedy=_REMEDY)
-    tagger = get_tagger()
+    parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))
     cases = []
     for photo in photos:
         image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r}"))
         for k, caption in enumerate(photo.captions):
             key = f"{subtask}/{photo.image}#{k}"
-            texts = (caption, *shuffled(caption, tagger.tag(caption), key))
+            texts = (caption, *shuffled(caption, next(parsed).tokens, key))
             cleaned = tuple(pre_caption(text, WORDS) for text in texts)
             cases.append(Case(key, Form.CHOOSE_TEXT, (image,), cleaned, subtask))
-    return cases, tagger.name
+    return cases
