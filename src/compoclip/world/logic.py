@@ -25,7 +25,11 @@ class Quantifier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """family: "colour", "size", "pattern", or "foreign" for a property the world cannot show."""
+    """A property of a thing: `family` is "colour", "size" or "pattern", `value` the word for it.
+
+    Words read from text may also give family "foreign" (a property the world cannot show),
+    "vague" (undecidable) or "maybe colour" (undecidable for the colours in `value`, else false).
+    """
 
     family: str
     value: str
@@ -51,11 +55,15 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A claim about the background. An empty string claims nothing; other words may be foreign."""
+    """A claim about the background. An empty string claims nothing; other words may be foreign.
+
+    foreign: the claim says something that no background can be.
+    """
 
     colour: str = ""
     texture: str = ""
     negated: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,17 @@ Modifier = Attribute | Relation | Position | Background | Lacking
 
 @dataclass(frozen=True, slots=True)
 class NounPhrase:
-    """kinds: what the noun may refer to (empty for a foreign noun). word: the noun as written."""
+    """kinds: what the noun names for certain (none for a foreign noun). word: the noun itself.
+
+    maybe: kinds of which nobody can say whether the noun names them ("jar" and a bottle).
+    """
 
     kinds: frozenset[str]
     word: str
     modifiers: tuple[Modifier, ...] = ()
     quantifier: Quantifier = Quantifier.SOME
     number: int = 1
+    maybe: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ RELATION_PHRASES: dict[str, tuple[str, ...]] = {
     "same colour": ("the same colour as", "the same color as"),
 }
 _CORNERS = ("at the {}", "in the {}", "in the {} corner", "in the {} corner of the picture")
-_EDGES = ("at the {}", "at the {} of the picture", "at the {} edge")
-_SIDES = ("on the {}", "on the {} side", "on the {} side of the picture", "at the {} edge")
+_EDGES = ("at the {}", "at the {} of the picture")
+_SIDES = ("on the {}", "on the {} side", "on the {} side of the picture")
 _MIDDLES = ("in the middle", "in the centre", "in the center", "in the middle of the picture")
 POSITION_PHRASES: dict[str, tuple[str, ...]] = {
     "top left": tuple(p.format(w) for w in ("top left", "upper left") for p in _CORNERS),
@@ -74,22 +74,28 @@ class Wording:
     """How a form is put into words.
 
     synonyms: chance of another word for a kind, colour, size or pattern. variants: chance of
-    another phrase for a relation or position than the first one listed.
+    another phrase for a relation or position than the first one listed. Every choice takes two
+    numbers from `rng`, whatever is chosen, so that forms of one shape get the same wording from
+    equal generators.
     """
 
     rng: random.Random
     synonyms: float = 0.0
     variants: float = 0.5
 
+    def _other(self, word: str, others: tuple[str, ...], chance: float) -> str:
+        """The word or, by chance, one of the others."""
+        draw, which = self.rng.random(), self.rng.random()
+        return others[int(which * len(others))] if others and draw < chance else word
+
     def word(self, canonical: str) -> str:
         """The canonical word or, by chance, a synonym."""
-        if self.synonyms and self.rng.random() < self.synonyms and SYNONYMS[canonical]:
-            return self.rng.choice(SYNONYMS[canonical])
-        return "medium-sized" if canonical == "medium" else canonical
+        usual = "medium-sized" if canonical == "medium" else canonical
+        return self._other(usual, SYNONYMS[canonical], self.synonyms)
 
     def variant(self, phrases: tuple[str, ...]) -> str:
         """The first phrase or, by chance, another one."""
-        return self.rng.choice(phrases) if self.rng.random() < self.variants else phrases[0]
+        return self._other(phrases[0], phrases, self.variants)
 
     def noun_phrase(self, phrase: NounPhrase) -> str:
         """A noun phrase with its determiner, adjectives and trailing modifiers."""
@@ -128,7 +134,7 @@ class Wording:
                 return self.variant(_SCREENS).format(with_article(self.backdrop(modifier)))
             case Lacking(phrase):
                 bare = self._bare(phrase)
-                return self.rng.choice(("but no " + bare, "without " + with_article(bare)))
+                return self.variant(("but no " + bare, "without " + with_article(bare)))
         return f"not {text}" if modifier.negated else text
 
     def _bare(self, phrase: NounPhrase) -> str:
@@ -138,23 +144,27 @@ class Wording:
         """ "speckled grey background": texture, colour, noun."""
         words = []
         if background.texture:
-            words.append(self._other(background.texture, BACKDROP_TEXTURES[background.texture]))
+            words.append(
+                self._other(
+                    background.texture, BACKDROP_TEXTURES[background.texture], self.synonyms
+                )
+            )
         if background.colour:
-            words.append(self._other(background.colour, BACKDROP_COLOURS[background.colour][0]))
+            words.append(
+                self._other(
+                    background.colour, BACKDROP_COLOURS[background.colour][0], self.synonyms
+                )
+            )
         return " ".join([*words, "background"])
 
-    def _other(self, word: str, synonyms: tuple[str, ...]) -> str:
-        chosen = bool(synonyms) and self.rng.random() < self.synonyms
-        return self.rng.choice(synonyms) if chosen else word
-
-    def statement(self, statement: Statement) -> str:
-        """One statement as a clause."""
+    def statement(self, statement: Statement, opening: bool = True) -> str:
+        """One statement as a clause; only an opening clause may start with "there is"."""
         match statement:
             case Exists(phrase):
                 text = self.noun_phrase(phrase)
                 if phrase.quantifier is Quantifier.NONE:
                     return f"there is {text}" if self.rng.random() < 0.8 else text
-                if self.rng.random() < 0.15:
+                if opening and self.rng.random() < 0.15:
                     plural = phrase.number > 1
                     return f"there {'are' if plural else 'is'} {text}"
                 return text
@@ -166,7 +176,7 @@ class Wording:
 
     def caption(self, form: Form) -> str:
         """The whole caption, lower case and without a full stop."""
-        parts = [self.statement(statement) for statement in form]
+        parts = [self.statement(s, opening=not i) for i, s in enumerate(form)]
         if len(parts) > 2:
             return ", ".join(parts[:-1]) + " and " + parts[-1]
         return " and ".join(parts)

@@ -1,0 +1,93 @@
+"""Training sets of the world: webdataset shards with an image and its captions a sample."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from multiprocessing import get_context
+from pathlib import Path
+
+from PIL import Image
+
+from compoclip.console import track
+from compoclip.errors import CompoclipError
+from compoclip.world.captions import captions_for
+from compoclip.world.render import render
+from compoclip.world.sampling import scene_for
+from compoclip.world.scene import Scene, WorldConfig
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What to write: scenes 0 .. count-1 of a split, each with `captions` captions."""
+
+    config: WorldConfig
+    count: int
+    seed: int = 0
+    split: str = "train"
+    captions: int = 5
+    shard_size: int = 5000
+
+
+def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[Path]:
+    """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters); returns the shards.
+
+    A sample is KEY.png and KEY.json with {"caption": [...]}. The bytes depend on `spec` alone, not
+    on `workers`. Raises CompoclipError when the folder cannot be written.
+    """
+    starts = range(0, spec.count, spec.shard_size)
+    shards = [out / f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        record = {
+            "config": asdict(spec.config),
+            **{k: v for k, v in asdict(spec).items() if k != "config"},
+        }
+        _replace(out / "world.json", json.dumps(record, indent=1).encode())
+        if workers < 2:
+            jobs: Iterator[None] = map(_write_shard, shards, starts, repeat(spec))
+            for _ in track(jobs, "writing scenes", len(shards), "shards"):
+                pass
+        else:
+            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+                jobs = pool.map(_write_shard, shards, starts, repeat(spec))
+                for _ in track(jobs, "writing scenes", len(shards), "shards"):
+                    pass
+    except OSError as error:
+        raise CompoclipError(f"cannot write to {out}: {error.strerror or error}") from error
+    return shards
+
+
+def png_bytes(scene: Scene, size: int) -> bytes:
+    """The image of a scene as PNG, `size` pixels a side."""
+    buffer = io.BytesIO()
+    Image.fromarray(render(scene, size)).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(start, min(start + spec.shard_size, spec.count)):
+            scene = scene_for(spec.config, spec.seed, spec.split, index)
+            captions = captions_for(scene, spec.config, spec.seed, index, spec.captions)
+            texts = json.dumps({"caption": [c.text for c in captions]}).encode()
+            key = f"{index:08d}"
+            image = png_bytes(scene, spec.config.size)
+            for name, data in ((f"{key}.png", image), (f"{key}.json", texts)):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    _replace(path, buffer.getvalue())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(data)
+    os.replace(partial, path)

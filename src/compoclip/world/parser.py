@@ -1,0 +1,304 @@
+"""The oracle's grammar: a recursive-descent parser from lexemes to logical forms.
+
+It knows nothing of how captions are made. Modifiers attach to the nearest noun; "and" joins
+adjectives before a noun, properties after "is", and statements otherwise.
+"""
+
+from __future__ import annotations
+
+from compoclip.world.lexer import Lexeme, Mark, lex
+from compoclip.world.lexicon import (
+    ADJECTIVES,
+    BACKGROUND_COLOURS,
+    BACKGROUND_TEXTURES,
+    NOUNS,
+    NUMBERS,
+    PLACES,
+    RELATIONS,
+)
+from compoclip.world.logic import (
+    Attribute,
+    Background,
+    Claim,
+    Exists,
+    Form,
+    Lacking,
+    Modifier,
+    NounPhrase,
+    Position,
+    Quantifier,
+    Relation,
+    Statement,
+)
+
+_SCREEN_RELATIONS = frozenset(("touching", "inside", "front", "above", "with"))
+"""Relation readings of the words that put a thing before a background ("on", "against", ...)."""
+_PHRASE = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.PLACE, Mark.WORD))
+_PREDICATE = frozenset((Mark.ADJECTIVE, Mark.RELATION, Mark.POSITION, Mark.NOT, Mark.LACKING))
+_START = frozenset((Mark.DETERMINER, Mark.NUMBER))
+
+
+class UngrammaticalError(ValueError):
+    """The text is no caption of the grammar; the message says where reading stopped."""
+
+
+def parse(text: str) -> Form:
+    """The logical form of a caption. Raises UngrammaticalError outside the grammar."""
+    return _Parser(lex(text)).form()
+
+
+def read_attribute(word: str) -> Attribute:
+    """The property that an adjective names; family "foreign" for an unknown word."""
+    family, value = ADJECTIVES.get(word, ("foreign", word))
+    return Attribute(family, value)
+
+
+def read_background(word: str) -> Background:
+    """The claim that a word makes about the background; unknown words are kept as colours."""
+    if word in BACKGROUND_TEXTURES:
+        return Background(texture=BACKGROUND_TEXTURES[word])
+    return Background(colour=BACKGROUND_COLOURS.get(word, word))
+
+
+def read_noun(word: str) -> tuple[NounPhrase, bool]:
+    """A bare noun phrase for the noun, and whether the noun is plural."""
+    if word not in NOUNS:
+        return NounPhrase(frozenset(), word), False
+    (sure, maybe), plural = NOUNS[word]
+    return NounPhrase(sure, word, maybe=maybe), plural
+
+
+class _Parser:
+    def __init__(self, lexemes: list[Lexeme]) -> None:
+        self._lexemes = lexemes
+        self._at = 0
+
+    def form(self) -> Form:
+        """All sentences of the caption as one conjunction."""
+        statements: list[Statement] = []
+        while self._mark() is not None:
+            statements.extend(self._item())
+            if self._mark() is None:
+                break
+            if self._mark() not in (Mark.JOIN, Mark.STOP):
+                raise self._stuck()
+            while self._mark() in (Mark.JOIN, Mark.STOP):
+                joined = self._take().mark is Mark.JOIN
+            if self._mark() is None and joined:
+                raise self._stuck()
+        if not statements:
+            raise UngrammaticalError("nothing is said")
+        return tuple(statements)
+
+    def _mark(self, ahead: int = 0) -> Mark | None:
+        place = self._at + ahead
+        return self._lexemes[place].mark if place < len(self._lexemes) else None
+
+    def _take(self) -> Lexeme:
+        self._at += 1
+        return self._lexemes[self._at - 1]
+
+    def _stuck(self) -> UngrammaticalError:
+        rest = " ".join(lexeme.text for lexeme in self._lexemes[self._at :][:3])
+        return UngrammaticalError(f"cannot read {rest!r}" if rest else "the text ends too early")
+
+    def _item(self) -> list[Statement]:
+        negated = False
+        if self._mark() is Mark.THERE:
+            self._take()
+            if self._mark() is not Mark.BE:
+                raise self._stuck()
+            self._take()
+        if self._mark() is Mark.NOT:
+            self._take()
+            negated = True
+        phrase = self._noun_phrase()
+        if isinstance(phrase, tuple):
+            return list(self._background_claim(phrase, negated))
+        if negated:
+            phrase = _requantified(phrase, Quantifier.NONE, 1)
+        if self._mark() is Mark.BE:
+            self._take()
+            return [Claim(phrase, self._predicates())]
+        return [Exists(phrase)]
+
+    def _background_claim(
+        self, said: tuple[Background, ...], negated: bool
+    ) -> tuple[Background, ...]:
+        if negated:
+            raise self._stuck()
+        if self._mark() is Mark.BE:
+            self._take()
+            negated = self._mark() is Mark.NOT
+            if negated:
+                self._take()
+            words = self._words()
+            if not words or any(w.mark is Mark.NOUN for w in words):
+                raise self._stuck()
+            if negated and len(words) > 1:
+                raise self._stuck()
+            claims = [read_background(word.text) for word in words]
+            said += tuple(Background(c.colour, c.texture, negated) for c in claims)
+        return said
+
+    def _words(self) -> list[Lexeme]:
+        """Adjectives and nouns in a row; "and" and commas between adjectives are skipped."""
+        words: list[Lexeme] = []
+        while True:
+            if self._mark() in _PHRASE:
+                words.append(self._take())
+            elif (
+                words
+                and words[-1].mark is Mark.ADJECTIVE
+                and self._mark() is Mark.JOIN
+                and self._mark(1) is Mark.ADJECTIVE
+            ):
+                self._take()
+            else:
+                return words
+
+    def _predicates(self) -> tuple[Modifier, ...]:
+        found: list[Modifier] = []
+        while True:
+            negated = self._mark() is Mark.NOT
+            if negated:
+                self._take()
+            if self._mark() in (Mark.ADJECTIVE, Mark.WORD):
+                attribute = read_attribute(self._take().text)
+                found.append(Attribute(attribute.family, attribute.value, negated))
+            elif self._mark() in (Mark.RELATION, Mark.POSITION, Mark.LACKING):
+                found.extend(self._trailing(negated))
+            else:
+                raise self._stuck()
+            if self._mark() in _PREDICATE and self._mark() is not Mark.ADJECTIVE:
+                continue
+            more = self._mark(1) in _PREDICATE or self._mark(1) is Mark.WORD
+            if self._mark() is not Mark.JOIN or not more:
+                return tuple(found)
+            self._take()
+
+    def _noun_phrase(self) -> NounPhrase | tuple[Background, ...]:
+        quantifier, number = self._quantifier()
+        words = self._words()
+        heads = [i for i, w in enumerate(words) if w.mark in (Mark.NOUN, Mark.BACKGROUND)]
+        if not words or len(heads) > 1:
+            raise self._stuck()
+        if not heads and words[-1].mark is Mark.ADJECTIVE:
+            raise UngrammaticalError(f"no noun after {words[-1].text!r}")
+        head = heads[0] if heads else len(words) - 1
+        after = words[head + 1 :]
+        if any(w.mark is not Mark.WORD for w in after):
+            raise UngrammaticalError(f"cannot read {after[0].text!r} after {words[head].text!r}")
+        if words[head].mark is Mark.BACKGROUND:
+            if after or self._mark() in (Mark.RELATION, Mark.LACKING):
+                return self._odd_background()
+            said = tuple(read_background(w.text) for w in words[:head])
+            return said or (Background(),)
+        phrase, plural = read_noun(words[head].text)
+        if quantifier is None:
+            quantifier, number = Quantifier.SOME, 2 if plural else 1
+        elif plural and number == 1 and quantifier is Quantifier.THE:
+            number = 2
+        modifiers: list[Modifier] = []
+        for word in words[:head]:
+            if word.mark is Mark.PLACE:
+                modifiers.append(Position(PLACES[word.text]))
+            else:
+                modifiers.append(read_attribute(word.text))
+        modifiers.extend(self._unknown(after))
+        while self._mark() in (Mark.RELATION, Mark.POSITION, Mark.LACKING, Mark.NOT, Mark.THAT):
+            if self._mark() is Mark.THAT:
+                self._take()
+                if self._mark() is not Mark.BE:
+                    raise self._stuck()
+                self._take()
+                modifiers.extend(self._predicates())
+                continue
+            negated = self._mark() is Mark.NOT
+            if negated:
+                self._take()
+            modifiers.extend(self._trailing(negated))
+        return NounPhrase(
+            phrase.kinds, phrase.word, tuple(modifiers), quantifier, number, phrase.maybe
+        )
+
+    def _odd_background(self) -> tuple[Background, ...]:
+        """A background that stands in a relation to something: no background does."""
+        if self._mark() not in (Mark.RELATION, Mark.LACKING):
+            raise self._stuck()
+        if RELATIONS.get(self._take().text, (None, False))[0] in ("behind", "around", "with"):
+            raise UngrammaticalError("a background behind something")
+        self._noun_phrase()
+        return (Background(foreign=True),)
+
+    def _unknown(self, words: list[Lexeme]) -> list[Modifier]:
+        """Unknown words after a noun: an unknown relation, or a foreign property."""
+        if not words:
+            return []
+        if self._mark() is Mark.RELATION:
+            self._take()
+        elif self._mark() not in _START:
+            return [Attribute("foreign", word.text) for word in words]
+        phrase = self._noun_phrase()
+        if isinstance(phrase, tuple):
+            raise UngrammaticalError(f"cannot read {words[0].text!r} before a background")
+        return [Relation(None, phrase)]
+
+    def _trailing(self, negated: bool) -> tuple[Modifier, ...]:
+        """One relation, position or "without" that follows a noun or "is"."""
+        if self._mark() is Mark.POSITION:
+            place = self._take().text
+            if place == "!":
+                return (Attribute("foreign", "place"),)
+            return (Position(None if place == "?" else place, negated),)
+        if self._mark() is Mark.LACKING:
+            self._take()
+            phrase = self._noun_phrase()
+            if negated or isinstance(phrase, tuple):
+                raise self._stuck()
+            return (Lacking(_requantified(phrase, Quantifier.SOME, 1)),)
+        if self._mark() is not Mark.RELATION:
+            raise self._stuck()
+        word = self._take().text
+        if word == "in" and self._mark() in (Mark.JOIN, Mark.STOP, None):
+            raise self._stuck()
+        name, opposite = RELATIONS[word]
+        phrase = self._noun_phrase()
+        if isinstance(phrase, tuple):
+            if name not in _SCREEN_RELATIONS:
+                return (Background(foreign=True),)
+            if negated and len(phrase) > 1:
+                raise UngrammaticalError("a negated background with several properties")
+            return tuple(Background(b.colour, b.texture, negated, b.foreign) for b in phrase)
+        return (Relation(name, phrase, negated != opposite),)
+
+    def _quantifier(self) -> tuple[Quantifier | None, int]:
+        """The determiner: quantifier (None when there is none) and number."""
+        if self._mark() is Mark.NUMBER:
+            return Quantifier.EXACTLY, NUMBERS[self._take().text]
+        if self._mark() is not Mark.DETERMINER:
+            return None, 1
+        word = self._take().text
+        counted = self._mark() is Mark.NUMBER
+        match word:
+            case "the" | "this":
+                number = NUMBERS[self._take().text] if counted else 1
+                return Quantifier.THE, number
+            case "exactly" | "at least" if counted:
+                kind = Quantifier.EXACTLY if word == "exactly" else Quantifier.SOME
+                return kind, NUMBERS[self._take().text]
+            case "no":
+                return Quantifier.NONE, 1
+            case "a pair of" | "a couple of":
+                return Quantifier.EXACTLY, 2
+            case "several" | "a few":
+                return Quantifier.SOME, 3
+            case "some" | "any":
+                return None, 1
+            case "a" | "an":
+                return Quantifier.SOME, 1
+        raise UngrammaticalError(f"cannot read {word!r}")
+
+
+def _requantified(phrase: NounPhrase, quantifier: Quantifier, number: int) -> NounPhrase:
+    return NounPhrase(phrase.kinds, phrase.word, phrase.modifiers, quantifier, number, phrase.maybe)
