@@ -86,13 +86,14 @@ def _sense(caption: Caption, units: list[tuple[int, int]]) -> list[str]:
 
 
 def _join(caption: Caption, units: list[tuple[int, int]]) -> str:
-    """The units joined by blanks, none before punctuation; the sentence capital moves."""
+    """The units joined by blanks, none between word and punctuation; the sentence capital moves."""
     parts: list[str] = []
     for place, unit in enumerate(units):
         text = moved_text(caption, unit, 0 if place == 0 else unit[0])
         if place and unit[0] == 0:
             text = moved_text(caption, unit, 1) if len(caption.tokens) > 1 else text
-        if parts and any(c.isalnum() for c in text):
+        word = any(c.isalnum() for c in text)
+        if parts and (word or not any(c.isalnum() for c in parts[-1])):
             parts.append(" ")
         parts.append(text)
     return "".join(parts)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.rewrites.categories import exclusive, families, not_things
+from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, not_things
 from compoclip.rewrites.exchange import related
 from compoclip.rewrites.wordlists import words
 
@@ -20,7 +20,7 @@ _ENOUGH = 3
 _FIXED_ADJECTIVES = words(
     "other different several many few more most various such own another next close multiple "
     "numerous certain able ready sure half only much less least last first second third due main "
-    "real possible available nearby near far entire complete"
+    "real possible available stuffed nearby near far entire complete"
 )
 _LIGHT_VERBS = words(
     "be have do get make take go show include feature contain see use try seem appear look let "
@@ -50,11 +50,7 @@ def entity(compound: str, head: str, *, counted: bool) -> Weighted:
     counted: the word follows "a" or "an", so it must be a thing one can count.
     """
     lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
-    found: Iterable[str] = exclusive(lemma, "NOUN")
-    if not found:
-        found = lexicon().cohyponyms(lemma, "NOUN", 1, 1)
-        if len(tuple(found)) < _ENOUGH:
-            found = lexicon().cohyponyms(lemma, "NOUN")
+    found = exclusive(lemma, "NOUN") or _siblings(lemma)
     parts = compound.split(" ")
     return _weighted(
         "NOUN",
@@ -69,6 +65,23 @@ def entity(compound: str, head: str, *, counted: bool) -> Weighted:
     )
 
 
+def _siblings(lemma: str) -> tuple[str, ...]:
+    """Words of the same kind by WordNet: the closest ones if there are enough, usual ones first."""
+    found = lexicon().cohyponyms(lemma, "NOUN", 1, 1)
+    if len(found) < _ENOUGH:
+        found = lexicon().cohyponyms(lemma, "NOUN")
+    usual = tuple(word for word in found if lexicon().count(word, "NOUN"))
+    return usual or found
+
+
+def is_name_of_a_thing(adjective: str, noun: str) -> bool:
+    """Whether the two words name one thing together, as "hot dog" does and "red star" does not."""
+    if families(adjective, "ADJ") & UNIVERSAL:
+        return False
+    phrase = f"{adjective} {noun}"
+    return bool(families(phrase, "NOUN")) or lexicon().known(phrase, "NOUN")
+
+
 @lru_cache(maxsize=16384)
 def modifier(lemma: str, tag: str, head: str) -> Weighted:
     """Candidates for an adjective that describes `head` ("" when unknown).
@@ -78,7 +91,7 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
     if lemma in _FIXED_ADJECTIVES:
         return ()
     compared = tag != "JJ"
-    found = tuple(w for w in exclusive(lemma, "ADJ") if not (compared and w == "medium"))
+    found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
     if not found:
         found = lexicon().antonyms(lemma, "ADJ")
         if not compared:
@@ -99,7 +112,11 @@ def _fits(lemma: str, word: str, head: str) -> bool:
 
 @lru_cache(maxsize=16384)
 def verb(lemma: str, transitive: bool) -> Weighted:
-    """Candidates for a verb with or without an object of its own."""
+    """Candidates for a verb with or without an object of its own.
+
+    Verbs outside the families only take antonyms: WordNet's co-hyponyms of verbs are ways of doing
+    one thing, and often hold together ("skate", "slide").
+    """
     if lemma in _LIGHT_VERBS:
         return ()
     found = tuple(
@@ -108,8 +125,7 @@ def verb(lemma: str, transitive: bool) -> Weighted:
         if bool(families(word, "VERB") & _INTRANSITIVE) != transitive
     )
     if not found:
-        opposites = lexicon().antonyms(lemma, "VERB")
-        found = opposites or lexicon().cohyponyms(lemma, "VERB", 1, 1)
+        found = lexicon().antonyms(lemma, "VERB")
     return _weighted("VERB", (w for w in found if not related(lemma, w, "VERB")))
 
 

@@ -66,7 +66,10 @@ def _entities(s: Structure) -> Iterator[Element]:
         if lemmas.count(lemma) > 1 or _only_listed(s, place):
             continue
         first = mention.head
-        while first > mention.first and tokens[first - 1].pos in _NOUN_PARTS:
+        while first > mention.first and (
+            tokens[first - 1].pos in _NOUN_PARTS
+            or (first == mention.head and _names_together(tokens, first - 1))
+        ):
             first -= 1
         compound = " ".join(t.text.lower() for t in tokens[first : mention.head])
         plural = head.tag == "NNS" or _is_counted(tokens[mention.first : first])
@@ -74,6 +77,15 @@ def _entities(s: Structure) -> Iterator[Element]:
         options = candidates.entity(f"{compound} {lemma}".strip(), lemma, counted=single)
         tag = "NNS" if plural else "NN"
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
+
+
+def _names_together(tokens: tuple[Token, ...], index: int) -> bool:
+    """Whether the adjective at `index` and the noun after it are one name ("hot dog")."""
+    if index + 1 >= len(tokens) or tokens[index].pos != "ADJ" or tokens[index + 1].pos != "NOUN":
+        return False
+    return candidates.is_name_of_a_thing(
+        tokens[index].text.lower(), tokens[index + 1].lemma.lower()
+    )
 
 
 def _is_counted(before: tuple[Token, ...]) -> bool:
@@ -99,7 +111,7 @@ def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
     for index, token in enumerate(tokens):
         if token.pos != "ADJ" or token.tag not in _ADJECTIVE_TAGS or not s.asserted(index):
             continue
-        if index in skipped or index in s.phrasal:
+        if index in skipped or index in s.phrasal or _names_together(tokens, index):
             continue
         lemma = token.lemma.lower()
         if lemma == "same":
@@ -157,6 +169,8 @@ def _states_place(s: Structure, first: int, stop: int) -> bool:
     owner = s.owner[stop] if stop < len(tokens) else -1
     if owner < 0 or s.mentions[owner].first != stop:
         return tokens[stop - 1].text.lower() in ("left", "right")
+    if tokens[first].text.lower() == "with" and tokens[stop].tag == "PRP$":
+        return False
     return tokens[s.mentions[owner].head].lemma.lower() not in not_things()
 
 

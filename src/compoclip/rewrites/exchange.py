@@ -28,14 +28,23 @@ SAME_PARTS = "same-parts"
 _OPEN_LINKS = (Link.SYMMETRIC, Link.COORDINATED, Link.START)
 _SAME_PLACE = (frozenset(("in", "at", "inside", "within")), frozenset(("on", "upon", "atop")))
 _PLURAL_WORDS = words("these those both many several few various multiple some")
+_HUMAN = words("people beings occupations athletes")
 Span = tuple[int, int]
 
 
 @lru_cache(maxsize=65536)
 def related(a: str, b: str, pos: str) -> bool:
-    """Whether two lemmas can mean the same or one is a kind of the other."""
+    """Whether two lemmas can mean the same or one is a kind of the other.
+
+    WordNet looks at every sense ("skirt" is also a woman); nouns that stand in different built-in
+    families are known to differ.
+    """
     if a == b or may_coincide(a, b, pos):
         return True
+    if pos == "NOUN":
+        in_a, in_b = families(a, pos), families(b, pos)
+        if in_a and in_b and not in_a & in_b and not (in_a & _HUMAN and in_b & _HUMAN):
+            return False
     first, second = sorted((a, b))
     return lexicon().related(first, second, pos)
 

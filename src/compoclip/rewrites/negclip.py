@@ -139,7 +139,7 @@ def _noun_refusal(s: Structure, i: int, j: int) -> str | None:
         return exchange.SAME_OWNER
     if exchange.related(tokens[i].lemma.lower(), tokens[j].lemma.lower(), "NOUN"):
         return exchange.RELATED
-    if exchange.numbers_differ(s, i, j):
+    if tokens[i].tag == "NN" and exchange.numbers_differ(s, i, j):
         return exchange.NUMBER
     if i != s.mentions[x].head and j != s.mentions[z].head:
         return exchange.modifiers(s, i, j, "NOUN")
