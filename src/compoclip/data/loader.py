@@ -132,18 +132,8 @@ class BatchLoader:
         self._rank, self._world = rank, world
         self._assembler = _Assembler(source, plan, transform, seed)
         self._tasks: list[_Task] = []  # of the epoch under way; what the workers' sampler reads
+        self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
-        if workers > 0:
-            self._workers = DataLoader(
-                self._assembler,  # type: ignore[arg-type]
-                batch_size=None,
-                sampler=_Sampler(self._tasks),
-                num_workers=workers,
-                collate_fn=_as_it_is,
-                worker_init_fn=_init_worker,
-                persistent_workers=True,
-                multiprocessing_context=start_method,
-            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -157,13 +147,32 @@ class BatchLoader:
         images could not be read, when a batch has no readable image, or when the source fails.
         """
         self._tasks[:] = self._schedule(epoch, start_step)
-        made: Iterator[_Made]
+        try:
+            for result in self._results():
+                yield self._account(result)
+        except CompoclipError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers; a later epoch starts new ones."""
+        self._workers = None  # the last reference: the workers are told to end at once
+
+    def _results(self) -> Iterator[_Made]:
+        if self._worker_count == 0:
+            return (self._assembler[task] for task in self._tasks)
         if self._workers is None:
-            made = (self._assembler[task] for task in self._tasks)
-        else:
-            made = iter(self._workers)
-        for result in made:
-            yield self._account(result)
+            self._workers = DataLoader(
+                self._assembler,  # type: ignore[arg-type]
+                batch_size=None,
+                sampler=_Sampler(self._tasks),
+                num_workers=self._worker_count,
+                collate_fn=_as_it_is,
+                worker_init_fn=_init_worker,
+                persistent_workers=True,
+                multiprocessing_context=self._start_method,
+            )
+        return iter(self._workers)
 
     def _schedule(self, epoch: int, start_step: int) -> list[_Task]:
         bits = rng_for(self._seed, "", epoch, "order").getrandbits(64)

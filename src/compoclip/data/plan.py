@@ -12,6 +12,7 @@ from compoclip.captions.types import Caption
 from compoclip.data.sample import Sample
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Rewrite, Rewritten, rng_for
+from compoclip.rewrites.registry import get_rewrite
 from compoclip.rewrites.tokenkey import fits_context, token_key
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
@@ -93,12 +94,12 @@ class TextPlan:
         *,
         seed: int = 0,
         parsed: ParsedCaptions | None = None,
-        resolve: Callable[[str], Rewrite] | None = None,
+        resolve: Callable[[str], Rewrite] = get_rewrite,
     ) -> None:
         self.rewrites = tuple(rewrites)
         self._seed = seed
         self._parsed = parsed
-        self._resolve = resolve or _from_registry
+        self._resolve = resolve
         self._resolved: Mapping[str, Rewrite] | None = None
         if self.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
@@ -170,9 +171,3 @@ def _apply(rewrite: Rewrite, caption: Caption, rng: random.Random) -> Drawn | st
     if not isinstance(result, Rewritten):
         return result.reason
     return Drawn(result.text, Role.POSITIVE if result.keeps_meaning else Role.NEGATIVE)
-
-
-def _from_registry(name: str) -> Rewrite:
-    from compoclip.rewrites.registry import get_rewrite
-
-    return get_rewrite(name)

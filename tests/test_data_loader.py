@@ -1,0 +1,262 @@
+"""Batches: the same for any worker count, replayable at any step, honest about bad images."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional
+
+from compoclip.captions.types import Caption
+from compoclip.data.loader import BatchLoader
+from compoclip.data.plan import TextPlan
+from compoclip.data.sample import Batch, Sample
+from compoclip.data.transform import ImageTransform, RandomCrop
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Role
+from compoclip.models.preprocess import Preprocess, random_crop
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
+
+SIZE = Preprocess(size=(16, 16))
+
+
+def png(number: int) -> bytes:
+    values = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@dataclass
+class Pictures:
+    """`count` small pictures; those in `bad` are damaged, those in `broken` cannot be fetched."""
+
+    count: int
+    bad: frozenset[int] = frozenset()
+    broken: frozenset[int] = frozenset()
+    touched: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Sample:
+        self.touched.append(index)
+        if index in self.broken:
+            raise CompoclipError(f"shard of {index} is gone")
+        data = b"junk" if index in self.bad else png(index)
+        return Sample(f"id-{index}", data, (f"picture {index}", f"image {index}"))
+
+    def describe(self) -> str:
+        return "pictures"
+
+
+@dataclass(frozen=True)
+class Sometimes:
+    """A rewrite that refuses about every third caption."""
+
+    name: str = "sometimes"
+    version: str = "1"
+    keeps_meaning: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        number = rng.randrange(999)
+        if number % 3 == 0:
+            return Refused("third")
+        return Rewritten(f"{caption.text} not {number}", self.name, False, "fake", ())
+
+
+class Parsed:
+    def __getitem__(self, text: str) -> Caption:
+        return Caption(text, ())
+
+
+def resolve(name: str) -> Rewrite:
+    return Sometimes(name)
+
+
+def loader(source: Pictures, **options: object) -> BatchLoader:
+    plan = TextPlan(["sometimes"], seed=5, parsed=Parsed(), resolve=resolve)
+    defaults: dict[str, object] = {"batch_size": 4, "seed": 5}
+    return BatchLoader(source, plan, ImageTransform(SIZE), **{**defaults, **options})  # type: ignore[arg-type]
+
+
+def equal(a: Iterator[Batch], b: Iterator[Batch]) -> bool:
+    left, right = list(a), list(b)
+    return len(left) == len(right) and all(
+        torch.equal(x.pixels, y.pixels)
+        and (x.block, x.ids, x.skipped) == (y.block, y.ids, y.skipped)
+        for x, y in zip(left, right)
+    )
+
+
+def test_shapes_and_layout() -> None:
+    loading = loader(Pictures(9))
+    batches = list(loading.epoch(0))
+    assert len(batches) == loading.steps_per_epoch == 2
+    for batch in batches:
+        assert batch.pixels.shape == (4, 3, 16, 16)
+        assert batch.pixels.dtype == torch.float32
+        assert batch.block.images == 4
+        captions = [i for i, role in enumerate(batch.block.role) if role is Role.CAPTION]
+        assert [batch.block.owner[i] for i in captions] == [0, 1, 2, 3]
+        for i, id in zip(captions, batch.ids):
+            assert batch.block.texts[i].split()[1] == id.removeprefix("id-")
+    counts = loading.counts
+    assert counts.samples == 8
+    assert counts.made["sometimes"] + counts.refused["sometimes", "third"] == 8
+    assert 0 < counts.made["sometimes"] < 8
+
+
+def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
+    def order(epoch: int, **options: object) -> list[str]:
+        return [id for batch in loader(Pictures(20), **options).epoch(epoch) for id in batch.ids]
+
+    assert sorted(order(0)) == sorted(f"id-{i}" for i in range(20))
+    assert order(0) == order(0)
+    assert len({tuple(order(e, seed=s)) for e in (0, 1) for s in (0, 1)}) == 4
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
+    alone, many = loader(Pictures(22)), loader(Pictures(22), workers=workers)
+    for epoch in (0, 1):
+        assert equal(alone.epoch(epoch), many.epoch(epoch))
+    assert alone.counts == many.counts
+    abandoned = many.epoch(2)
+    next(abandoned)
+    assert equal(alone.epoch(3, 2), many.epoch(3, 2))
+
+
+@pytest.mark.slow
+def test_spawned_workers_make_the_same_batches() -> None:
+    spawned = loader(Pictures(8), workers=1, start_method="spawn")
+    assert equal(loader(Pictures(8)).epoch(1), spawned.epoch(1))
+
+
+def test_resuming_gives_the_rest_of_the_epoch_and_decodes_nothing_before() -> None:
+    whole = list(loader(Pictures(22)).epoch(4))
+    source = Pictures(22)
+    rest = list(loader(source).epoch(4, start_step=3))
+    assert equal(iter(whole[3:]), iter(rest))
+    assert len(source.touched) == 2 * 4
+    assert list(loader(Pictures(22)).epoch(4, start_step=5)) == []
+
+
+def test_parts_of_a_batch_join_to_the_whole() -> None:
+    whole = loader(Pictures(22)).epoch(0)
+    parts = [loader(Pictures(22), rank=rank, world=2).epoch(0) for rank in (0, 1)]
+    for batch, first, second in zip(whole, *parts, strict=True):
+        assert torch.equal(batch.pixels, torch.cat([first.pixels, second.pixels]))
+        assert batch.ids == first.ids + second.ids
+        assert batch.block.texts == first.block.texts + second.block.texts
+    with pytest.raises(CompoclipError, match="cannot be split over 3"):
+        loader(Pictures(22), rank=0, world=3)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_images_are_left_out_and_reported(
+    workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Pictures(12, bad=frozenset({3, 7}))
+    loading = loader(source, workers=workers, max_bad=2)
+    batches = list(loading.epoch(0))
+    assert sum(len(b.ids) for b in batches) == 10
+    assert sorted(id for b in batches for id in b.skipped) == ["id-3", "id-7"]
+    for batch in batches:
+        assert len(batch.ids) + len(batch.skipped) == 4
+        assert batch.pixels.shape[0] == batch.block.images == len(batch.ids)
+    assert sorted(loading.bad) == ["id-3", "id-7"]
+    assert capsys.readouterr().err.count("left out: id-") == 2
+    list(loading.epoch(1))  # the same two again: no more than before
+    assert capsys.readouterr().err == ""
+    clean = {id: row for b in loader(Pictures(12)).epoch(0) for id, row in zip(b.ids, b.pixels)}
+    for batch in batches:
+        assert all(torch.equal(clean[id], row) for id, row in zip(batch.ids, batch.pixels))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_many_bad_images_end_the_run_with_their_names(workers: int) -> None:
+    for source, allowed in ((Pictures(8, frozenset({5})), 0), (Pictures(8, frozenset({1, 5})), 1)):
+        with pytest.raises(
+            CompoclipError, match=r"unreadable images.*id-5: not an image"
+        ) as raised:
+            list(loader(source, workers=workers, max_bad=allowed).epoch(0))
+        assert "\n" not in str(raised.value)
+
+
+def test_a_batch_without_a_readable_image_ends_the_run() -> None:
+    with pytest.raises(CompoclipError, match="no image of a batch could be read"):
+        list(loader(Pictures(4, frozenset(range(4))), max_bad=99).epoch(0))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_the_source_arrives_as_one_line(workers: int) -> None:
+    loading = loader(Pictures(8, broken=frozenset({2})), workers=workers)
+    with pytest.raises(CompoclipError, match=r"^shard of 2 is gone$"):
+        list(loading.epoch(0))
+
+
+def test_a_missing_file_is_a_bad_image(tmp_path: Path) -> None:
+    class Files(Pictures):
+        def __getitem__(self, index: int) -> Sample:
+            return Sample(f"id-{index}", tmp_path / f"{index}.jpg", ("x",))
+
+    with pytest.raises(CompoclipError, match=r"\d\.jpg: image not found"):
+        list(loader(Files(4)).epoch(0))
+
+
+def test_less_than_a_batch_gives_no_step() -> None:
+    assert loader(Pictures(3)).steps_per_epoch == 0
+    with pytest.raises(CompoclipError, match="batch size 0"):
+        loader(Pictures(3), batch_size=0)
+
+
+# The transform
+
+
+def photo(width: int, height: int) -> Image.Image:
+    values = np.random.default_rng(1).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+@pytest.mark.parametrize("size", [(40, 30), (16, 16), (9, 50)])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_training_pixels_equal_the_general_transform(
+    size: tuple[int, int], interpolation: str
+) -> None:
+    preprocess = Preprocess(size=(16, 16), interpolation=interpolation)
+    image = photo(*size)
+    for seed in range(5):
+        got = ImageTransform(preprocess)(image, random.Random(seed))
+        assert torch.allclose(got, preprocess.training(image, random.Random(seed)), atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["shortest", "squash"])
+@pytest.mark.parametrize("size", [(40, 30), (16, 16), (16, 20)])
+def test_without_a_crop_pixels_equal_evaluation(size: tuple[int, int], mode: str) -> None:
+    preprocess = Preprocess(size=(16, 16), resize_mode=mode)
+    got = ImageTransform(preprocess, crop=None)(photo(*size), random.Random(0))
+    assert torch.allclose(got, preprocess.evaluation(photo(*size)), atol=1e-6)
+
+
+def test_the_loader_crops_with_the_generator_of_sample_and_epoch() -> None:
+    crop = RandomCrop(scale=(0.3, 0.6), ratio=(0.8, 1.25))
+    loading = BatchLoader(
+        Pictures(4), TextPlan(), ImageTransform(SIZE, crop), batch_size=4, seed=11
+    )
+    batch = next(loading.epoch(2))
+    for id, pixels in zip(batch.ids, batch.pixels):
+        image = Image.open(io.BytesIO(png(int(id[3:]))))
+        box = random_crop(20, 24, rng_for(11, id, 2, "crop"), (0.3, 0.6), (0.8, 1.25))
+        cropped = functional.resized_crop(
+            image, *box, [16, 16], functional.InterpolationMode.BICUBIC
+        )
+        assert torch.allclose(pixels, SIZE.normalise(cropped), atol=1e-6)

@@ -1,0 +1,124 @@
+"""One call opens every format by its path, and refuses what it does not know."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.data.open_source import FORMATS, open_source
+from compoclip.errors import CompoclipError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def tar(path: Path) -> None:
+    with tarfile.open(path, "w") as opened:
+        for name in ("1.jpg", "1.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            opened.addfile(info, io.BytesIO(b"x"))
+
+
+def text(content: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(content)
+
+
+ROW = json.dumps({"image": "1.jpg", "caption": "x"})
+NEGCLIP = "\ttitle\tfilepath\tneg_caption\n0\tx\t1.jpg\t['y']\n"
+COCO = {
+    "images": [{"id": 1, "file_name": "1.jpg"}],
+    "annotations": [{"image_id": 1, "caption": "x"}],
+}
+CASES: dict[str, tuple[str, Callable[[Path], object], str, str]] = {
+    # file to write, how, what to open, what it is taken for
+    "csv": ("a.csv", text("image,caption\n1.jpg,x\n"), "a.csv", "table"),
+    "upper case": ("a.CSV", text("image,caption\n1.jpg,x\n"), "a.CSV", "table"),
+    "jsonl": ("a.jsonl", text(ROW), "a.jsonl", "table"),
+    "several": ("a-0.jsonl", text(ROW), "a-{0..0}.jsonl", "table"),
+    "negclip": ("a.tsv", text(NEGCLIP), "a.tsv", "NegCLIP"),
+    "karpathy": ("a.json", text(f"[{ROW}]"), "a.json", "Karpathy"),
+    "coco": ("a.json", text(json.dumps(COCO)), "a.json", "COCO"),
+    "shard": ("a.tar", tar, "a.tar", "webdataset"),
+    "folder of shards": ("a.tar", tar, ".", "webdataset"),
+    "metadata": ("metadata.jsonl", text(ROW), ".", "table"),
+    "parquet folder": (
+        "train-0.parquet",
+        lambda path: pq.write_table(pa.table({"image": ["1.jpg"], "text": ["x"]}), path),
+        ".",
+        "table",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recognised(tmp_path: Path, case: str) -> None:
+    name, write, spec, kind = CASES[case]
+    write(tmp_path / name)
+    source = open_source(str(tmp_path / spec))
+    assert source.describe().startswith(kind)
+    assert [source[i].captions for i in range(len(source))] == [("x",)]
+
+
+def test_token_file_and_image_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "1.jpg").touch()
+    (folder / "1.txt").write_text("x")
+    assert open_source(str(folder)).describe() == f"folder {folder}"
+    (tmp_path / "any.txt").write_text("1.jpg#0\tx\n")
+    assert len(open_source(str(tmp_path / "any.txt"), images=folder)) == 1
+
+
+def test_named_columns_of_a_negclip_table(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(NEGCLIP)
+    path = str(tmp_path / "a.tsv")
+    same = open_source(path, image_column="filepath", caption_column="title")
+    assert same[0].negatives == ("y",)
+    other = open_source(path, caption_column="neg_caption")
+    assert other[0].captions == ("y",)
+    with pytest.raises(UsageError, match="no column 'oops'; the columns are: , title"):
+        open_source(path, caption_column="oops")
+
+
+def test_parquet_splits(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        table = pa.table({"image": ["1.jpg"], "text": [split]})
+        pq.write_table(table, tmp_path / "data" / f"{split}-00000-of-00001.parquet")
+    assert open_source(str(tmp_path), split="test")[0].captions == ("test",)
+    with pytest.raises(UsageError, match="no split 'dev'; it has: test, train"):
+        open_source(str(tmp_path), split="dev")
+
+
+def test_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello\n")
+    (tmp_path / "a.xlsx").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("a.txt", "a.xlsx", "empty"):
+        with pytest.raises(UsageError, match="unknown format") as raised:
+            open_source(str(tmp_path / name))
+        assert all(known in str(raised.value) for known in FORMATS)
+    with pytest.raises(CompoclipError, match=r"gone\.csv: not found"):
+        open_source(str(tmp_path / "gone.csv"))
+
+
+def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    tar(tmp_path / "a.tar")
+    (tmp_path / "a.csv").write_text("image,caption\n1.jpg,x\n")
+    (tmp_path / "a.json").write_text(f"[{ROW}]")
+    with pytest.raises(UsageError, match="webdataset shards take no --split"):
+        open_source(str(tmp_path / "a.tar"), split="train")
+    with pytest.raises(UsageError, match="tables take no --split"):
+        open_source(str(tmp_path / "a.csv"), split="train")
+    with pytest.raises(UsageError, match="caption JSON take no --caption-column"):
+        open_source(str(tmp_path / "a.json"), caption_column="caption")

@@ -1,0 +1,219 @@
+"""Tar shards: the index, random access, captions, and tars that are cut off or changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from compoclip.data import tarindex
+from compoclip.data.paths import expand_braces
+from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.shards import ShardSource, find_shards
+from compoclip.data.tarindex import BAD_JSON, NO_IMAGE, NOT_A_FILE
+from compoclip.errors import CompoclipError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def make_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def numbered(path: Path, first: int, count: int) -> Path:
+    members = []
+    for i in range(first, first + count):
+        members += [(f"{i:04d}.jpg", b"J%d" % i * (i + 1)), (f"{i:04d}.txt", b"caption %d\n" % i)]
+    return make_tar(path, members)
+
+
+def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
+    numbered(tmp_path / "s-000.tar", 0, 5)
+    numbered(tmp_path / "s-001.tar", 5, 3)
+    for spec in (str(tmp_path), str(tmp_path / "s-{000..001}.tar")):
+        source = ShardSource(find_shards(spec))
+        assert len(source) == 8
+        for i in (7, 0, 4, 5):
+            sample = source[i]
+            assert sample.image == b"J%d" % i * (i + 1)
+            assert sample.captions == (f"caption {i}",)
+            assert sample.id == f"s-00{i // 5}.tar/{i:04d}"
+        assert list(source.captions()) == [f"caption {i}" for i in range(8)]
+        assert source.left_out == {}
+    again = pickle.loads(pickle.dumps(source))  # noqa: S301 our own object
+    assert again[6] == source[6]
+    with pytest.raises(IndexError):
+        source[8]
+
+
+def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
+    path = make_tar(
+        tmp_path / "a.tar",
+        [
+            ("d/1.json", json.dumps({"caption": "one", "alt": "other"}).encode()),
+            ("d/1.jpg", b"1"),
+            ("d/2.seg.png", b"not the image"),
+            ("d/2.json", json.dumps({"text": ["two", "zwei"]}).encode()),
+            ("d/2.PNG", b"2"),
+            ("d/3.jpg", b"3"),
+            ("d/3.txt", b"  \n"),
+            ("4.txt", b"no image"),
+            ("5.jpg", b"5"),
+            ("6.jpg", b"6"),
+            ("6.json", b"{broken"),
+            ("7.jpg", b"7"),
+            ("7.json", json.dumps({"caption": None}).encode()),
+            ("8.jpg", b"8"),
+            ("8.txt", b"from the text"),
+            ("8.json", json.dumps({"caption": "from json"}).encode()),
+        ],
+    )
+    source = ShardSource([path])
+    got = {source[i].id: (source[i].image, source[i].captions) for i in range(len(source))}
+    assert got == {
+        "a.tar/d/1": (b"1", ("one",)),
+        "a.tar/d/2": (b"2", ("two", "zwei")),
+        "a.tar/8": (b"8", ("from the text",)),
+    }
+    assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 4, NO_IMAGE: 1, BAD_JSON: 1}
+    other = ShardSource([path], caption_key="alt")
+    assert [other[i].captions for i in range(len(other))] == [("other",)]
+
+
+def test_links_are_never_followed(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        link = tarfile.TarInfo("1.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        for name in ("1.txt", "../../2.jpg", "../../2.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+    source = ShardSource([path])
+    assert [source[i].id for i in range(len(source))] == ["a.tar/../../2"]
+    assert source.left_out == {NOT_A_FILE: 1, NO_IMAGE: 1}
+
+
+def test_a_key_that_comes_twice_gets_an_id_of_its_own(tmp_path: Path) -> None:
+    one = [("1.jpg", b"a"), ("1.txt", b"a")]
+    path = make_tar(tmp_path / "a.tar", [*one, ("2.jpg", b"b"), ("2.txt", b"b"), *one])
+    source = ShardSource([path])
+    assert [source[i].id for i in range(3)] == ["a.tar/1", "a.tar/2", "a.tar/1#2"]
+
+
+def test_the_index_is_made_once_and_again_when_the_shard_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = numbered(tmp_path / "a.tar", 0, 3)
+    ShardSource([path])
+    scans = []
+    scan = tarindex._scan
+    monkeypatch.setattr(tarindex, "_scan", lambda *a: scans.append(a) or scan(*a))
+    assert len(ShardSource([path])) == 3
+    assert not scans
+    numbered(path, 10, 4)
+    os.utime(path, ns=(1, 1))
+    assert ShardSource([path])[0].captions == ("caption 10",)
+    assert len(scans) == 1
+    index = next(tmp_path.glob(".a.tar*"))
+    index.write_bytes(b"damaged")
+    assert len(ShardSource([path])) == 4
+    assert len(scans) == 2
+
+
+def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = numbered(folder / "a.tar", 0, 3)
+    make = tempfile.mkstemp
+
+    def refuse(*args: object, dir: Path, **options: object) -> object:
+        if dir == folder:
+            raise PermissionError(13, "Permission denied")
+        return make(*args, dir=dir, **options)
+
+    monkeypatch.setattr("compoclip.data.cachefile.tempfile.mkstemp", refuse)
+    assert len(ShardSource([path])) == 3
+    assert [p.name for p in folder.iterdir()] == ["a.tar"]
+    assert len(list((cache / "compoclip").iterdir())) == 1
+    monkeypatch.setattr(tarindex, "_scan", lambda *a: pytest.fail("indexed twice"))
+    assert len(ShardSource([path])) == 3
+
+
+def test_nowhere_to_keep_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = numbered(tmp_path / "a.tar", 0, 3)
+
+    def full(*args: object, **options: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("compoclip.data.cachefile.tempfile.mkstemp", full)
+    with pytest.raises(CompoclipError, match=r"nowhere to keep its index .*No space left"):
+        ShardSource([path])
+
+
+def test_every_cut_of_a_tar_is_noticed(tmp_path: Path) -> None:
+    whole = numbered(tmp_path / "a.tar", 0, 3).read_bytes()
+    end = 3 * 4 * 512  # header and data blocks of all members
+    path = tmp_path / "cut.tar"
+    for length in (0, 100, 512, 600, 1024, 1500, end - 512, end - 1, end):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CompoclipError, match=r"cut\.tar: .*again") as raised:
+            ShardSource([path])
+        assert "\n" not in str(raised.value)
+
+
+def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"<html>" * 1000)
+    with pytest.raises(CompoclipError, match="not a whole tar file"):
+        ShardSource([path])
+    with pytest.raises(CompoclipError, match=r"gone-001\.tar: shard not found"):
+        find_shards(str(tmp_path / "gone-{001..002}.tar"))
+    with pytest.raises(CompoclipError, match="decompress"):
+        find_shards(str(tmp_path / "a.tar.gz"))
+    source = ShardSource([numbered(path, 0, 3)])
+    os.truncate(path, 1200)
+    with pytest.raises(CompoclipError, match="shorter than when it was indexed"):
+        source[2]
+    path.unlink()
+    with pytest.raises(CompoclipError, match=r"a\.tar"):
+        source[0]
+    with pytest.raises(CompoclipError, match="no usable sample"):
+        ShardSource([make_tar(tmp_path / "b.tar", [("1.txt", b"x")])])
+
+
+def test_shards_of_one_name_in_two_folders_have_different_ids(tmp_path: Path) -> None:
+    paths = []
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        paths.append(numbered(tmp_path / name / "0.tar", 0, 2))
+    source = ShardSource(paths)
+    assert len({source[i].id for i in range(4)}) == 4
+
+
+def test_brace_patterns() -> None:
+    assert expand_braces("a.tar") == ["a.tar"]
+    assert expand_braces("a-{008..011}.tar") == [f"a-{i:03d}.tar" for i in range(8, 12)]
+    assert expand_braces("{8..10}") == ["8", "9", "10"]
+    assert expand_braces("{a,b}-{0..1}") == ["a-0", "a-1", "b-0", "b-1"]
+    for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", "a-{0..99999999}.tar"):
+        with pytest.raises(UsageError):
+            expand_braces(bad)
