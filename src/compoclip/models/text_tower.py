@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from compoclip.errors import CompoclipError
 
 # Token positions one more bucket must save to be worth its extra pass through the layers.
-_BUCKET_COST = {"cpu": 64, "cuda": 2048}
+_BUCKET_COST = {"cpu": 256, "cuda": 2048}
 
 
 @dataclass(frozen=True)

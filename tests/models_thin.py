@@ -1,0 +1,47 @@
+"""Thin open_clip configurations and random token ids for tests of the models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+VOCABULARY = 600
+START, END = VOCABULARY - 2, VOCABULARY - 1
+VIT = {"image_size": 32, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2}
+TEXT = {"context_length": 20, "vocab_size": VOCABULARY, "width": 32, "heads": 4, "layers": 3}
+
+
+def config(
+    vision: dict[str, Any] | None = None, text: dict[str, Any] | None = None, **top: Any
+) -> dict[str, Any]:
+    """A CLIP of about 30,000 parameters, with changes."""
+    return {
+        "embed_dim": 24,
+        "vision_cfg": {**VIT, **(vision or {})},
+        "text_cfg": {**TEXT, **(text or {})},
+        **top,
+    }
+
+
+def timm_config(name: str, image_size: int = 224, **vision: Any) -> dict[str, Any]:
+    """A CLIP with a timm image trunk."""
+    cfg = config()
+    cfg["vision_cfg"] = {
+        "timm_model_name": name,
+        "image_size": image_size,
+        "timm_pool": "avg",
+        "timm_proj": "linear",
+        **vision,
+    }
+    return cfg
+
+
+def token_ids(lengths: list[int], context: int = 20, seed: int = 0) -> torch.Tensor:
+    """(T, context) rows: start, random words, end at position length - 1, zeros."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.zeros(len(lengths), context, dtype=torch.int64)
+    for row, length in zip(rows, lengths):
+        row[:length] = torch.randint(1, START, (length,), generator=generator)
+        row[0], row[length - 1] = START, END
+    return rows
