@@ -50,7 +50,10 @@ def entity(compound: str, head: str, *, counted: bool) -> Weighted:
     counted: the word follows "a" or "an", so it must be a thing one can count.
     """
     lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
-    found = exclusive(lemma, "NOUN") or _siblings(lemma)
+    found = exclusive(lemma, "NOUN")
+    if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
+        found = exclusive(lemma, "ADJ")
+    found = found or _siblings(lemma)
     parts = compound.split(" ")
     return _weighted(
         "NOUN",

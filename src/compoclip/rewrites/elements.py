@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from compoclip.captions.types import Token
 from compoclip.rewrites import candidates
 from compoclip.rewrites.categories import not_things
+from compoclip.rewrites.exchange import head_lemma, related
 from compoclip.rewrites.inflect import inflect
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 from compoclip.rewrites.structure import Link, Structure
@@ -51,7 +52,7 @@ def elements(s: Structure) -> list[Element]:
     """All elements with at least one candidate, by kind, in order of place."""
     relations = list(_prepositions(s))
     inside = {i for e in relations for i in range(e.first, e.stop)}
-    found = [*_entities(s), *_modifiers(s, inside), *relations, *_verbs(s)]
+    found = [*_entities(s), *_modifiers(s, inside), *relations, *_verbs(s, inside)]
     return [element for element in found if element.candidates]
 
 
@@ -68,7 +69,7 @@ def _entities(s: Structure) -> Iterator[Element]:
         first = mention.head
         while first > mention.first and (
             tokens[first - 1].pos in _NOUN_PARTS
-            or (first == mention.head and _names_together(tokens, first - 1))
+            or (first == mention.head and names_together(tokens, first - 1))
         ):
             first -= 1
         compound = " ".join(t.text.lower() for t in tokens[first : mention.head])
@@ -79,7 +80,7 @@ def _entities(s: Structure) -> Iterator[Element]:
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
 
 
-def _names_together(tokens: tuple[Token, ...], index: int) -> bool:
+def names_together(tokens: tuple[Token, ...], index: int) -> bool:
     """Whether the adjective at `index` and the noun after it are one name ("hot dog")."""
     if index + 1 >= len(tokens) or tokens[index].pos != "ADJ" or tokens[index + 1].pos != "NOUN":
         return False
@@ -111,16 +112,47 @@ def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
     for index, token in enumerate(tokens):
         if token.pos != "ADJ" or token.tag not in _ADJECTIVE_TAGS or not s.asserted(index):
             continue
-        if index in skipped or index in s.phrasal or _names_together(tokens, index):
+        if index in skipped or index in s.phrasal or names_together(tokens, index):
             continue
         lemma = token.lemma.lower()
         if lemma == "same":
             yield from _same(s, index)
             continue
         owner = s.owner[index]
+        if owner < 0 and token.tag == "JJR" and _ties_alike(s, index, index + 2):
+            continue
+        if owner >= 0 and _has_namesake(s, owner):
+            continue
         head = tokens[s.mentions[owner].head].lemma.lower() if owner >= 0 else ""
         options = candidates.modifier(lemma, token.tag, head)
         yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
+
+
+def _ties_alike(s: Structure, first: int, stop: int) -> bool:
+    """Whether the relation at tokens [first, stop) may tie a thing to one of the same kind.
+
+    "A star above a star" says nothing that "a star below a star" denies.
+    """
+    before = first
+    while before >= 0 and s.owner[before] < 0:
+        before -= 1
+    if before < 0 or stop >= len(s.owner) or s.owner[stop] < 0:
+        return False
+    place = s.owner[before]
+    right = head_lemma(s, s.owner[stop])
+    return any(
+        related(head_lemma(s, left), right, "NOUN")
+        for left in range(s.mentions[place].root, place + 1)
+    )
+
+
+def _has_namesake(s: Structure, place: int) -> bool:
+    """Whether another mention may be of the same kind, and so have the replaced property."""
+    mine = head_lemma(s, place)
+    return any(
+        other != place and related(mine, head_lemma(s, other), "NOUN")
+        for other in range(len(s.mentions))
+    )
 
 
 def _same(s: Structure, index: int) -> Iterator[Element]:
@@ -152,7 +184,8 @@ def _prepositions(s: Structure) -> Iterator[Element]:
             continue
         stop = index + len(phrase)
         if _states_place(s, index, stop):
-            options = contradicting(" ".join(phrase))
+            alike = _ties_alike(s, index, stop)
+            options = () if alike else contradicting(" ".join(phrase))
             yield Element("relation", index, stop, "ADP", "IN", options)
         index = stop
 
@@ -174,12 +207,12 @@ def _states_place(s: Structure, first: int, stop: int) -> bool:
     return tokens[s.mentions[owner].head].lemma.lower() not in not_things()
 
 
-def _verbs(s: Structure) -> Iterator[Element]:
+def _verbs(s: Structure, skipped: set[int]) -> Iterator[Element]:
     tokens = s.caption.tokens
     for index, token in enumerate(tokens):
         if token.pos != "VERB" or s.owner[index] >= 0 or not s.asserted(index):
             continue
-        if index in s.phrasal:
+        if index in skipped or index in s.phrasal:
             continue
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
         options = candidates.verb(token.lemma.lower(), transitive)

@@ -63,7 +63,16 @@ def arguments(s: Structure, x: int, z: int) -> str | None:
         and not (links[-1] is not Link.SYMMETRIC and _heads_clause(mentions, z))
     ):
         return SYMMETRIC
+    if links[-1] is Link.COORDINATED and _same_statement(s, x, z):
+        return SAME_ROLE
     return SAME_ROLE if _same_role(mentions, x, z) else None
+
+
+def _same_statement(s: Structure, x: int, z: int) -> bool:
+    """Whether both head clauses that go on alike: "a man on a bench and a boy on a bench"."""
+    if not _heads_clause(s.mentions, x) or not _heads_clause(s.mentions, z):
+        return False
+    return related(head_lemma(s, x + 1), head_lemma(s, z + 1), "NOUN")
 
 
 def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
@@ -174,7 +183,9 @@ def phrases(s: Structure, x: int, z: int) -> str | None:
     mine, theirs = _content(s, x), _content(s, z)
     if mine == theirs:
         return RELATED
-    if mine[-1] != theirs[-1] and related(mine[-1], theirs[-1], "NOUN"):
+    if related(mine[-1], theirs[-1], "NOUN") and not (
+        mine[-1] == theirs[-1] and _contradict(mine[:-1], theirs[:-1])
+    ):
         return RELATED
     return arguments(s, x, z)
 
@@ -187,6 +198,11 @@ def _content(s: Structure, mention: int) -> tuple[str, ...]:
         if t.pos not in ("DET", "PRON", "PUNCT")
     ]
     return tuple(words) or (s.caption.tokens[m.head].text.lower(),)
+
+
+def _contradict(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    """Whether some modifier of one phrase excludes one of the other: red ball, blue ball."""
+    return any(b in exclusive(a, "ADJ") or a in exclusive(b, "ADJ") for a in mine for b in theirs)
 
 
 def verbs(s: Structure, a: Span, b: Span) -> str | None:

@@ -16,6 +16,7 @@ from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import exchange
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import exchanged
+from compoclip.rewrites.elements import names_together
 from compoclip.rewrites.structure import Structure, structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
 from compoclip.rewrites.wordlists import words
@@ -119,7 +120,8 @@ def _is_thing(s: Structure, index: int) -> bool:
 #: Nouns whose exchange with a thing gives no sensible statement.
 _ATTRIBUTES = words(
     "top bottom front back middle center centre side left right end color colour size shape way "
-    "time kind type sort day night each all one other another"
+    "time kind type sort day night each all one other another corner edge background foreground "
+    "picture photo photograph image drawing painting shot view scene distance line couple"
 )
 
 
@@ -153,6 +155,7 @@ def _adjectives(s: Structure) -> Iterator[tuple[Pair, str | None]]:
         if t.pos == "ADJ"
         and i not in s.phrasal
         and t.lemma.lower() not in _FIXED_ADJECTIVES
+        and not names_together(s.caption.tokens, i)
         and t.tag in ("JJ", "JJR", "JJS")
     ]
     for i, j in combinations(places, 2):
