@@ -41,19 +41,15 @@ _NEAR_SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("in", "inside", "inside of", "within", "into", "in the middle of", "aboard"),
     ("in the middle of", "in the center of"),
     ("next to", "beside", "near", "by", "close to", "alongside", "adjacent to", "at",
-     "at the side of", "on the side of", "against", "to the left of", "to the right of",
-     "left of", "right of"),
-    ("near", "by", "close to", "at", "in front of", "behind", "along", "around", "opposite",
-     "across from", "facing", "at the edge of", "at the end of", "outside", "outside of"),
+     "at the side of", "on the side of", "against"),
     ("among", "amongst", "amid", "between", "in between", "surrounded by", "in the middle of",
      "in", "with"),
-    ("with", "along with", "together with", "alongside", "full of", "next to", "beside", "by",
-     "near"),
+    ("with", "along with", "together with", "alongside", "next to", "beside", "by", "near"),
+    ("with", "full of"),
     ("to", "toward", "towards", "into", "onto", "facing"),
     ("around", "along", "across", "through"),
-    ("through", "in", "into", "past", "out of"),
     ("along", "down", "up", "on", "alongside"),
-    ("down", "through", "across", "off"),
+    ("down", "through", "across"),
     ("past", "by", "near", "beyond"),
     ("behind", "in back of", "at the back of", "on the back of", "beyond", "on the other side of"),
     ("in front of", "ahead of", "facing", "at the front of", "on the front of"),
@@ -65,7 +61,20 @@ _NEAR_SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("on the edge of", "at the edge of", "on the side of", "at the side of", "at the end of", "on"),
     ("below", "at the bottom of"),
     ("above", "at the top of"),
-    ("on the side of", "on the back of", "on the front of", "on"),
+)
+
+#: Vague words and the precise ones whose scenes they describe too; the precise ones of a row
+#: do not mean the same as each other.
+_VAGUE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("next to", "beside", "near", "by", "close to", "alongside", "adjacent to", "at the side of",
+      "on the side of"),
+     ("to the left of", "to the right of", "left of", "right of")),
+    (("near", "by", "close to", "at"),
+     ("in front of", "behind", "along", "around", "opposite", "across from", "facing",
+      "at the edge of", "at the end of", "outside", "outside of")),
+    (("through",), ("in", "into", "past", "out of")),
+    (("down",), ("off",)),
+    (("on",), ("on the side of", "on the back of", "on the front of")),
 )
 
 #: Relations that stay true when their two sides are exchanged (METHODS 17.1, rule 4).
@@ -95,8 +104,16 @@ _FILLERS = word_set(
 def preposition_synonyms(preposition: str) -> frozenset[str]:
     """Prepositions that may describe the same scene as this one; never contains the word itself."""
     low = " ".join(preposition.lower().split())
-    groups = [group for group in _NEAR_SYNONYMS if low in group]
-    return frozenset(word for group in groups for word in group) - {low}
+    found: set[str] = set()
+    for group in _NEAR_SYNONYMS:
+        if low in group:
+            found.update(group)
+    for vague, precise in _VAGUE:
+        if low in vague:
+            found.update(precise)
+        if low in precise:
+            found.update(vague)
+    return frozenset(found - {low})
 
 
 def is_symmetric(words: Sequence[str]) -> bool:

@@ -1,0 +1,279 @@
+"""The shipped lexicon: facts, answers to malformed files, rebuilding from a tiny database."""
+
+from __future__ import annotations
+
+import importlib.util
+import lzma
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from compoclip.captions.lexicon import Lexicon, lexicon
+from compoclip.captions.wordnet_file import parse_synset, read_sense_table
+from compoclip.errors import CompoclipError
+
+DATA = Path(__file__).resolve().parents[1] / "src" / "compoclip" / "captions" / "data"
+
+
+@pytest.fixture(scope="module")
+def words() -> Lexicon:
+    return lexicon()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pos"),
+    [
+        ("red", "crimson", "ADJ"),
+        ("azure", "blue", "ADJ"),
+        ("huge", "enormous", "ADJ"),
+        ("small", "tiny", "ADJ"),
+        ("grey", "gray", "ADJ"),
+        ("dog", "animal", "NOUN"),
+        ("animal", "dog", "NOUN"),
+        ("man", "person", "PROPN"),
+        ("sofa", "couch", "NOUN"),
+        ("bike", "bicycle", "NOUN"),
+        ("Dog", "dog", "NOUN"),
+        ("stroll", "walk", "VERB"),
+        ("quickly", "rapidly", "ADV"),
+        ("nosuchword", "nosuchword", "NOUN"),
+    ],
+)
+def test_related(words: Lexicon, a: str, b: str, pos: str) -> None:
+    assert words.related(a, b, pos)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pos"),
+    [
+        ("red", "blue", "ADJ"),
+        ("black", "white", "ADJ"),
+        ("big", "small", "ADJ"),
+        ("striped", "spotted", "ADJ"),
+        ("dog", "cat", "NOUN"),
+        ("man", "woman", "NOUN"),
+        ("couch", "chair", "NOUN"),
+        ("sit", "stand", "VERB"),
+        ("left", "right", "ADJ"),
+        ("dog", "nosuchword", "NOUN"),
+    ],
+)
+def test_not_related(words: Lexicon, a: str, b: str, pos: str) -> None:
+    assert not words.related(a, b, pos)
+    assert not words.related(b, a, pos)
+
+
+@pytest.mark.parametrize(
+    ("lemma", "pos", "some"),
+    [
+        ("dog", "NOUN", {"cat", "fox"}),
+        ("cat", "NOUN", {"dog", "bear"}),
+        ("man", "NOUN", {"woman", "child"}),
+        ("chair", "NOUN", {"table", "bench", "couch"}),
+        ("car", "NOUN", {"truck"}),
+        ("bus", "NOUN", {"train"}),
+        ("red", "ADJ", {"blue", "green", "yellow", "black", "white"}),
+        ("black", "ADJ", {"white", "red"}),
+        ("wooden", "ADJ", {"metal", "plastic"}),
+        ("striped", "ADJ", {"dotted", "checked"}),
+        ("tiny", "ADJ", {"large", "huge"}),
+        ("sit", "VERB", {"stand", "lie"}),
+        ("walk", "VERB", {"fly"}),
+        ("quickly", "ADV", {"slowly"}),
+    ],
+)
+def test_cohyponyms(words: Lexicon, lemma: str, pos: str, some: set[str]) -> None:
+    found = words.cohyponyms(lemma, pos)
+    assert some <= set(found)
+    assert list(found) == sorted(set(found))
+    assert not any(words.related(lemma, other, pos) for other in found)
+    assert words.cohyponyms(lemma, pos) == found
+
+
+def test_dominant_senses_lead(words: Lexicon) -> None:
+    """Animals for "cat", furniture for "table": neither gossips nor columns of figures."""
+    assert {"woman", "person", "gossip"}.isdisjoint(words.cohyponyms("cat", "NOUN"))
+    assert "head" not in words.cohyponyms("dog", "NOUN")
+    assert words.dominant("table", "NOUN") != ()
+    assert "desk" in words.cohyponyms("chair", "NOUN")
+
+
+@pytest.mark.parametrize(
+    ("lemma", "pos", "opposite"),
+    [
+        ("big", "ADJ", "little"),
+        ("large", "ADJ", "small"),
+        ("huge", "ADJ", "small"),
+        ("left", "ADJ", "right"),
+        ("wet", "ADJ", "dry"),
+        ("open", "ADJ", "closed"),
+        ("man", "NOUN", "woman"),
+        ("sit", "VERB", "stand"),
+        ("quickly", "ADV", "slowly"),
+    ],
+)
+def test_antonyms(words: Lexicon, lemma: str, pos: str, opposite: str) -> None:
+    assert opposite in words.antonyms(lemma, pos)
+
+
+def test_colours_have_no_opposite_class(words: Lexicon) -> None:
+    assert words.antonyms("red", "ADJ") == ()
+
+
+def test_up_and_down(words: Lexicon) -> None:
+    assert "canine" in words.hypernyms("dog", "NOUN", 1)
+    assert "animal" not in words.hypernyms("cat", "NOUN", 2)
+    assert {"puppy", "poodle"} <= words.hyponyms("dog", "NOUN")
+    assert "crimson" in words.synonyms("red", "ADJ")
+    assert "red" not in words.synonyms("red", "ADJ")
+    assert "large" in words.hypernyms("huge", "ADJ")
+    assert "huge" in words.hyponyms("large", "ADJ")
+
+
+def test_known_and_count(words: Lexicon) -> None:
+    assert words.count("dog", "NOUN") == 42
+    assert words.count("blue", "ADJ") > words.count("mauve", "ADJ")
+    known = [
+        "giraffe",
+        "zebra",
+        "skateboard",
+        "frisbee",
+        "pizza",
+        "laptop",
+        "umbrella",
+        "surfboard",
+        "refrigerator",
+    ]
+    assert all(words.known(word, "NOUN") for word in known)
+    assert words.known("fire hydrant", "NOUN")
+    assert words.known("fire_hydrant", "NOUN")
+    assert not words.known("dog", "ADJ")
+    assert not words.known("red", "X")
+    assert words.familiar("giraffe", "NOUN")
+    assert not words.familiar("bassarisk", "NOUN")
+
+
+def test_unknown_words_have_empty_answers(words: Lexicon) -> None:
+    for pos in ("NOUN", "VERB", "ADJ", "ADV", "ADP", ""):
+        for lemma in ("nosuchword", "", "a\tb", "😀"):
+            assert not words.known(lemma, pos)
+            assert words.count(lemma, pos) == 0
+            assert words.synonyms(lemma, pos) == frozenset()
+            assert words.hypernyms(lemma, pos) == words.hyponyms(lemma, pos) == frozenset()
+            assert words.antonyms(lemma, pos) == words.cohyponyms(lemma, pos) == ()
+
+
+def test_every_synset_and_pointer_is_sound() -> None:
+    table = read_sense_table(DATA / "lexicon.xz")
+    size = len(table.synset_lines)
+    assert size > 90_000
+    for number in range(0, size, 97):
+        synset = parse_synset(table.synset_lines[number])
+        for target in (*synset.hypernyms, *synset.hyponyms, *synset.similar, *synset.attributes):
+            assert 0 <= target < size
+        for up in synset.hypernyms:
+            assert number in table.synset(up).hyponyms
+        for pointer in synset.words:
+            assert pointer.word < len(synset.lemmas)
+            assert pointer.target_word < len(table.synset(pointer.synset).lemmas)
+
+
+def test_the_licence_lies_beside_the_data() -> None:
+    assert "Princeton University" in (DATA / "LICENSE.wordnet").read_text()
+    assert (DATA / "lexicon.xz").stat().st_size < 4_000_000
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "lexicon.xz"
+    path.write_bytes(lzma.compress(text.encode()))
+    return path
+
+
+GOOD = "compoclip-lexicon\t1\t1\t1\tsource\nn\t5\tdog\t\nn\tdog\t3 0:42\n"
+
+
+def test_malformed_files_are_one_line_errors(tmp_path: Path) -> None:
+    assert Lexicon(read_sense_table(_file(tmp_path, GOOD))).count("dog", "NOUN") == 42
+    broken = [
+        GOOD.replace("lexicon\t1", "lexicon\t9"),
+        GOOD.replace("\t1\t1\tsource", "\tx\t1\tsource"),
+        GOOD[:-1],
+        GOOD + "n\tcat\t1 0:1\n",
+        "",
+    ]
+    for text in broken:
+        with pytest.raises(CompoclipError, match=r"lexicon\.xz: not a usable") as caught:
+            read_sense_table(_file(tmp_path, text))
+        assert "\n" not in str(caught.value)
+    raw = tmp_path / "raw.xz"
+    for data in (b"no xz", (DATA / "lexicon.xz").read_bytes()[:5000]):
+        raw.write_bytes(data)
+        with pytest.raises(CompoclipError, match="its compression is wrong"):
+            read_sense_table(raw)
+    with pytest.raises(CompoclipError, match=r"absent\.xz: cannot read"):
+        lexicon(tmp_path / "absent.xz")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("3 0:42", "3 0-42"),
+        GOOD.replace("n\t5\tdog\t", "n\tfive\tdog\t"),
+        GOOD.replace("n\t5\tdog\t", "n\t5\tdog"),
+        GOOD.replace("n\t5\tdog\t", "n\t5\tdog\t@x"),
+        GOOD.replace("0:42", "7:42"),
+    ],
+)
+def test_malformed_records_are_found_when_read(tmp_path: Path, text: str) -> None:
+    words = Lexicon(read_sense_table(_file(tmp_path, text)))
+    with pytest.raises(CompoclipError, match="is wrong"):
+        words.cohyponyms("dog", "NOUN")
+
+
+def test_malformed_use_counts_are_found_when_read(tmp_path: Path) -> None:
+    words = Lexicon(read_sense_table(_file(tmp_path, GOOD.replace("3 0:42", "x 0:0"))))
+    with pytest.raises(CompoclipError, match="is wrong"):
+        words.familiar("dog", "NOUN")
+
+
+def _builder() -> ModuleType:
+    path = Path(__file__).resolve().parents[1] / "scripts" / "build_lexicon.py"
+    spec = importlib.util.spec_from_file_location("build_lexicon", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["build_lexicon"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_building_from_a_tiny_database(tmp_path: Path) -> None:
+    """An animal, its cat and dog, a named dog (left out), and a rare Latin name (left out)."""
+    head = "  1 Licence text.  \n"
+    lines = [
+        "{a} 05 n 01 animal 0 002 ~ {d} n 0000 ~ {c} n 0000 | a living thing",
+        "{d} 05 n 02 dog 0 Canis 0 002 @ {a} n 0000 ~i {r} n 0000 | barks; a dog barks",
+        "{c} 05 n 01 cat 0 001 @ {a} n 0000 | meows",
+        "{r} 05 n 01 Rex 0 001 @i {d} n 0000 | a dog of that name",
+    ]
+    at = {"a": "00000010", "d": "00000020", "c": "00000030", "r": "00000040"}
+    index = {"animal": "a", "dog": "d", "canis": "d", "cat": "c", "rex": "r"}
+    for name in ("verb", "adj", "adv"):
+        (tmp_path / f"data.{name}").write_text(head)
+        (tmp_path / f"index.{name}").write_text(head)
+    (tmp_path / "data.noun").write_text(head + "\n".join(x.format(**at) for x in lines) + "\n")
+    entries = [f"{lemma} n 1 0 1 0 {at[key]}  " for lemma, key in index.items()]
+    (tmp_path / "index.noun").write_text(head + "\n".join(entries) + "\n")
+    (tmp_path / "cntlist.rev").write_text("dog%1:05:00:: 1 7\n")
+    builder = _builder()
+    text, report = builder.build(tmp_path)
+    words = Lexicon(read_sense_table(_file(tmp_path, text)))
+    assert words.cohyponyms("dog", "NOUN", up=1, down=1) == ("cat",)
+    assert words.count("dog", "NOUN") == 7
+    assert not words.known("rex", "NOUN")
+    assert not words.known("canis", "NOUN")
+    assert report["synsets: instances"] == 1
+    assert report["words: capitalised and never counted"] == 1
+    assert builder.licence(tmp_path) == "Licence text.\n"

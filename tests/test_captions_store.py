@@ -1,0 +1,175 @@
+"""The parse store: round trips, versions, damage, concurrency."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import compoclip.captions.store as store_module
+from compoclip.captions.parse import parse
+from compoclip.captions.records import decode, encode
+from compoclip.captions.store import ParseStore
+from compoclip.captions.types import (
+    Caption,
+    GraphAttribute,
+    GraphObject,
+    GraphRelation,
+    SceneGraph,
+    Span,
+)
+from compoclip.errors import CompoclipError
+
+TEXTS = [
+    "A red dog near a cat .",
+    "Two men's hats",
+    "",
+    "😀 caf\u00e9\n\ud800",
+    "A red dog near a cat .",
+]
+
+
+def test_parses_once_and_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new folder" / "parses.sqlite"
+    store = ParseStore(path)
+    assert store.get(TEXTS[0]) is None
+    parsed = store.get_or_parse(TEXTS)
+    assert list(parsed) == TEXTS[:4]
+    assert parsed == {text: parse(text) for text in TEXTS}
+    assert len(store) == 4
+    monkeypatch.setattr(store_module, "parse_many", _never)
+    again = ParseStore(path)
+    assert again.get_or_parse(reversed(TEXTS)) == parsed
+    assert all(again.get(text) == parse(text) for text in TEXTS)
+    assert again.damaged == 0
+
+
+def _never(texts: list[str], tagger: str, workers: int) -> list[Caption]:
+    assert not texts
+    return []
+
+
+def test_another_parser_version_does_not_see_the_parses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "parses.sqlite"
+    ParseStore(path).get_or_parse(TEXTS)
+    monkeypatch.setattr(store_module, "PARSER_VERSION", "other")
+    newer = ParseStore(path)
+    assert len(newer) == 0
+    assert newer.get(TEXTS[0]) is None
+    newer.get_or_parse(TEXTS[:1])
+    assert len(newer) == 1
+    monkeypatch.undo()
+    assert len(ParseStore(path)) == 4
+
+
+def test_damaged_records_are_counted_and_parsed_anew(tmp_path: Path) -> None:
+    path = tmp_path / "parses.sqlite"
+    ParseStore(path).get_or_parse(TEXTS)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE parses SET record = substr(record, 1, length(record) - 5)")
+    store = ParseStore(path)
+    assert store.get(TEXTS[0]) is None
+    assert store.damaged == 1
+    assert store.get_or_parse(TEXTS) == {text: parse(text) for text in TEXTS}
+    assert store.damaged == 5
+    assert ParseStore(path).get(TEXTS[0]) == parse(TEXTS[0])
+
+
+def _die_while_writing(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("BEGIN")
+    db.executemany(
+        "INSERT INTO parses VALUES (?, 'x', '[]')", [(os.urandom(16),) for _ in range(9)]
+    )
+    os._exit(1)
+
+
+def test_a_writer_that_dies_loses_only_its_open_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "parses.sqlite"
+    ParseStore(path).get_or_parse(TEXTS)
+    child = multiprocessing.get_context("fork").Process(target=_die_while_writing, args=(path,))
+    child.start()
+    child.join()
+    assert child.exitcode == 1
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM parses").fetchone() == (4,)
+    assert ParseStore(path).get(TEXTS[0]) == parse(TEXTS[0])
+
+
+def test_a_torn_write_ahead_log_is_cut_back(tmp_path: Path) -> None:
+    """Half of the last commit on disk, as after a power cut: earlier commits stay, no error."""
+    path = tmp_path / "parses.sqlite"
+    store = ParseStore(path)
+    store.get_or_parse(TEXTS[:1])
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.get_or_parse([f"a dog number {n}" for n in range(40)])
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(path.read_bytes())
+    log = path.with_name("parses.sqlite-wal").read_bytes()
+    copy.with_name("copy.sqlite-wal").write_bytes(log[: len(log) - 1000])
+    torn = ParseStore(copy)
+    assert torn.get(TEXTS[0]) == parse(TEXTS[0])
+    assert len(torn) == 1
+    assert len(torn.get_or_parse([f"a dog number {n}" for n in range(40)])) == 40
+    assert len(torn) == 41
+
+
+def _read(store: ParseStore, texts: list[str]) -> int:
+    return sum(store.get(text) is not None for text in texts)
+
+
+def test_readers_in_other_processes_while_one_writes(tmp_path: Path) -> None:
+    store = ParseStore(tmp_path / "parses.sqlite")
+    texts = [f"{n} cats" for n in range(50)]
+    store.get_or_parse(texts)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        pending = [pool.apply_async(_read, (store, texts)) for _ in range(4)]
+        store.get_or_parse([f"{n} dogs" for n in range(50)])
+        assert [job.get(timeout=60) for job in pending] == [50] * 4
+    assert len(store) == 100
+
+
+def test_a_pickled_store_opens_its_file_again(tmp_path: Path) -> None:
+    store = ParseStore(tmp_path / "parses.sqlite")
+    store.get_or_parse(TEXTS)
+    assert pickle.loads(pickle.dumps(store)).get(TEXTS[0]) == parse(TEXTS[0])  # noqa: S301
+
+
+def test_foreign_and_unreachable_files_are_one_line_errors(tmp_path: Path) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("these are no parses\n" * 100)
+    with pytest.raises(CompoclipError, match=r"notes\.txt: not a usable parse store .* delete it"):
+        ParseStore(foreign)
+    with pytest.raises(CompoclipError, match="cannot make the folder"):
+        ParseStore(foreign / "below" / "parses.sqlite")
+    with pytest.raises(CompoclipError, match="cannot use the parse store") as caught:
+        ParseStore(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_records_keep_scene_graphs() -> None:
+    plain = parse("red dog on mat")
+    dog = GraphObject("dog", Span(4, 7), (GraphAttribute("red", Span(0, 3)),))
+    mat = GraphObject("mat", Span(11, 14))
+    graph = SceneGraph((dog, mat), (GraphRelation(0, "on", 1, Span(8, 10)),))
+    caption = Caption(plain.text, plain.tokens, plain.chunks, graph)
+    assert decode(caption.text, encode(caption)) == caption
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["", "[]", "{}", "null", '[[0],[9],["a"],"DET","DT",[],null]', '[[0],[1],["a"],"","DT",[],null]',
+     '[[0],[1,2],["a"],"DET","DT",[],null]', '[["x"],[1],["a"],"DET","DT",[],null]',
+     '[[0],[1],["a"],"DET","DT",[[1]],null]', '[[0],[1],["a"],"DET","DT",[],[1]]'],
+)  # fmt: skip
+def test_damaged_records_are_value_errors(record: str) -> None:
+    with pytest.raises(ValueError, match="damaged record"):
+        decode("a", record)

@@ -1,0 +1,269 @@
+"""Tokens, tags and lemmas: exact spans on any text, hand-checked captions, rules, other taggers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compoclip.captions.hanta import HantaTagger
+from compoclip.captions.lemmas import lemma_of
+from compoclip.captions.tagger import get_tagger, tagger_version
+from compoclip.captions.tagsets import PENN_TO_UPOS
+from compoclip.captions.words import word_spans
+from compoclip.errors import CompoclipError, UsageError
+
+UPOS = set(
+    [
+        "NOUN",
+        "PROPN",
+        "VERB",
+        "AUX",
+        "ADJ",
+        "ADV",
+        "ADP",
+        "DET",
+        "PRON",
+        "NUM",
+        "PART",
+        "CCONJ",
+        "SCONJ",
+        "INTJ",
+        "PUNCT",
+        "SYM",
+        "X",
+    ]
+)
+# Whole captions as word/PennTag, checked by hand.
+CHECKED = [
+    "A/DT man/NN wearing/VBG a/DT striped/JJ shirt/NN is/VBZ standing/VBG in/IN front/IN of/IN "
+    "the/DT red/JJ bus/NN ./.",
+    "a/DT red/JJ cube/NN is/VBZ to/IN the/IN left/IN of/IN a/DT blue/JJ metal/NN sphere/NN",
+    "the/DT spotted/JJ square/NN is/VBZ above/IN the/DT striped/JJ green/JJ circle/NN",
+    "Two/CD very/RB tall/JJ giraffes/NNS and/CC a/DT zebra/NN next/IN to/IN her/PRP ./.",
+    "A/DT snow/NN covered/VBN mountain/NN behind/IN the/DT kids/NNS '/POS school/NN ./.",
+    "A/DT black/JJ and/CC white/JJ cat/NN sitting/VBG on/IN top/IN of/IN a/DT toilet/NN seat/NN",
+    "A/DT cat/NN that/WDT is/VBZ sleeping/VBG on/IN a/DT couch/NN ./.",
+    "Three/CD people/NNS are/VBP sitting/VBG on/IN a/DT bench/NN ./.",
+    "A/DT person/NN riding/VBG down/IN a/DT sidewalk/NN on/IN a/DT skateboard/NN ./.",
+    "A/DT woman/NN holding/VBG up/RP a/DT pair/NN of/IN scissors/NNS ./.",
+    "A/DT living/NN room/NN filled/VBN with/IN furniture/NN and/CC a/DT TV/NN ./.",
+    "A/DT man/NN surfing/VBG on/IN a/DT wave/NN",
+    "A/DT man/NN holding/VBG a/DT remote/NN ./.",
+    "A/DT frisbee/NN ,/, a/DT surfer/NN and/CC two/CD skateboarders/NNS",
+    "An/DT orange/NN and/CC a/DT banana/NN on/IN a/DT plate/NN",
+    "An/DT orange/JJ and/CC white/JJ cat/NN",
+    "Many/JJ umbrellas/NNS are/VBP hanging/VBG from/IN the/DT ceiling/NN in/IN the/DT shop/NN ./.",
+    "There/EX are/VBP a/DT few/JJ pillows/NNS piled/VBN on/IN the/DT bed/NN ./.",
+    "A/DT herd/NN of/IN sheep/NNS grazing/VBG in/IN a/DT field/NN",
+    "A/DT sheep/NN standing/VBG by/IN itself/PRP",
+    "A/DT dog/NN chases/VBZ its/PRP$ own/JJ tail/NN ./.",
+    "Children/NNS are/VBP playing/VBG tennis/NN on/IN the/DT street/NN ./.",
+    "A/DT woman/NN 's/POS hand/NN holding/VBG a/DT cell/NN phone/NN ./.",
+    "A/DT STREET/NN WITH/IN CARS/NNS AND/CC CONSTRUCTION/NN WORKERS/NNS WORKING/VBG ./.",
+    "A/DT small/JJ wooden/JJ table/NN topped/VBN with/IN plates/NNS of/IN food/NN",
+    "The/DT dog/NN doesn't/VBZ like/VB the/DT cat/NN ./.",
+    "A/DT man/NN wants/VBZ to/TO throw/VB a/DT ball/NN ./.",
+]
+
+
+@pytest.fixture(scope="module")
+def tagger() -> HantaTagger:
+    return HantaTagger()
+
+
+@pytest.mark.parametrize("line", CHECKED)
+def test_hand_checked_captions(tagger: HantaTagger, line: str) -> None:
+    pairs = [item.rpartition("/")[::2] for item in line.split()]
+    text = " ".join(word for word, _ in pairs).replace(" 's", "'s").replace("kids '", "kids'")
+    got = [(t.text, t.tag) for t in tagger.tag(text)]
+    assert got == [(word, tag) for word, tag in pairs]
+
+
+def test_coarse_tags_and_lemmas(tagger: HantaTagger) -> None:
+    tokens = tagger.tag("Two men with glasses have been sitting near the striped geese's pond")
+    assert [(t.lemma, t.pos) for t in tokens] == [
+        ("two", "NUM"),
+        ("man", "NOUN"),
+        ("with", "ADP"),
+        ("glasses", "NOUN"),
+        ("have", "AUX"),
+        ("be", "AUX"),
+        ("sit", "VERB"),
+        ("near", "ADP"),
+        ("the", "DET"),
+        ("striped", "ADJ"),
+        ("goose", "NOUN"),
+        ("'s", "PART"),
+        ("pond", "NOUN"),
+    ]
+
+
+def test_have_and_do_are_auxiliaries_only_before_a_verb(tagger: HantaTagger) -> None:
+    has = {t.text: t.pos for t in tagger.tag("The room has a bed .")}["has"]
+    done = {t.text: t.pos for t in tagger.tag("The dog has eaten a bone .")}["has"]
+    trick = {t.text: t.pos for t in tagger.tag("A boy does a trick .")}["does"]
+    assert (has, done, trick) == ("VERB", "AUX", "VERB")
+
+
+@pytest.mark.parametrize(
+    ("low", "pos", "tag", "lemma"),
+    [
+        ("skis", "NOUN", "NNS", "ski"),
+        ("giraffes", "NOUN", "NNS", "giraffe"),
+        ("women", "NOUN", "NNS", "woman"),
+        ("jeans", "NOUN", "NNS", "jeans"),
+        ("fire-trucks", "NOUN", "NNS", "fire-truck"),
+        ("flown", "VERB", "VBN", "fly"),
+        ("riding", "VERB", "VBG", "ride"),
+        ("larger", "ADJ", "JJR", "large"),
+        ("isn't", "AUX", "VBZ", "be"),
+        ("bus", "NOUN", "NN", "bus"),
+    ],
+)
+def test_lemmas(low: str, pos: str, tag: str, lemma: str) -> None:
+    assert lemma_of(low, pos, tag) == lemma
+
+
+def test_words() -> None:
+    text = "It's the man's black-and-white t-shirt, isn’t it?  3.5 U.S. dogs'... \U0001f600\n"
+    assert [text[a:b] for a, b in word_spans(text)] == [
+        "It's", "the", "man", "'s", "black-and-white", "t-shirt", ",", "isn’t", "it", "?", "3.5",
+        "U.S.", "dogs", "'", "...", "\U0001f600",
+    ]  # fmt: skip
+
+
+@given(st.text(max_size=80))
+@settings(max_examples=150, deadline=None)
+def test_any_text_gives_exact_ordered_spans(text: str) -> None:
+    tokens = get_tagger().tag(text)
+    assert all(text[t.start : t.end] == t.text and t.text for t in tokens)
+    assert all(a.end <= b.start for a, b in zip(tokens, tokens[1:]))
+    covered = "".join(t.text for t in tokens)
+    assert covered == "".join("".join(text.split())) or set(text.split()) != set(covered)
+    assert all(t.pos in UPOS and t.lemma for t in tokens)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "a",
+                "red's",
+                "dog",
+                "sitting",
+                "'s",
+                "isn't",
+                ".",
+                ",",
+                '"',
+                "2",
+                "́",
+                "😀",
+                "--",
+                "U.S.",
+            ]
+        )
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_odd_word_orders(words: list[str]) -> None:
+    text = " ".join(words)
+    for token in get_tagger().tag(text):
+        assert text[token.start : token.end] == token.text
+        assert token.tag in PENN_TO_UPOS
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n\t", "\ud800", "a" * 5000, "'", "\x00", "é" * 300, "ن" * 9]
+)
+def test_odd_texts_never_crash(tagger: HantaTagger, text: str) -> None:
+    assert "".join(t.text for t in tagger.tag(text)) == "".join(text.split())
+
+
+def test_the_decoder_agrees_with_the_library(tagger: HantaTagger, shared_data: Path) -> None:
+    """Our exact, cached Viterbi gives what HanTa's own (pruned) search gives."""
+    import HanTa
+    from HanTa.HanoverTagger import HanoverTagger
+
+    library = HanoverTagger(str(Path(HanTa.__file__).parent / "morphmodel_en.pgz"))
+    file = shared_data / "annotations" / "factual_sg" / "random"
+    del file
+    captions = _coco(shared_data)[:150]
+    same = 0
+    for text in captions:
+        words = [text[a:b] for a, b in word_spans(text)]
+        seen = [(word, i > 0) for i, word in enumerate(words)]
+        same += tagger._decode(seen) == library.tag_sent(words, taglevel=0)
+    assert same >= 0.99 * len(captions)
+
+
+def test_real_captions_have_few_strange_tags(tagger: HantaTagger, shared_data: Path) -> None:
+    tokens = [t for text in _coco(shared_data)[:1500] for t in tagger.tag(text)]
+    strange = [t for t in tokens if t.tag in ("FW", "SYM", "NFP", "UH", "VB", "VBD")]
+    assert len(strange) < 0.02 * len(tokens)
+    assert all(t.text.lower().endswith("ing") for t in tokens if t.tag == "VBG")
+
+
+def _coco(shared_data: Path) -> list[str]:
+    file = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
+    rows = json.loads(file.read_text())
+    captions = [row["caption"] for row in rows]
+    return [c for item in captions for c in (item if isinstance(item, list) else [item])]
+
+
+def test_names_and_versions(tagger: HantaTagger) -> None:
+    assert tagger.name == tagger_version("hanta") == get_tagger().name
+    assert tagger.name.startswith("hanta-")
+    assert get_tagger("hanta") is get_tagger("hanta")
+
+
+def test_unknown_tagger_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="use hanta, spacy"):
+        get_tagger("treetagger")
+
+
+def test_missing_spacy_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(CompoclipError, match=r"pip install .compoclip\[spacy\]"):
+        get_tagger("spacy:some_model")
+
+
+def test_missing_spacy_model_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeSpacy:
+        @staticmethod
+        def load(name: str, exclude: list[str]) -> None:
+            raise OSError(f"[E050] Can't find model {name!r}")
+
+    monkeypatch.setitem(sys.modules, "spacy", FakeSpacy)
+    with pytest.raises(CompoclipError, match="python -m spacy download absent_model"):
+        get_tagger("spacy:absent_model")
+
+
+def test_spacy_tokens_keep_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Word:
+        def __init__(self, text: str, idx: int) -> None:
+            self.text, self.idx, self.is_space = text, idx, text.isspace()
+            self.lemma_, self.pos_, self.tag_ = text.lower(), "NOUN", "NN"
+
+    class FakeSpacy:
+        __version__ = "3.8.0"
+
+        @staticmethod
+        def load(name: str, exclude: list[str]) -> FakePipeline:
+            return FakePipeline()
+
+    class FakePipeline:
+        meta = {"version": "1.0"}  # noqa: RUF012
+
+        def __call__(self, text: str) -> list[Word]:
+            return [Word("A", 0), Word("  ", 1), Word("dog", 3)]
+
+    monkeypatch.setitem(sys.modules, "spacy", FakeSpacy)
+    tagger = get_tagger("spacy:fake")
+    assert tagger.name == "spacy-3.8.0-fake-1.0"
+    assert [(t.text, t.start, t.end) for t in tagger.tag("A  dog")] == [("A", 0, 1), ("dog", 3, 6)]
