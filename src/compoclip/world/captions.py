@@ -333,13 +333,13 @@ def captions_for(
     first = scene.things[0]
     rng = generator("captions", seed, index, first.x, first.y)
     facts, names, chances = facts_of(scene), tuple(weights), tuple(weights.values())
-    wording = Wording(rng, config.synonyms)
     made: dict[str, WorldCaption] = {}
     for _ in range(60 * count):
         kind = rng.choices(names, chances)[0]
         form = CAPTION_TYPES[kind][1](facts, config, rng)
         if form is None:
             continue
+        wording = Wording(rng, config.synonyms, colour_first=rng.random() < 0.4)
         text = dress(wording.caption(form), rng)
         if text not in made:
             made[text] = WorldCaption(text, count_atoms(form), kind, form)

@@ -74,7 +74,8 @@ class Wording:
     """How a form is put into words.
 
     synonyms: chance of another word for a kind, colour, size or pattern. variants: chance of
-    another phrase for a relation or position than the first one listed. Every choice takes two
+    another phrase for a relation or position than the first one listed. colour_first: "red striped"
+    rather than "striped red". Every choice takes two
     numbers from `rng`, whatever is chosen, so that forms of one shape get the same wording from
     equal generators.
     """
@@ -82,6 +83,7 @@ class Wording:
     rng: random.Random
     synonyms: float = 0.0
     variants: float = 0.5
+    colour_first: bool = False
 
     def _other(self, word: str, others: tuple[str, ...], chance: float) -> str:
         """The word or, by chance, one of the others."""
@@ -102,9 +104,7 @@ class Wording:
         noun = self.word(phrase.word)
         plural = phrase.number > 1 and phrase.quantifier in (Quantifier.SOME, Quantifier.EXACTLY)
         adjectives = [m for m in phrase.modifiers if isinstance(m, Attribute)]
-        order = {"size": 0, "pattern": 1, "colour": 2}
-        if self.rng.random() < 0.4:
-            order = {"size": 0, "colour": 1, "pattern": 2}
+        order = {"size": 0, "pattern": 2, "colour": 1 if self.colour_first else 3}
         adjectives.sort(key=lambda a: order[a.family])
         words = [*(self.word(a.value) for a in adjectives), pluralise(noun) if plural else noun]
         head = " ".join(words)

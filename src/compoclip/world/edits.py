@@ -1,0 +1,257 @@
+"""Single edits of a logical form: every way to change it for one skill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import cast
+
+from compoclip.world.geometry import CONVERSE, POSITIONS
+from compoclip.world.logic import (
+    Attribute,
+    Background,
+    Claim,
+    Exists,
+    Form,
+    Lacking,
+    Modifier,
+    NounPhrase,
+    Position,
+    Quantifier,
+    Relation,
+    Statement,
+)
+from compoclip.world.vocabulary import (
+    BACKDROP_COLOURS,
+    BACKDROP_TEXTURES,
+    COLOURS,
+    KINDS,
+    PATTERNS,
+    SIZES,
+)
+from compoclip.world.wording import NUMERALS
+
+Node = Statement | Modifier | NounPhrase
+
+VALUES: dict[str, Sequence[str]] = {
+    "colour": tuple(COLOURS),
+    "size": tuple(SIZES),
+    "pattern": tuple(PATTERNS),
+}
+_OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
+_PLACING = ("left", "right", "above", "below")
+
+
+def _children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Exists(phrase):
+            return (phrase,)
+        case Claim(subject, modifiers):
+            return (subject, *modifiers)
+        case NounPhrase():
+            return node.modifiers
+        case Relation() | Lacking():
+            return (node.object,)
+    return ()
+
+
+def nodes_of(form: Form) -> list[Node]:
+    """All statements, noun phrases and modifiers of the form, outermost first."""
+    found: list[Node] = []
+
+    def visit(node: Node) -> None:
+        found.append(node)
+        for child in _children(node):
+            visit(child)
+
+    for statement in form:
+        visit(statement)
+    return found
+
+
+def substitute(form: Form, changes: dict[int, Node]) -> Form:
+    """The form with the nodes at the given places of `nodes_of` replaced."""
+    place = -1
+
+    def visit(node: Node) -> Node:
+        nonlocal place
+        place += 1
+        here = place
+        children = tuple(visit(child) for child in _children(node))
+        if here in changes:
+            return changes[here]
+        match node:
+            case Exists():
+                return Exists(cast(NounPhrase, children[0]))
+            case Claim():
+                modifiers = cast(tuple[Modifier, ...], children[1:])
+                return Claim(cast(NounPhrase, children[0]), modifiers)
+            case NounPhrase():
+                return replace(node, modifiers=cast(tuple[Modifier, ...], children))
+            case Relation() | Lacking():
+                return replace(node, object=cast(NounPhrase, children[0]))
+        return node
+
+    return cast(Form, tuple(visit(statement) for statement in form))
+
+
+def with_values(phrase: NounPhrase, family: str, value: str) -> NounPhrase:
+    """The phrase with its attribute of this family set to the value."""
+    return replace(
+        phrase,
+        modifiers=tuple(
+            replace(m, value=value) if isinstance(m, Attribute) and m.family == family else m
+            for m in phrase.modifiers
+        ),
+    )
+
+
+def _value(phrase: NounPhrase, family: str) -> str | None:
+    for m in phrase.modifiers:
+        if isinstance(m, Attribute) and m.family == family and not m.negated:
+            return m.value
+    return None
+
+
+def _described(form: Form, family: str) -> list[tuple[int, Node, str]]:
+    """Places that carry a value of the family, with the noun they belong to: phrases, claims."""
+    found: list[tuple[int, Node, str]] = []
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, NounPhrase) and (value := _value(node, family)):
+            found.append((place, node, value))
+        if isinstance(node, Claim):
+            said = NounPhrase(frozenset(), "", node.modifiers)
+            if value := _value(said, family):
+                found.append((place, node, value))
+    return found
+
+
+def _set(node: Node, family: str, value: str) -> Node:
+    if isinstance(node, Claim):
+        said = with_values(NounPhrase(frozenset(), "", node.modifiers), family, value)
+        return replace(node, modifiers=said.modifiers)
+    return with_values(cast(NounPhrase, node), family, value)
+
+
+def swaps_of_values(form: Form, family: str) -> Iterator[Form]:
+    """Forms with two different values of the family exchanged between two descriptions."""
+    places = _described(form, family)
+    for k, (i, a, first) in enumerate(places):
+        for j, b, second in places[k + 1 :]:
+            if first != second and not _nested(a, b):
+                yield substitute(form, {i: _set(a, family, second), j: _set(b, family, first)})
+            elif first != second:
+                yield substitute_nested(form, i, j, family, first, second)
+
+
+def _nested(a: Node, b: Node) -> bool:
+    return any(child is b or _nested(child, b) for child in _children(a))
+
+
+def substitute_nested(
+    form: Form, outer: int, inner: int, family: str, first: str, second: str
+) -> Form:
+    """Exchange values where the second description lies within the first ("a star by a mug")."""
+    nodes = nodes_of(form)
+    changed = substitute(form, {inner: _set(nodes[inner], family, first)})
+    return substitute(changed, {outer: _set(nodes_of(changed)[outer], family, second)})
+
+
+def replacements_of_values(form: Form, family: str) -> Iterator[Form]:
+    """Forms with one value of the family replaced by another."""
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, Attribute) and node.family == family:
+            for value in VALUES[family]:
+                if value != node.value:
+                    yield substitute(form, {place: replace(node, value=value)})
+
+
+def replacements_of_kinds(form: Form) -> Iterator[Form]:
+    """Forms with one noun replaced by another kind."""
+    used = {n.word for n in nodes_of(form) if isinstance(n, NounPhrase)}
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, NounPhrase):
+            for kind in KINDS:
+                if kind not in used:
+                    changed = replace(node, kinds=frozenset((kind,)), word=kind)
+                    yield substitute(form, {place: changed})
+
+
+def swaps_of_arguments(form: Form) -> Iterator[Form]:
+    """Forms with the two sides of a relation exchanged, each keeping its attributes."""
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, NounPhrase):
+            relations = [m for m in node.modifiers if isinstance(m, Relation)]
+            if len(relations) != 1 or len({type(m) for m in node.modifiers} - {Attribute}) != 1:
+                continue
+            link = relations[0]
+            outer = tuple(m for m in node.modifiers if m is not link)
+            inner = replace(node, modifiers=outer)
+            swapped = replace(link, object=inner)
+            other = replace(link.object, modifiers=(*link.object.modifiers, swapped))
+            yield substitute(form, {place: other})
+        if isinstance(node, Claim) and len(node.modifiers) == 1:
+            said = node.modifiers[0]
+            if isinstance(said, Relation):
+                swapped = replace(said, object=node.subject)
+                yield substitute(form, {place: Claim(said.object, (swapped,))})
+
+
+def replacements_of_relations(form: Form) -> Iterator[Form]:
+    """Forms with a relation replaced: by its converse first, then by other placings."""
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, Relation) and node.name in CONVERSE and node.name != "same colour":
+            others = [CONVERSE[node.name]]
+            if node.name in ("inside", "around"):
+                others = list(_PLACING)
+            elif node.name in _PLACING:
+                others += [r for r in _PLACING if r not in (node.name, *others)]
+            for name in others:
+                yield substitute(form, {place: replace(node, name=name)})
+
+
+def replacements_of_counts(form: Form) -> Iterator[Form]:
+    """Forms with a number replaced by another one up to four."""
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, NounPhrase) and node.quantifier is Quantifier.EXACTLY:
+            for number in NUMERALS:
+                if number != node.number:
+                    yield substitute(form, {place: replace(node, number=number)})
+
+
+def negations(form: Form) -> Iterator[Form]:
+    """Forms that deny what was claimed, or claim what was denied."""
+    for place, node in enumerate(nodes_of(form)):
+        match node:
+            case Exists(phrase) if phrase.quantifier is Quantifier.NONE:
+                yield substitute(form, {place: Exists(replace(phrase, quantifier=Quantifier.SOME))})
+            case Exists(phrase) if phrase.quantifier is Quantifier.SOME and phrase.number == 1:
+                yield substitute(form, {place: Exists(replace(phrase, quantifier=Quantifier.NONE))})
+            case Claim(_, modifiers) if len(modifiers) == 1:
+                said = modifiers[0]
+                if isinstance(said, Attribute | Relation | Position):
+                    changed = replace(said, negated=not said.negated)
+                    yield substitute(form, {place: replace(node, modifiers=(changed,))})
+
+
+def replacements_of_positions(form: Form) -> Iterator[Form]:
+    """Forms with a place replaced: by the opposite one first, then by any other."""
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, Position) and node.name is not None:
+            opposite = " ".join(_OPPOSITE.get(word, word) for word in node.name.split())
+            for name in dict.fromkeys((opposite, *POSITIONS)):
+                if name != node.name:
+                    yield substitute(form, {place: replace(node, name=name)})
+
+
+def replacements_of_backgrounds(form: Form) -> Iterator[Form]:
+    """Forms with the colour, or else the texture, of the background replaced."""
+    for place, node in enumerate(nodes_of(form)):
+        if isinstance(node, Background):
+            family = "colour" if node.colour else "texture"
+            for value in BACKDROP_COLOURS if node.colour else BACKDROP_TEXTURES:
+                if value != getattr(node, family):
+                    changed = (
+                        replace(node, colour=value) if node.colour else replace(node, texture=value)
+                    )
+                    yield substitute(form, {place: changed})
