@@ -20,16 +20,17 @@ def fingerprint(path: Path) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
-def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
-    """Where the cache of `path` may lie: a hidden file beside it, or in the cache folder.
+def cache_folder() -> Path:
+    """The user's cache folder: $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compoclip"
 
-    The cache folder is $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip.
-    """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
+    """Where the cache of `path` may lie: a hidden file beside it, or in the cache folder."""
     digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
     return (
         path.with_name(f".{path.name}{suffix}"),
-        home / "compoclip" / f"{path.name[:80]}-{digest}{suffix}",
+        cache_folder() / f"{path.name[:80]}-{digest}{suffix}",
     )
 
 

@@ -1,0 +1,77 @@
+"""Parsing every caption before training, so that workers only look parses up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+
+from compoclip.captions.store import SLICE, ParseStore
+from compoclip.captions.types import Caption
+from compoclip.console import track
+from compoclip.data.cachefile import cache_folder
+from compoclip.data.sample import Source
+
+_ALONE = 1000  # captions between two signs of progress when one process parses
+_KEPT = 1 << 14  # parses each process keeps in memory
+
+
+class StoredCaptions:
+    """Parses by caption text, read from the store on demand; may be sent to worker processes.
+
+    Millions of parses would not fit into the memory of each worker, the few most recent ones do.
+    """
+
+    def __init__(self, store: ParseStore) -> None:
+        self._store = store
+        self._recent = lru_cache(_KEPT)(self._find)
+
+    def __getitem__(self, text: str) -> Caption:
+        """The parse of a caption; one that is not stored is parsed now.
+
+        Raises CompoclipError when the store cannot be read.
+        """
+        return self._recent(text)
+
+    def _find(self, text: str) -> Caption:
+        return self._store.get(text) or self._store.get_or_parse([text])[text]
+
+    def __reduce__(self) -> tuple[type[StoredCaptions], tuple[ParseStore]]:
+        return StoredCaptions, (self._store,)
+
+
+def prepare_captions(
+    source: Source, store: ParseStore | None = None, workers: int | None = None
+) -> StoredCaptions:
+    """Parse all captions of `source` that `store` does not know yet, showing progress.
+
+    store: by default one file in the user's cache folder, shared by all runs. workers: processes
+    that parse, by default one for each available core; they are started for thousands of captions
+    only, as fresh interpreters (a script that calls this needs its `__main__` guard). An
+    interrupted run continues where it was. Raises CompoclipError when the store cannot be written.
+    """
+    if store is None:
+        store = ParseStore(cache_folder() / "parses.sqlite")
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    size = SLICE if workers > 1 else _ALONE
+    for part in _slices(track(_captions(source), "parsing captions", unit="captions"), size):
+        store.get_or_parse(part, workers)
+    return StoredCaptions(store)
+
+
+def _captions(source: Source) -> Iterator[str]:
+    """All captions, without reading images where the source can tell them apart."""
+    captions = getattr(source, "captions", None)
+    if callable(captions):
+        yield from captions()
+        return
+    for index in range(len(source)):
+        yield from source[index].captions
+
+
+def _slices(captions: Iterable[str], size: int) -> Iterator[list[str]]:
+    remaining = iter(captions)
+    while part := list(islice(remaining, size)):
+        yield part

@@ -1,0 +1,107 @@
+"""Captions are parsed once before training; workers look the parses up."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from compoclip.captions.parse import parse
+from compoclip.captions.store import ParseStore
+from compoclip.data.flickr8k import open_flickr8k
+from compoclip.data.loader import BatchLoader
+from compoclip.data.plan import TextPlan
+from compoclip.data.prepare import prepare_captions
+from compoclip.data.sample import Sample
+from compoclip.data.tables import open_table
+from compoclip.data.transform import ImageTransform
+from compoclip.errors import CompoclipError
+from compoclip.models.preprocess import Preprocess
+from compoclip.rewrites.registry import rewrite_names
+
+TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
+
+
+def table(folder: Path) -> Path:
+    rows = [{"image": f"{i}.jpg", "caption": text} for i, text in enumerate(TEXTS)]
+    path = folder / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_every_distinct_caption_is_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ParseStore(tmp_path / "parses.sqlite")
+    source = open_table([table(tmp_path)])
+    captions = prepare_captions(source, store, workers=1)
+    assert len(store) == 2
+    assert captions[TEXTS[0]] == parse(TEXTS[0])
+    monkeypatch.setattr("compoclip.captions.store.parse_many", None)
+    again = prepare_captions(source, ParseStore(tmp_path / "parses.sqlite"), workers=1)
+    for handle in (again, pickle.loads(pickle.dumps(again))):  # noqa: S301 our own object
+        assert handle[TEXTS[1]] == parse(TEXTS[1])
+
+
+def test_a_caption_that_is_not_stored_is_parsed_when_asked_for(tmp_path: Path) -> None:
+    store = ParseStore(tmp_path / "parses.sqlite")
+    captions = prepare_captions(open_table([table(tmp_path)]), store, workers=1)
+    assert captions["An owl."] == parse("An owl.")
+
+
+def test_a_source_that_only_has_samples(tmp_path: Path) -> None:
+    class Plain:
+        def __len__(self) -> int:
+            return len(TEXTS)
+
+        def __getitem__(self, index: int) -> Sample:
+            return Sample(str(index), b"", (TEXTS[index],))
+
+        def describe(self) -> str:
+            return "plain"
+
+    store = ParseStore(tmp_path / "parses.sqlite")
+    prepare_captions(Plain(), store, workers=1)
+    assert len(store) == 2
+
+
+def test_the_default_store_lies_in_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    prepare_captions(open_table([table(tmp_path)]), workers=1)
+    assert (tmp_path / "cache" / "compoclip" / "parses.sqlite").is_file()
+
+
+def test_a_store_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "parses.sqlite"
+    path.write_bytes(b"not a database, but long enough to look like one" * 100)
+    with pytest.raises(CompoclipError, match=r"parses\.sqlite"):
+        prepare_captions(open_table([table(tmp_path)]), ParseStore(path), workers=1)
+
+
+def test_real_photos_with_real_rewrites_whatever_the_workers(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    names = [name for name in ("negclip", "replace", "bigram_shuffle") if name in rewrite_names()]
+    source = open_flickr8k(shared_data / "photos/flickr8k/Flickr8k.token.txt", split="test")
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join(source[i].id for i in range(24)))
+    source = open_flickr8k(shared_data / "photos/flickr8k/Flickr8k.token.txt", split=str(few))
+    parsed = prepare_captions(source, ParseStore(tmp_path / "parses.sqlite"), workers=1)
+    epochs = []
+    for workers in (0, 2):
+        loader = BatchLoader(
+            source,
+            TextPlan(names, parsed=parsed),
+            ImageTransform(Preprocess(size=(32, 32))),
+            batch_size=8,
+            workers=workers,
+        )
+        epochs.append([(b.ids, b.block) for b in loader.epoch(0)])
+        assert loader.counts.samples == 24
+        assert all(loader.counts.coverage(name) > 0.5 for name in names)
+        loader.close()
+    assert epochs[0] == epochs[1]
