@@ -138,6 +138,7 @@ class _Parser:
             if negated and len(words) > 1:
                 raise self._stuck()
             claims = [read_background(word.text) for word in words]
+            said = tuple(b for b in said if b.colour or b.texture)
             said += tuple(Background(c.colour, c.texture, negated) for c in claims)
         return said
 
