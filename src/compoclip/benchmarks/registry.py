@@ -92,17 +92,25 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         raise UsageError(
             f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {_parts(module.META)}"
         )
-    known = [
-        key
-        for key, parameter in inspect.signature(module.load).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key != "subtasks"
-    ]
+    known = option_types(name)
     for option in options:
         if option not in known:
             raise UsageError(f"benchmark {name} has no option {option!r}; {close(option, known)}")
     loaded: Benchmark = module.load(root, images, subtasks=parts, **options)
     edition = read_edition(root)
     return loaded if edition is None else as_edition(loaded, edition)
+
+
+def option_types(name: str) -> dict[str, str]:
+    """Options of a benchmark's `load` -> their annotations, e.g. {"annotations": "Path | None"}.
+
+    Raises UsageError for unknown names.
+    """
+    return {
+        key: str(parameter.annotation)
+        for key, parameter in inspect.signature(_module(name).load).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key != "subtasks"
+    }
 
 
 def _parts(found: Meta) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from compoclip.benchmarks.case import Classification, TiePolicy
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.features import Features
-from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.items import Items, image_key, image_names
 from compoclip.evaluation.outcomes import Scores
 from compoclip.evaluation.ranking import rank
 
@@ -52,7 +52,7 @@ def score_classification(
         outcomes["top5"] = ranks.within(5, first)
     n = len(content.images)
     return Items(
-        ids=[f"image {i}" for i in range(n)],
+        ids=image_names(content.images),
         forms=["classification"] * n,
         subtasks=[SUBTASK] * n,
         labels=[{CLASS_LABEL: content.classes[label]} for label in content.labels],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,20 @@ def image_key(ref: ImageRef) -> str:
     if ref.box is None:
         return str(ref.path)
     return f"{ref.path}#{','.join(f'{value:g}' for value in ref.box)}"
+
+
+def image_names(refs: Sequence[ImageRef]) -> list[str]:
+    """Names of a gallery's images that stay the same on another machine or when others are absent.
+
+    Folder and file name, with the box, and "(2)" for a second image of that name.
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for ref in refs:
+        name = f"{ref.path.parent.name}/{image_key(replace(ref, path=Path(ref.path.name)))}"
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return names
 
 
 @dataclass(frozen=True)

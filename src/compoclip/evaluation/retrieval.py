@@ -8,7 +8,7 @@ import numpy as np
 
 from compoclip.benchmarks.case import Retrieval, TiePolicy
 from compoclip.evaluation.features import Features
-from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.items import Items, image_key, image_names
 from compoclip.evaluation.outcomes import Outcomes
 from compoclip.evaluation.ranking import Ranks, rank
 
@@ -38,9 +38,14 @@ def score_retrieval(
 
     keys = [image_key(ref) for ref in content.images]
     paths = [str(ref.path) for ref in content.images]
+    names = image_names(content.images)
+    caption = {  # a text is called by its first image and its place among that image's texts
+        text: f"{names[images_of[text][0]]} text {texts_of[images_of[text][0]].index(text)}"
+        for text in asked_texts
+    }
     n = len(asked_images) + len(asked_texts)
     return Items(
-        ids=[f"image {i}" for i in asked_images] + [f"text {t}" for t in asked_texts],
+        ids=[names[i] for i in asked_images] + [caption[t] for t in asked_texts],
         forms=["retrieval"] * n,
         subtasks=["i2t"] * len(asked_images) + ["t2i"] * len(asked_texts),
         labels=[{}] * n,

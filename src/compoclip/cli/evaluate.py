@@ -1,0 +1,149 @@
+"""`compoclip evaluate MODEL ... --on BENCHMARK ...`: measure models on benchmarks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from compoclip import console
+from compoclip.errors import UsageError
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Measure models on benchmarks; results go to OUT/MODEL/BENCHMARK.json and .parquet.
+
+    Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
+    where it stopped; results that are already there for the same weights, data and protocol are
+    not computed again.
+
+    Examples:
+
+        compoclip evaluate bundled --on sugarcrepe --data /data
+
+        compoclip evaluate base=ViT-B-32-quickgelu:openai tuned=runs/fsc/model --on suite/
+
+        compoclip evaluate bundled --on sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017
+
+    Args:
+        models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
+            hf-hub:ID or "bundled"; NAME=MODEL gives it a name in the results.
+        on: Benchmarks: NAME, NAME:PART (e.g. sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd),
+            with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
+            or a suite: a folder with suite.json, or a data root of which everything found is taken.
+        data: Data root in the default layout.
+        images: Folder with the photos, when it is not in the data root.
+        out: Folder for the results.
+        batch_size: Images or texts encoded at once; changes scores by rounding (1e-6) only.
+        workers: Threads that read images.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        activation: Override the activation that a checkpoint states.
+        allow_partial: Score what is there when images or items are missing, and mark it.
+        max_bad: Damaged images to leave out before giving up.
+        cache: Folder for encoded features [default: OUT/.features].
+        fresh: Measure again even where results are already there.
+        resamples: Bootstrap resamples for intervals.
+        seed: Seed of the bootstrap.
+        json: Print the results as JSON.
+    """
+
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
+    on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
+    data: Path = Path("data")
+    images: Path | None = None
+    out: Path = Path("results")
+    batch_size: int = 64
+    workers: int = 2
+    device: str = "auto"
+    activation: Literal["gelu", "quick_gelu"] | None = None
+    allow_partial: bool = False
+    max_bad: int = 0
+    cache: Path | None = None
+    fresh: bool = False
+    resamples: int = 2000
+    seed: int = 0
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse, evaluate every model, print a table a benchmark."""
+    options = tyro.cli(
+        EvaluateOptions,
+        prog="compoclip evaluate",
+        args=list(argv),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return run(options)
+
+
+def run(options: EvaluateOptions) -> int:
+    """Load benchmarks, then one model after the other."""
+    if not options.models or not options.on:
+        raise UsageError("name at least one model and one benchmark; see evaluate --help")
+    for name in ("batch_size", "workers", "resamples"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    if options.max_bad < 0:
+        raise UsageError("--max-bad must not be negative")
+    models = named_models(options.models)
+
+    from compoclip.evaluation.targets import parse_targets
+
+    targets = parse_targets(options.on, options.data, options.images)
+    benchmarks = [target.load() for target in targets]
+
+    import torch
+
+    from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.run import Options, evaluate
+    from compoclip.evaluation.tables import results_text
+    from compoclip.models.checkpoint import load_model
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = Options(
+        batch_size=options.batch_size,
+        workers=options.workers,
+        max_bad=options.max_bad,
+        allow_partial=options.allow_partial,
+        cache=options.cache or options.out / ".features",
+        resamples=options.resamples,
+        seed=options.seed,
+        fresh=options.fresh,
+    )
+    everything = []
+    for name, spec in models.items():
+        loaded = load_model(spec, activation=options.activation, device=device)
+        results = evaluate(name, ModelEncoder(loaded), benchmarks, options.out, settings)
+        everything += results
+        if not options.json:
+            print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
+    if options.json:
+        console.emit_json([asdict(each) for each in everything])
+    return 0
+
+
+def named_models(texts: Sequence[str]) -> dict[str, str]:
+    """Name -> what to load, from "NAME=MODEL" or "MODEL".
+
+    A checkpoint RUN/model is called RUN. Raises UsageError when two models have one name.
+    """
+    models: dict[str, str] = {}
+    for text in texts:
+        match = re.fullmatch(r"([\w.@+-]+)=(.+)", text)
+        if match:
+            name, spec = match[1], match[2]
+        else:
+            path = Path(text)
+            own = path.parent.name if path.name == "model" else path.name
+            name, spec = (own if path.is_dir() and own else text), text
+        if name in models:
+            raise UsageError(f"two models are called '{name}'; name them: NAME=MODEL")
+        models[name] = spec
+    return models

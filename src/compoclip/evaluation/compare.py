@@ -1,0 +1,316 @@
+"""Paired comparison of two models on the items both were measured on (BENCHMARKS 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import (
+    Mean,
+    Plan,
+    evaluate,
+    percentile_interval,
+    plan,
+    resample,
+    rows_of,
+    rule_from_json,
+)
+from compoclip.evaluation.io import load_items
+from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.outcomes import Indices, Values
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.statistics import RESAMPLES, holm, mcnemar
+
+LEVEL = 0.05
+_MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number of two models on the same n items.
+
+    name: sub-task or rule. low, high: 95 % interval of other - base, by a paired bootstrap over
+    photos. base_only, other_only: items only one of them gets right (None for means of means).
+    p: two-sided; McNemar for sub-tasks, bootstrap for rules. p_holm: corrected within its family
+    (all sub-tasks, all headlines, or all other rules of the comparison). verdict: "higher",
+    "lower" or "no difference", by p_holm at 0.05.
+    """
+
+    benchmark: str
+    name: str
+    base: float
+    other: float
+    difference: float
+    low: float
+    high: float
+    n: int
+    p: float
+    p_holm: float = 1.0
+    verdict: str = "no difference"
+    base_only: int | None = None
+    other_only: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """base, other: model names. headlines: one a benchmark. rules: the other aggregates. overall:
+    mean over the benchmarks' headlines, when there are several (benchmarks drawn independently).
+    unmatched: benchmarks only one of them has. partial: benchmarks not complete for both.
+    """
+
+    base: str
+    other: str
+    headlines: tuple[Difference, ...]
+    subtasks: tuple[Difference, ...]
+    rules: tuple[Difference, ...]
+    overall: Difference | None
+    unmatched: tuple[str, ...]
+    partial: tuple[str, ...]
+
+
+def compare(
+    base: Sequence[Results],
+    other: Sequence[Results],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two models, each with one result a benchmark, on every benchmark both have.
+
+    Raises CompoclipError when they have none in common, when annotations, protocol or tie policy
+    differ, when a retrieval gallery differs, or when no item is common.
+    """
+    mine, theirs = _by_benchmark(base), _by_benchmark(other)
+    common = [name for name in mine if name in theirs]
+    if not common:
+        raise CompoclipError(
+            f"no benchmark in common: {base[0].model} has {', '.join(mine)}; "
+            f"{other[0].model} has {', '.join(theirs)}"
+        )
+    headlines: list[Difference] = []
+    subtasks: list[Difference] = []
+    rules: list[Difference] = []
+    draws: list[Values] = []
+    for number, name in enumerate(common):
+        pair = _Pair.of(mine[name], theirs[name])
+        for difference, drawn in pair.rules(resamples, seed + number):
+            if difference.name == pair.headline:
+                headlines.append(difference)
+                draws.append(drawn)
+            else:
+                rules.append(difference)
+        subtasks += pair.subtasks(resamples, seed + number)
+    return Comparison(
+        base=base[0].model,
+        other=other[0].model,
+        headlines=tuple(_corrected(headlines)),
+        subtasks=tuple(_corrected(subtasks)),
+        rules=tuple(_corrected(rules)),
+        overall=_overall(headlines, draws) if len(common) > 1 else None,
+        unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
+        partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
+    )
+
+
+def one_model(results: Sequence[Results], path: Path) -> list[Results]:
+    """`results`, which must all be of one model. Raises CompoclipError naming `path`."""
+    models = sorted({each.model for each in results})
+    weights = {each.identity.get("weights") for each in results}
+    if len(models) > 1 or len(weights) > 1:
+        raise CompoclipError(
+            f"{path}: holds results of several models ({', '.join(models)}); give the folder of "
+            "one, as evaluate writes it: OUT/MODEL"
+        )
+    return list(results)
+
+
+def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
+    found: dict[str, Results] = {}
+    for each in results:
+        if each.benchmark in found:
+            raise CompoclipError(
+                f"{each.model} has two results for {each.benchmark}: {found[each.benchmark].items} "
+                f"and {each.items}; give the folder of one run"
+            )
+        found[each.benchmark] = each
+    return found
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two models' outcomes on their common items; arrays by metric, "main" being each item's."""
+
+    benchmark: str
+    headline: str
+    trees: dict[str, Plan]
+    subtask_rows: dict[str, Indices]
+    clusters: list[str]
+    base: dict[str, Values]
+    other: dict[str, Values]
+
+    @classmethod
+    def of(cls, base: Results, other: Results) -> _Pair:
+        _check(base, other)
+        tables = load_items(base), load_items(other)
+        keys = [_keys(table, each) for table, each in zip(tables, (base, other))]
+        place = {key: row for row, key in enumerate(keys[1])}
+        rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
+        if not rows:
+            raise CompoclipError(f"{base.benchmark}: no item was measured for both models")
+        left, right = (tables[k].take([pair[k] for pair in rows]) for k in (0, 1))
+        if "retrieval" in left["form"].to_pylist() and not len(rows) == len(keys[0]) == len(
+            keys[1]
+        ):
+            raise CompoclipError(
+                f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
+                "queries), so ranks cannot be compared; evaluate both on the same images"
+            )
+        values = _values(left), _values(right)
+        applies = {name: ~np.isnan(each) for name, each in values[0].items()}
+        names = left["subtask"].to_pylist()
+        labels = [dict(each) for each in left["labels"].to_pylist()]
+        here = set(names)
+        try:
+            rules = {name: rule_from_json(rule) for name, rule in base.rules.items()}
+        except (KeyError, TypeError) as error:
+            raise CompoclipError(
+                f"{base.benchmark}: the stored aggregate rules of {base.model} are malformed "
+                f"({error}); evaluate it again"
+            ) from error
+        subtask_array = np.asarray(names, dtype=object)
+        return cls(
+            benchmark=base.benchmark,
+            headline=base.headline,
+            trees={
+                name: plan(rule, names, labels, applies, _MAIN)
+                for name, rule in rules.items()
+                if here & rule.subtasks()
+            },
+            subtask_rows={
+                name: np.flatnonzero(subtask_array == name) for name in dict.fromkeys(names)
+            },
+            clusters=left["cluster"].to_pylist(),
+            base=values[0],
+            other=values[1],
+        )
+
+    def rules(self, resamples: int, seed: int) -> list[tuple[Difference, Values]]:
+        """Every rule's difference, with its bootstrap draws."""
+        names, trees = list(self.trees), list(self.trees.values())
+        drawn = resample(trees, self._gap(), self.clusters, resamples, seed)
+        found = []
+        for name, tree, draws in zip(names, trees, drawn):
+            found.append((self._difference(name, tree, draws, _bootstrap_p(draws)), draws))
+        return found
+
+    def subtasks(self, resamples: int, seed: int) -> list[Difference]:
+        """Each sub-task's main metric."""
+        trees = [Mean(_MAIN, rows) for rows in self.subtask_rows.values()]
+        drawn = resample(trees, self._gap(), self.clusters, resamples, seed)
+        found = []
+        for (name, rows), tree, draws in zip(self.subtask_rows.items(), trees, drawn):
+            one, two = self.base[_MAIN][rows] > 0.5, self.other[_MAIN][rows] > 0.5
+            b, c = int((one & ~two).sum()), int((two & ~one).sum())
+            difference = self._difference(name, tree, draws, mcnemar(b, c))
+            found.append(replace(difference, base_only=b, other_only=c))
+        return found
+
+    def _gap(self) -> dict[str, Values]:
+        """Other minus base an item: every rule is linear, so its value is the rule's difference."""
+        return {name: self.other[name] - self.base[name] for name in self.base}
+
+    def _difference(self, name: str, tree: Plan, draws: Values, p: float) -> Difference:
+        base, other = evaluate(tree, self.base), evaluate(tree, self.other)
+        low, high = percentile_interval(draws)
+        return Difference(
+            benchmark=self.benchmark,
+            name=name,
+            base=base,
+            other=other,
+            difference=other - base,
+            low=low,
+            high=high,
+            n=len(rows_of(tree)),
+            p=p,
+        )
+
+
+def _check(base: Results, other: Results) -> None:
+    for what, mine, theirs in (
+        ("annotations", base.data_hash, other.data_hash),
+        ("versions of the protocol", base.protocol, other.protocol),
+        ("tie policies", base.tie_policy, other.tie_policy),
+        ("aggregate rules", base.rules, other.rules),
+    ):
+        if mine != theirs:
+            shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
+            raise CompoclipError(
+                f"{base.benchmark}: {base.model} and {other.model} were measured with different "
+                f"{what}{shown}; evaluate both again on the same data"
+            )
+
+
+def _keys(table: pa.Table, results: Results) -> list[tuple[str, str]]:
+    try:
+        return list(zip(table["subtask"].to_pylist(), table["item"].to_pylist()))
+    except KeyError as error:
+        raise CompoclipError(f"{results.items}: no column {error}; evaluate again") from error
+
+
+def _values(table: pa.Table) -> dict[str, Values]:
+    """Outcomes by metric under the official policy, nan where a metric does not apply."""
+    values: dict[str, Values] = {}
+    main = np.full(table.num_rows, np.nan)
+    for column in table.column_names:
+        policy, _, metric = column.partition(".")
+        if policy == "used" and metric:
+            each = np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
+            main = np.where(np.isnan(main), each, main)
+            values[metric] = each
+    values[_MAIN] = main
+    values[POSITIVE_SCORE] = np.array(table[POSITIVE_SCORE].to_pylist(), dtype=np.float64)
+    return values
+
+
+def _bootstrap_p(draws: Values) -> float:
+    """Twice the smaller share of draws on either side of zero, as in `paired_bootstrap`."""
+    side = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
+    return min(1.0, 2 * (side + 1) / (len(draws) + 1))
+
+
+def _corrected(differences: Sequence[Difference]) -> list[Difference]:
+    return [
+        replace(each, p_holm=p, verdict=_verdict(each.difference, p))
+        for each, p in zip(differences, holm([each.p for each in differences]))
+    ]
+
+
+def _verdict(difference: float, p: float) -> str:
+    if p > LEVEL or difference == 0:
+        return "no difference"
+    return "higher" if difference > 0 else "lower"
+
+
+def _overall(headlines: Sequence[Difference], draws: Sequence[Values]) -> Difference:
+    mean: Values = np.mean(np.stack(draws), axis=0)
+    low, high = percentile_interval(mean)
+    p = _bootstrap_p(mean)
+    base = float(np.mean([each.base for each in headlines]))
+    other = float(np.mean([each.other for each in headlines]))
+    return Difference(
+        benchmark="",
+        name="mean of headlines",
+        base=base,
+        other=other,
+        difference=other - base,
+        low=low,
+        high=high,
+        n=sum(each.n for each in headlines),
+        p=p,
+        p_holm=p,
+        verdict=_verdict(other - base, p),
+    )

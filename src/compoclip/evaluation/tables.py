@@ -1,0 +1,103 @@
+"""Results and comparisons as plain text: percentages, with all that is needed to judge them."""
+
+from __future__ import annotations
+
+from compoclip.console import table
+from compoclip.evaluation.compare import Comparison, Difference
+from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.results import Results, Score
+
+_RATES = ("brittleness", "both_below", POSITIVE_SCORE)  # not scores: below chance is no flaw
+
+
+def results_text(results: Results) -> str:
+    """One benchmark: sub-tasks and aggregates with interval, chance, ties, items used of expected.
+
+    The headline is marked. Scores below chance are flagged. Where ties decide outcomes, their
+    number is followed by the strict and the fractional value.
+    """
+    title = f"{results.model} on {results.benchmark}"
+    rows = [
+        [part, *_cells(score)]
+        for part, metrics in results.scores.items()
+        for metric, score in metrics.items()
+        if metric != POSITIVE_SCORE
+    ]
+    for name, score in results.aggregates.items():
+        mark = " (headline)" if name == results.headline else ""
+        rows.append([f"= {name}{mark}", *_cells(score)])
+    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
+    notes = [f"  {line}" for line in _notes(results)]
+    return "\n".join([title, table(rows, header), *notes])
+
+
+def _cells(score: Score) -> list[str]:
+    positive = score.metric == POSITIVE_SCORE
+    ties = str(score.ties)
+    if score.ties and score.strict is not None and score.fractional is not None:
+        ties += f" (strict {percent(score.strict)}, fractional {percent(score.fractional)})"
+    n = str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}"
+    below = score.metric not in _RATES and score.value < score.chance
+    return [
+        score.metric,
+        percent(score.value),
+        f"{percent(score.low)} to {percent(score.high)}",
+        "" if positive else percent(score.chance),
+        n,
+        "" if positive else ties,
+        "below chance" if below else "",
+    ]
+
+
+def _notes(results: Results) -> list[str]:
+    lines = []
+    if results.partial:
+        lines.append("PARTIAL: not the score of the whole benchmark")
+    if results.missing_count:
+        lines.append(
+            f"{results.missing_count} images missing or damaged, e.g. {results.missing[0]}"
+        )
+    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
+    if results.truncated_texts:
+        lines.append(f"{results.truncated_texts} texts were longer than the model's context")
+    return lines
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Headlines, their mean, and sub-tasks of two models: both values, difference, interval, p."""
+    title = f"{comparison.other} against {comparison.base} (base), on the same items"
+    header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
+    header += ["p", "p (Holm)", ""]
+    rows = [_row(f"{d.benchmark} {d.name}", d) for d in comparison.headlines]
+    if comparison.overall is not None:
+        rows.append(_row(comparison.overall.name, comparison.overall))
+    rows += [_row(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks]
+    lines = [title, table(rows, header)]
+    if comparison.partial:
+        lines.append(f"  PARTIAL data: {', '.join(comparison.partial)}")
+    if comparison.unmatched:
+        lines.append(f"  measured for one of them only: {', '.join(comparison.unmatched)}")
+    return "\n".join(lines)
+
+
+def _row(name: str, difference: Difference) -> list[str]:
+    return [
+        name,
+        percent(difference.base),
+        percent(difference.other),
+        f"{100 * difference.difference:+.1f}",
+        f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}",
+        str(difference.n),
+        _p(difference.p),
+        _p(difference.p_holm),
+        difference.verdict,
+    ]
+
+
+def _p(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def percent(value: float) -> str:
+    """A fraction as percent with one decimal."""
+    return f"{100 * value:.1f}"

@@ -1,0 +1,251 @@
+"""`compoclip evaluate` from the command line, on a tiny random model and generated images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compoclip.cli import evaluate as verb
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encode import EncodeOptions, encode_contents
+from compoclip.evaluation.io import load_items, load_results
+from compoclip.evaluation.model_encoder import ModelEncoder
+from compoclip.evaluation.targets import find_in, parse_targets, read_suite
+from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
+
+CONFIG = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
+    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
+}
+PARTS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "tiny" / "model"
+    save_model(create_model(ModelConfig(CONFIG), seed=3), folder)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """SugarCrepe in miniature, made here: 4 items a part over 5 photos, and its edition file."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "data/coco/val2017").mkdir(parents=True)
+    (tmp_path / "data/sugarcrepe").mkdir()
+    for k in range(5):
+        pixels = rng.integers(0, 255, size=(40, 50 + k, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"data/coco/val2017/{k}.png")
+    for part in PARTS:
+        rows = {
+            str(k): {
+                "filename": f"{(k + len(part)) % 5}.png",
+                "caption": f"a red cube {part} number {k}",
+                "negative_caption": f"a blue cube {part} number {k}",
+            }
+            for k in range(4)
+        }
+        (tmp_path / f"data/sugarcrepe/{part}.json").write_text(json.dumps(rows))
+    (tmp_path / "data/edition.json").write_text('{"edition": "mini"}')
+    return tmp_path / "data"
+
+
+def test_end_to_end_with_a_real_model(model, root, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["evaluate", str(model), "--on", "sugarcrepe", "--data", str(root)]
+    assert main([*arguments, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "tiny on sugarcrepe@mini" in printed
+    assert "vl_compo (headline)" in printed
+    (result,) = load_results(out / "tiny")
+    assert result.aggregates["micro"].n == 28
+    assert not result.partial
+    assert result.identity == json.loads(json.dumps(load_model(model).identity.to_json()))
+
+    loaded = load_model(model)
+    row = load_items(result).to_pylist()[9]
+    image = loaded.preprocess.evaluation(Image.open(row["images"][0]))[None]
+    text = loaded.tokenizer(row["texts"])
+    features = loaded.encoder.features(image, text)
+    scores = (features.image @ features.text.T).detach().numpy()[0]
+    assert row["scores"] == pytest.approx(scores.tolist(), abs=1e-6)
+
+    assert main([*arguments, "--out", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "already measured" in captured.err
+    assert json.loads(captured.out)[0]["benchmark"] == "sugarcrepe@mini"
+
+
+def test_real_features_do_not_depend_on_the_batch_size(model, root):
+    (target,) = parse_targets(["sugarcrepe"], root)
+    content = target.load().content
+    encoder = ModelEncoder(load_model(model))
+    one = encode_contents(encoder, [content], EncodeOptions(batch_size=1))
+    many = encode_contents(encoder, [tuple(reversed(content))], EncodeOptions(batch_size=50))
+    for ref, row in one.image_rows.items():
+        assert one.images[row] == pytest.approx(many.images[many.image_rows[ref]], abs=1e-6)
+    for text, row in one.text_rows.items():
+        assert one.texts[row] == pytest.approx(many.texts[many.text_rows[text]], abs=1e-6)
+    assert np.linalg.norm(one.texts, axis=1) == pytest.approx(np.ones(len(one.texts)), abs=1e-5)
+
+
+def test_texts_with_the_same_tokens_share_a_key_and_cut_texts_are_known(model):
+    encoder = ModelEncoder(load_model(model))
+    keys = encoder.text_keys(["A  red cube", "a red cube", "a red ball", "cube " * 30])
+    assert keys[0] == keys[1]
+    assert keys[1].key != keys[2].key
+    assert [key.truncated for key in keys] == [False, False, False, True]
+    assert keys[0].length == 5
+
+
+def test_a_damaged_photo_is_one_line_with_the_remedy(model, root, tmp_path, capsys):
+    (root / "coco/val2017/2.png").write_bytes(b"not a picture")
+    arguments = ["evaluate", str(model), "--on", "sugarcrepe", "--data", str(root)]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "2.png" in error
+    assert "--max-bad" in error
+    assert main([*arguments, "--max-bad", "1"]) == 0
+    assert "PARTIAL" in capsys.readouterr().out
+
+
+def test_missing_photos_need_allow_partial(model, root, tmp_path, capsys):
+    (root / "coco/val2017/2.png").unlink()
+    arguments = ["evaluate", f"m={model}", "--on", "sugarcrepe:add_*", "--data", str(root)]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    assert "--allow-partial" in capsys.readouterr().err
+    assert main([*arguments, "--allow-partial"]) == 0
+    assert "1 images missing or damaged" in capsys.readouterr().out
+    assert (tmp_path / "out/m/sugarcrepe@mini.parquet").is_file()
+
+
+def test_a_suite_names_places_and_ids(root, tmp_path):
+    suite = {
+        "benchmarks": [
+            {"name": "sugarcrepe", "root": "data", "id": "first"},
+            {
+                "name": "sugarcrepe:swap_*",
+                "images": "data/coco/val2017",
+                "options": {"annotations": "data/sugarcrepe"},
+            },
+        ]
+    }
+    (tmp_path / "suite.json").write_text(json.dumps(suite))
+    first, second = (t.load() for t in parse_targets([str(tmp_path)], Path("unused")))
+    assert first.name == "first"
+    assert len(first.content) == 28
+    assert second.name == "sugarcrepe"
+    assert {case.subtask for case in second.content} == {"swap_obj", "swap_att"}
+    assert all(ref.path.is_file() for case in second.content for ref in case.images)
+
+
+def test_a_data_root_is_searched_for_what_is_complete(root, capsys):
+    assert [t.spec for t in find_in(root)] == ["sugarcrepe"]
+    (root / "elevater/shapes/cube").mkdir(parents=True)
+    (root / "sugarcrepe/add_obj.json").unlink()
+    assert [t.spec for t in find_in(root)] == ["zero_shot:shapes"]
+    assert "sugarcrepe: left out" in capsys.readouterr().err
+    with pytest.raises(CompoclipError, match="holds neither"):
+        find_in(root / "coco")
+
+
+def test_targets_carry_their_places_and_options():
+    (target,) = parse_targets(
+        ["retrieval:coco,root=/r,images=/i,pre_caption_words=30,id=x"], Path("/d")
+    )
+    assert (target.spec, target.root, target.images, target.id) == (
+        "retrieval:coco",
+        Path("/r"),
+        Path("/i"),
+        "x",
+    )
+    assert target.options == {"pre_caption_words": 30}
+    (plain,) = parse_targets(["sugarcrepe:add_obj,swap_*"], Path("/d"), Path("/p"))
+    assert (plain.spec, plain.root, plain.images) == (
+        "sugarcrepe:add_obj,swap_*",
+        Path("/d"),
+        Path("/p"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "no benchmark 'nothing'"),
+        ("sugarcrepe,images=", "not KEY=VALUE"),
+        ("sugarcrepe,root=a,root=b", "twice"),
+        ("./nowhere", "no such folder"),
+        ("retrieval:coco,pre_caption_words=few", "whole number"),
+    ],
+)
+def test_malformed_targets_are_usage_errors(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_targets([text], Path("data"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"benchmarks": []}',
+        '{"benchmarks": [3]}',
+        '{"benchmarks": [{"root": "x"}]}',
+        '{"benchmarks": [{"name": "sugarcrepe", "roots": "x"}]}',
+        '{"benchmarks": [{"name": "sugarcrepe", "images": 3}]}',
+    ],
+)
+def test_malformed_suites_name_the_file(tmp_path, text):
+    (tmp_path / "suite.json").write_text(text)
+    with pytest.raises(CompoclipError, match=r"suite\.json"):
+        read_suite(tmp_path / "suite.json")
+
+
+def test_names_of_models(model):
+    assert verb.named_models([str(model), "b=random:RN50", "bundled"]) == {
+        "tiny": str(model),
+        "b": "random:RN50",
+        "bundled": "bundled",
+    }
+    with pytest.raises(UsageError, match="two models are called 'bundled'"):
+        verb.named_models(["bundled", "bundled"])
+
+
+def test_wrong_numbers_are_usage_errors(model, capsys):
+    for flag in ("--batch-size", "--workers", "--resamples"):
+        assert main(["evaluate", str(model), "--on", "sugarcrepe", flag, "0"]) == 2
+    assert main(["evaluate", str(model), "--on", "sugarcrepe", "--max-bad", "-1"]) == 2
+    assert main(["evaluate", "--on", "sugarcrepe"]) == 2
+
+
+def test_sugarcrepe_with_the_real_photos(model, shared_data, tmp_path, capsys):
+    place = shared_data / "annotations/sugarcrepe"
+    photos = shared_data / "photos/sugarcrepe_coco/images"
+    on = f"sugarcrepe,annotations={place},images={photos}"
+    arguments = ["evaluate", str(model), "--on", on, "--out", str(tmp_path), "--allow-partial"]
+    assert main(arguments) == 0
+    (result,) = load_results(tmp_path)
+    micro = result.aggregates["micro"]
+    assert (micro.n, micro.expected) == (295, 7511)
+    assert result.partial
+    assert "PARTIAL" in capsys.readouterr().out
+
+
+def test_eurosat_zero_shot_with_the_real_photos(model, shared_data, tmp_path):
+    folder = shared_data / "classification/eurosat"
+    photos = next(each.parent.parent for each in sorted(folder.rglob("*.jpg")))
+    on = f"zero_shot:eurosat,images={photos}"
+    assert main(["evaluate", str(model), "--on", on, "--out", str(tmp_path)]) == 0
+    (result,) = load_results(tmp_path)
+    score = result.scores["zero_shot"]["accuracy"]
+    assert score.n == 200
+    assert score.chance == pytest.approx(1 / 10)
+    assert result.headline == "accuracy"

@@ -1,0 +1,182 @@
+"""Paired comparison on synthetic outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.compare import compare, one_model
+from compoclip.evaluation.io import load_items
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import holm, mcnemar, paired_bootstrap
+from compoclip.evaluation.tables import comparison_text, results_text
+from evaluation_helpers import FakeEncoder, choice_benchmark, photos
+
+QUICK = Options(resamples=200)
+
+
+class ScriptedEncoder(FakeEncoder):
+    """Right on the items whose photo number is in `right`: text features tell which."""
+
+    def __init__(self, name: str, right: set[int]) -> None:
+        super().__init__(weights=name)
+        self.right = right
+
+    def _feature(self, name: str) -> np.ndarray:
+        one, two = np.eye(2, dtype=np.float32)
+        if name.startswith("photo"):
+            return one
+        number = int(name.split()[1].split("_")[0])
+        return one if name.startswith("right") == (number in self.right) else two
+
+
+def measured(tmp_path, name: str, right, benchmarks) -> list[Results]:
+    return evaluate(name, ScriptedEncoder(name, set(right)), benchmarks, tmp_path / "out", QUICK)
+
+
+def test_counts_p_values_and_intervals_match_the_outcomes(tmp_path):
+    toy = choice_benchmark(tmp_path / "p", n=60, shared=20)
+    base = measured(tmp_path, "base", range(40), [toy])
+    other = measured(tmp_path, "other", range(10, 60), [toy])
+    found = compare(base, other, resamples=300, seed=4)
+    (headline,) = found.headlines
+    assert headline.name == "micro"
+    assert (headline.base, headline.other) == pytest.approx((40 / 60, 50 / 60))
+    a, b = (np.array(load_items(r[0])["used.accuracy"]) for r in (other, base))
+    clusters = np.array(load_items(base[0])["cluster"])
+    expected = paired_bootstrap(a, b, clusters, resamples=300, seed=4)
+    assert (headline.difference, headline.low, headline.high, headline.p) == pytest.approx(expected)
+    even, odd = found.subtasks
+    assert (even.name, even.n, even.base_only, even.other_only) == ("even", 30, 5, 10)
+    assert even.p == mcnemar(5, 10)
+    assert [even.p_holm, odd.p_holm] == holm([even.p, odd.p])
+    assert [rule.name for rule in found.rules] == ["macro"]
+    assert found.overall is None
+
+
+def test_a_clear_gain_is_higher_and_the_same_outcomes_are_no_difference(tmp_path):
+    toy = choice_benchmark(tmp_path / "p", n=80)
+    base = measured(tmp_path, "base", range(20), [toy])
+    better = measured(tmp_path, "better", range(70), [toy])
+    same = measured(tmp_path, "same", range(20), [toy])
+    up, down = compare(base, better), compare(better, base)
+    assert [d.verdict for d in (*up.headlines, *up.subtasks)] == ["higher"] * 3
+    assert [d.verdict for d in (*down.headlines, *down.subtasks)] == ["lower"] * 3
+    level = compare(base, same)
+    assert [d.verdict for d in (*level.headlines, *level.subtasks)] == ["no difference"] * 3
+    assert (level.headlines[0].p, level.subtasks[0].p) == (1, 1)
+    assert "no difference" in comparison_text(level)
+
+
+def test_several_benchmarks_are_averaged_and_unmatched_ones_named(tmp_path):
+    one = choice_benchmark(tmp_path / "p", n=40, name="one")
+    two = replace(one, name="two", aggregates={"paper": Aggregate(("odd",))}, headline="paper")
+    three = replace(one, name="three")
+    base = measured(tmp_path, "base", range(20), [one, two, three])
+    other = measured(tmp_path, "other", range(36), [one, two])
+    found = compare(base, other)
+    assert found.unmatched == ("three",)
+    assert [d.name for d in found.headlines] == ["micro", "paper"]
+    gains = [d.difference for d in found.headlines]
+    assert found.overall.difference == pytest.approx(np.mean(gains))
+    assert found.overall.low < found.overall.difference < found.overall.high
+    text = comparison_text(found)
+    assert "mean of headlines" in text
+    assert "measured for one of them only: three" in text
+
+
+def test_only_common_items_count(tmp_path):
+    toy = choice_benchmark(tmp_path / "p", n=20)
+    base = measured(tmp_path, "base", range(20), [toy])
+    toy.content[7].images[0].path.unlink()
+    other = evaluate(
+        "other",
+        ScriptedEncoder("other", set()),
+        [toy],
+        tmp_path / "out",
+        replace(QUICK, allow_partial=True),
+    )
+    found = compare(base, other)
+    assert found.headlines[0].n == 19
+    assert found.partial == ("toy",)
+    assert "PARTIAL data: toy" in comparison_text(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data_hash": "other"}, r"different annotations \(d1 and other\)"),
+        ({"protocol": 2}, "different versions of the protocol"),
+        ({"tie_policy": {"": "first"}}, "different tie policies"),
+        ({"rules": {}}, "different aggregate rules; evaluate both again"),
+        ({"benchmark": "elsewhere"}, "no benchmark in common: base has toy; other has elsewhere"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, changes, message):
+    toy = choice_benchmark(tmp_path / "p", n=4)
+    base = measured(tmp_path, "base", [0], [toy])
+    (other,) = measured(tmp_path, "other", [1], [toy])
+    with pytest.raises(CompoclipError, match=message):
+        compare(base, [replace(other, **changes)])
+
+
+def test_retrieval_over_different_galleries_is_refused(tmp_path):
+    refs = tuple(photos(tmp_path / "p", ["a", "b", "c"]).values())
+    content = Retrieval(refs, ("x", "y", "z"), ((0, 0), (1, 1), (2, 2)))
+    benchmark = Benchmark("ret", content, "d")
+    base = evaluate("base", FakeEncoder("1"), [benchmark], tmp_path, QUICK)
+    full = evaluate("full", FakeEncoder("2"), [benchmark], tmp_path, QUICK)
+    assert compare(base, full).headlines[0].n == 6
+    refs[0].path.unlink()
+    options = replace(QUICK, allow_partial=True)
+    part = evaluate("part", FakeEncoder("3"), [benchmark], tmp_path, options)
+    with pytest.raises(CompoclipError, match=r"galleries differ \(6 and 4 queries\)"):
+        compare(base, part)
+
+
+def test_names_of_gallery_items_do_not_move_when_an_image_is_missing(tmp_path):
+    refs = tuple(photos(tmp_path / "p", ["a", "b"]).values())
+    same = ImageRef(refs[1].path)
+    content = Retrieval((*refs, same), ("x", "y", "z"), ((0, 0), (1, 1), (2, 2)))
+    options = replace(QUICK, allow_partial=True)
+    (full,) = evaluate("full", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, options)
+    names = load_items(full)["item"].to_pylist()
+    assert names[:3] == ["p/a.jpg", "p/b.jpg", "p/b.jpg (2)"]
+    assert names[3:] == ["p/a.jpg text 0", "p/b.jpg text 0", "p/b.jpg (2) text 0"]
+    refs[0].path.unlink()
+    (part,) = evaluate("part", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, options)
+    assert set(load_items(part)["item"].to_pylist()) < set(names)
+
+
+def test_folders_with_several_models_and_double_results_are_refused(tmp_path):
+    toy = choice_benchmark(tmp_path / "p", n=4)
+    base = measured(tmp_path, "base", [0], [toy])
+    other = measured(tmp_path, "other", [1], [toy])
+    assert one_model(base, Path("x")) == base
+    with pytest.raises(CompoclipError, match=r"several models \(base, other\)"):
+        one_model(base + other, Path("x"))
+    with pytest.raises(CompoclipError, match="base has two results for toy"):
+        compare(base + base, other)
+
+
+def test_the_table_shows_chance_ties_coverage_and_flags(tmp_path):
+    refs = photos(tmp_path / "p", ["a", "b"])
+    cases = tuple(
+        Case(f"{k}", Form.CHOOSE_TEXT, (refs["a"],), ("Same", "same"), "s") for k in range(2)
+    )
+    benchmark = Benchmark("tie", cases, "d", expected={"s": 5}, left_out={"no caption": 3})
+    options = replace(QUICK, allow_partial=True)
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path, options)
+    text = results_text(result)
+    assert "2 (strict 0.0, fractional 50.0)" in text
+    assert "2 of 5" in text
+    assert "below chance" in text
+    assert "PARTIAL" in text
+    assert "left out, no caption: 3" in text
+    assert "micro (headline)" in text
