@@ -63,28 +63,10 @@ def test_hand_checked_chunks(text: str) -> None:
     assert got == CHECKED[text]
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "a",
-                "the",
-                "two",
-                "red",
-                "and",
-                ",",
-                "dog",
-                "man",
-                "'s",
-                "her",
-                "very",
-                "covered",
-                "it",
-                "in",
-            ]
-        )
-    )
-)
+WORDS = ["a", "the", "two", "red", "and", ",", "dog", "man", "'s", "her", "very", "covered", "in"]
+
+
+@given(st.lists(st.sampled_from(WORDS)))
 @settings(max_examples=150, deadline=None)
 def test_chunks_are_ordered_and_hold_their_head(words: list[str]) -> None:
     caption = parse(" ".join(words))

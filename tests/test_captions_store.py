@@ -166,7 +166,8 @@ def test_records_keep_scene_graphs() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    ["", "[]", "{}", "null", '[[0],[9],["a"],"DET","DT",[],null]', '[[0],[1],["a"],"","DT",[],null]',
+    ["", "[]", "{}", "null", '[[0],[9],["a"],"DET","DT",[],null]',
+     '[[0],[1],["a"],"","DT",[],null]',
      '[[0],[1,2],["a"],"DET","DT",[],null]', '[["x"],[1],["a"],"DET","DT",[],null]',
      '[[0],[1],["a"],"DET","DT",[[1]],null]', '[[0],[1],["a"],"DET","DT",[],[1]]'],
 )  # fmt: skip

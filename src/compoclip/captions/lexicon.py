@@ -15,13 +15,13 @@ is found). A few kinds that WordNet does not know come from `kinds`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
 from compoclip.captions import modifiers
 from compoclip.captions.kinds import same_kind
-from compoclip.captions.wordnet_file import POS_LETTERS, SenseTable, Synset, read_sense_table
+from compoclip.captions.wordnet_file import POS_LETTERS, SenseTable, read_sense_table
 
 #: Lexicographer files of WordNet whose words a picture can show, see the module docstring.
 VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
@@ -90,7 +90,8 @@ class Lexicon:
         For adjectives the antonyms of the head that a dominant sense is similar to come next
         ("huge" -> "small"); lemmas related to the word in another sense are left out.
         """
-        direct = self._word_targets("!", lemma, (n for n, _ in self._senses(lemma, pos)))
+        senses = [number for number, _ in self._senses(lemma, pos)]
+        direct = self._table.linked_words("!", _normal(lemma), senses)
         found = list(direct)
         if pos == "ADJ":
             found += modifiers.head_antonyms(self._table, self.dominant(lemma, pos))
@@ -234,10 +235,6 @@ class Lexicon:
         lemmas = (lemma for number in numbers for lemma in self._table.synset(number).lemmas)
         return {lemma.lower() for lemma in lemmas if proper or lemma == lemma.lower()}
 
-    def _word_targets(self, symbol: str, lemma: str, synsets: Iterable[int]) -> list[str]:
-        """Words that the word pointers `symbol` of `lemma` in these synsets lead to."""
-        return [word for _, word in word_targets(self._table, symbol, lemma, synsets)]
-
     def _related_adjectives(self, a: str, b: str, levels: int) -> bool:
         if self._kin_of(a) & self._kin_of(b):
             return True
@@ -263,19 +260,6 @@ class Lexicon:
             level = {h for number in level for h in self._table.synset(number).hypernyms}
             reached |= level
         return reached
-
-
-def word_targets(
-    table: SenseTable, symbol: str, lemma: str, synsets: Iterable[int]
-) -> Iterator[tuple[int, str]]:
-    """(synset, word) that word pointers `symbol` of `lemma` in these synsets lead to."""
-    wanted = _normal(lemma)
-    for number in synsets:
-        synset: Synset = table.synset(number)
-        for pointer in synset.words:
-            if pointer.symbol == symbol and synset.lemmas[pointer.word].lower() == wanted:
-                target = table.synset(pointer.synset)
-                yield pointer.synset, target.lemmas[pointer.target_word].lower()
 
 
 def _normal(lemma: str) -> str:

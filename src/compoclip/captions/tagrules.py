@@ -132,10 +132,12 @@ def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
     if after in ("DT", "PRP$", "PRP", "RP") and before not in ("DT", "JJ", "PRP$"):
         return True
-    if after in _NOUN or after in ("JJ", "CC", "VBZ", "VBP"):
+    if after in _NOUN or after in ("JJ", "VBZ", "VBP"):
         return False
     if _at(lows, i - 1) in _BE or (before == "RB" and _at(lows, i - 2) in _BE):
         return True
+    if after == "CC":
+        return False
     return before in _NOUN or (before == "CC" and _at(tags, i - 2) == "VBG")
 
 

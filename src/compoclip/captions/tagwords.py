@@ -11,7 +11,7 @@ ALWAYS: Mapping[str, str] = {
     "giraffe": "NN", "giraffes": "NNS", "frisbee": "NN", "frisbees": "NNS", "teddy": "NN",
     "skateboarder": "NN", "surfer": "NN", "snowboarder": "NN", "skier": "NN", "pasta": "NN",
     "overpass": "NN", "ramen": "NN", "tuxedo": "NN", "kiwi": "NN", "salsa": "NN", "graffiti": "NN",
-    "closeup": "NN", "selfie": "NN", "upside": "RB", "wii": "NNP", "nintendo": "NNP",
+    "closeup": "NN", "selfie": "NN", "kitty": "NN", "upside": "RB", "wii": "NNP", "nintendo": "NNP",
     "broccoli": "NN", "spaghetti": "NN", "laptop": "NN", "smartphone": "NN", "hotdog": "NN",
     "wooden": "JJ", "metallic": "JJ", "colorful": "JJ", "colourful": "JJ", "ski": "NN",
     "beside": "IN", "atop": "IN", "underneath": "IN", "beneath": "IN", "towards": "IN",

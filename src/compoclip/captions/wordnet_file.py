@@ -17,6 +17,7 @@ antonym, ``+0.12.0`` derivationally related, ``\\0.12.0`` pertainym.
 from __future__ import annotations
 
 import lzma
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,6 +93,17 @@ class SenseTable:
             return int(line.partition(" ")[0])
         except ValueError as error:
             raise _malformed(self.path, f"the entry of {lemma!r}") from error
+
+    def linked_words(self, symbol: str, lemma: str, synsets: Iterable[int]) -> list[str]:
+        """Words that the word pointers `symbol` of `lemma` in these synsets lead to."""
+        found = []
+        for number in synsets:
+            synset = self.synset(number)
+            for pointer in synset.words:
+                if pointer.symbol == symbol and synset.lemmas[pointer.word].lower() == lemma:
+                    target = self.synset(pointer.synset)
+                    found.append(target.lemmas[pointer.target_word].lower())
+        return found
 
 
 def parse_synset(line: str) -> Synset:
