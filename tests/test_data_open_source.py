@@ -100,6 +100,15 @@ def test_parquet_splits(tmp_path: Path) -> None:
         open_source(str(tmp_path), split="dev")
 
 
+def test_splits_of_a_folder_of_shards(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        tar(tmp_path / f"{split}-000000.tar")
+    assert open_source(str(tmp_path), split="test")[0].id == "test-000000.tar/1"
+    assert len(open_source(str(tmp_path))) == 2
+    with pytest.raises(UsageError, match="no shard of split 'dev'; names begin with: test, train"):
+        open_source(str(tmp_path), split="dev")
+
+
 def test_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n")
     (tmp_path / "a.xlsx").touch()
@@ -116,8 +125,10 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     tar(tmp_path / "a.tar")
     (tmp_path / "a.csv").write_text("image,caption\n1.jpg,x\n")
     (tmp_path / "a.json").write_text(f"[{ROW}]")
-    with pytest.raises(UsageError, match="webdataset shards take no --split"):
+    with pytest.raises(UsageError, match="only a folder of shards has splits"):
         open_source(str(tmp_path / "a.tar"), split="train")
+    with pytest.raises(UsageError, match="webdataset shards take no --images"):
+        open_source(str(tmp_path / "a.tar"), images=tmp_path)
     with pytest.raises(UsageError, match="tables take no --split"):
         open_source(str(tmp_path / "a.csv"), split="train")
     with pytest.raises(UsageError, match="caption JSON take no --caption-column"):

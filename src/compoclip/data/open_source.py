@@ -40,7 +40,7 @@ def open_source(
     images: the folder image paths are relative to, by default that of the annotation file.
     image_column, caption_column: of tables (several caption columns joined by commas) and, for the
     caption, of .json members in shards; guessed when not given. split: for the formats that hold
-    several: Karpathy JSON, Flickr8k, folders of Parquet files named "train-*".
+    several: Karpathy JSON, Flickr8k, folders of shards or Parquet files named "train-*".
 
     Raises UsageError for an unknown format, a wrong column or an option the format has no use
     for; CompoclipError for files that are missing or malformed.
@@ -50,8 +50,8 @@ def open_source(
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
         path.is_dir() and next(path.glob("*.tar"), None)
     ):
-        _refuse(spec, "webdataset shards", images=images, image_column=image_column, split=split)
-        return ShardSource(find_shards(spec), caption_column)
+        _refuse(spec, "webdataset shards", images=images, image_column=image_column)
+        return ShardSource(find_shards(spec, split), caption_column)
     if path.is_dir():
         return _open_folder(path, images, image_column, caption_column, split)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
