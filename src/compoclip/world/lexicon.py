@@ -208,6 +208,11 @@ def _adjectives() -> dict[str, tuple[str, str]]:
 ADJECTIVES: dict[str, tuple[str, str]] = _adjectives()
 """Adjective -> (attribute family, value)."""
 
+COLOUR_NOUNS: frozenset[str] = frozenset(
+    listed("orange lemon cherry rose violet chestnut gold silver ruby chocolate lime olive")
+)
+"""Colour words that also name a thing, one that the world does not hold."""
+
 PLACES: dict[str, str] = {
     **dict.fromkeys(("top", "upper", "topmost", "uppermost"), "top"),
     **dict.fromkeys(("bottom", "lower", "lowermost", "bottommost"), "bottom"),
@@ -252,7 +257,7 @@ RELATIONS: dict[str, tuple[str | None, bool]] = {
     **{
         f"a different {word} {link}": (f"same {family}", True)
         for word, family in (("colour", "colour"), ("color", "colour"), ("size", "size"))
-        for link in ("from", "than", "to")
+        for link in ("from", "than", "to", "as")
     },
     **dict.fromkeys(("as big as", "as large as", "as small as"), ("same size", False)),
     **dict.fromkeys(("near", "by", "beside", "next to", "close to"), ("near", False)),

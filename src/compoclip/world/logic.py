@@ -28,6 +28,7 @@ class Attribute:
     """A property of a thing: `family` is "colour", "size" or "pattern", `value` the word for it.
 
     Words read from text may also give family "foreign" (a property the world cannot show),
+    "impossible" (the words are known, but nothing can be so: a corner that is red),
     "vague" (undecidable) or "maybe colour" (undecidable for the colours in `value`, else false).
     """
 
@@ -57,13 +58,13 @@ class Position:
 class Background:
     """A claim about the background. An empty string claims nothing; other words may be foreign.
 
-    foreign: the claim says something that no background can be.
+    impossible: the claim says something that no background can be (to be on a mug, say).
     """
 
     colour: str = ""
     texture: str = ""
     negated: bool = False
-    foreign: bool = False
+    impossible: bool = False
 
 
 @dataclass(frozen=True, slots=True)

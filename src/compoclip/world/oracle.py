@@ -26,7 +26,13 @@ from compoclip.captions.types import SceneGraph
 from compoclip.world.geometry import located as is_at
 from compoclip.world.geometry import related, touching
 from compoclip.world.graphs import GraphForm, graph_form
-from compoclip.world.lexicon import BACKGROUND_COLOURS, BACKGROUND_MAYBE, BACKGROUND_TEXTURES
+from compoclip.world.lexicon import (
+    ADJECTIVES,
+    BACKGROUND_COLOURS,
+    BACKGROUND_MAYBE,
+    BACKGROUND_TEXTURES,
+    PLACES,
+)
 from compoclip.world.logic import (
     Attribute,
     Background,
@@ -45,6 +51,7 @@ from compoclip.world.parser import UngrammaticalError, parse
 from compoclip.world.scene import Scene, Thing
 
 Maybe = bool | None
+_SCREEN_WORDS = BACKGROUND_COLOURS.keys() | BACKGROUND_TEXTURES.keys() | BACKGROUND_MAYBE.keys()
 
 
 class Truth(StrEnum):
@@ -227,7 +234,7 @@ def holds_between(name: str | None, a: Thing, b: Thing) -> Maybe:
 
 
 def _background_holds(claim: Background, scene: Scene) -> Maybe:
-    if claim.foreign:
+    if claim.impossible:
         return False
     held = _all(
         True if not word else _background_word(word, actual, names)
@@ -292,13 +299,13 @@ def _is_foreign(part: Statement | Modifier) -> bool:
             return _is_foreign_phrase(subject) or any(map(_is_foreign, modifiers))
         case Relation(name, phrase):
             return name == "foreign" or _is_foreign_phrase(phrase)
-        case Attribute(family):
-            return family == "foreign"
-        case Background(colour, foreign=foreign):
-            known = colour in BACKGROUND_COLOURS or colour in BACKGROUND_MAYBE
-            return foreign or bool(colour and not known)
+        case Attribute(family, value):
+            return family == "foreign" and value not in _SCREEN_WORDS
+        case Background(colour):
+            return bool(colour) and colour not in _SCREEN_WORDS and colour not in ADJECTIVES
     return False
 
 
 def _is_foreign_phrase(phrase: NounPhrase) -> bool:
-    return not (phrase.kinds or phrase.maybe) or any(map(_is_foreign, phrase.modifiers))
+    named = phrase.kinds or phrase.maybe or phrase.word in PLACES
+    return not named or any(map(_is_foreign, phrase.modifiers))

@@ -11,6 +11,7 @@ from compoclip.world.lexicon import (
     ADJECTIVES,
     BACKGROUND_COLOURS,
     BACKGROUND_TEXTURES,
+    COLOUR_NOUNS,
     NOUNS,
     NUMBERS,
     PLACES,
@@ -184,7 +185,7 @@ class _Parser:
         heads = [i for i, w in enumerate(words) if w.mark in (Mark.NOUN, Mark.BACKGROUND)]
         if not words or len(heads) > 1:
             raise self._stuck()
-        if not heads and words[-1].mark is Mark.ADJECTIVE:
+        if not heads and words[-1].mark is Mark.ADJECTIVE and words[-1].text not in COLOUR_NOUNS:
             raise UngrammaticalError(f"no noun after {words[-1].text!r}")
         head = heads[0] if heads else len(words) - 1
         after = words[head + 1 :]
@@ -230,7 +231,7 @@ class _Parser:
         if RELATIONS.get(self._take().text, (None, False))[0] in ("behind", "around", "with"):
             raise UngrammaticalError("a background behind something")
         self._noun_phrase()
-        return (Background(foreign=True),)
+        return (Background(impossible=True),)
 
     def _unknown(self, words: list[Lexeme]) -> list[Modifier]:
         """Unknown words after a noun: an unknown relation, or a foreign property."""
@@ -250,7 +251,7 @@ class _Parser:
         if self._mark() is Mark.POSITION:
             place = self._take().text
             if place == "!":
-                return (Attribute("foreign", "place"),)
+                return (Attribute("impossible", "place"),)
             return (Position(None if place == "?" else place, negated),)
         if self._mark() is Mark.LACKING:
             self._take()
@@ -267,10 +268,10 @@ class _Parser:
         phrase = self._noun_phrase()
         if isinstance(phrase, tuple):
             if name not in _SCREEN_RELATIONS:
-                return (Background(foreign=True),)
+                return (Background(impossible=True),)
             if negated and len(phrase) > 1:
                 raise UngrammaticalError("a negated background with several properties")
-            return tuple(Background(b.colour, b.texture, negated, b.foreign) for b in phrase)
+            return tuple(Background(b.colour, b.texture, negated, b.impossible) for b in phrase)
         return (Relation(name, phrase, negated != opposite),)
 
     def _quantifier(self) -> tuple[Quantifier | None, int]:
