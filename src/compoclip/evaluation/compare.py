@@ -96,7 +96,7 @@ def compare(
     rules: list[Difference] = []
     draws: list[Values] = []
     for number, name in enumerate(common):
-        pair = _Pair.of(mine[name], theirs[name])
+        pair = Pair.of(mine[name], theirs[name])
         for difference, drawn in pair.rules(resamples, seed + number):
             if difference.name == pair.headline:
                 headlines.append(difference)
@@ -107,9 +107,9 @@ def compare(
     return Comparison(
         base=base[0].model,
         other=other[0].model,
-        headlines=tuple(_corrected(headlines)),
-        subtasks=tuple(_corrected(subtasks)),
-        rules=tuple(_corrected(rules)),
+        headlines=tuple(corrected(headlines)),
+        subtasks=tuple(corrected(subtasks)),
+        rules=tuple(corrected(rules)),
         overall=_overall(headlines, draws) if len(common) > 1 else None,
         unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
         partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
@@ -141,7 +141,7 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """Two models' outcomes on their common items; arrays by metric, "main" being each item's."""
 
     benchmark: str
@@ -153,7 +153,8 @@ class _Pair:
     other: dict[str, Values]
 
     @classmethod
-    def of(cls, base: Results, other: Results) -> _Pair:
+    def of(cls, base: Results, other: Results) -> Pair:
+        """Join on sub-task and item. Raises CompoclipError as `compare` does."""
         _check(base, other)
         tables = load_items(base), load_items(other)
         keys = [_keys(table, each) for table, each in zip(tables, (base, other))]
@@ -201,16 +202,16 @@ class _Pair:
     def rules(self, resamples: int, seed: int) -> list[tuple[Difference, Values]]:
         """Every rule's difference, with its bootstrap draws."""
         names, trees = list(self.trees), list(self.trees.values())
-        drawn = resample(trees, self._gap(), self.clusters, resamples, seed)
+        drawn = resample(trees, self.gap(), self.clusters, resamples, seed)
         found = []
         for name, tree, draws in zip(names, trees, drawn):
-            found.append((self._difference(name, tree, draws, _bootstrap_p(draws)), draws))
+            found.append((self._difference(name, tree, draws, bootstrap_p(draws)), draws))
         return found
 
     def subtasks(self, resamples: int, seed: int) -> list[Difference]:
         """Each sub-task's main metric."""
         trees = [Mean(_MAIN, rows) for rows in self.subtask_rows.values()]
-        drawn = resample(trees, self._gap(), self.clusters, resamples, seed)
+        drawn = resample(trees, self.gap(), self.clusters, resamples, seed)
         found = []
         for (name, rows), tree, draws in zip(self.subtask_rows.items(), trees, drawn):
             one, two = self.base[_MAIN][rows] > 0.5, self.other[_MAIN][rows] > 0.5
@@ -219,7 +220,7 @@ class _Pair:
             found.append(replace(difference, base_only=b, other_only=c))
         return found
 
-    def _gap(self) -> dict[str, Values]:
+    def gap(self) -> dict[str, Values]:
         """Other minus base an item: every rule is linear, so its value is the rule's difference."""
         return {name: self.other[name] - self.base[name] for name in self.base}
 
@@ -276,13 +277,14 @@ def _values(table: pa.Table) -> dict[str, Values]:
     return values
 
 
-def _bootstrap_p(draws: Values) -> float:
+def bootstrap_p(draws: Values) -> float:
     """Twice the smaller share of draws on either side of zero, as in `paired_bootstrap`."""
     side = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
     return min(1.0, 2 * (side + 1) / (len(draws) + 1))
 
 
-def _corrected(differences: Sequence[Difference]) -> list[Difference]:
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences as one family: Holm's p-values and the verdicts that follow from them."""
     return [
         replace(each, p_holm=p, verdict=_verdict(each.difference, p))
         for each, p in zip(differences, holm([each.p for each in differences]))
@@ -298,7 +300,7 @@ def _verdict(difference: float, p: float) -> str:
 def _overall(headlines: Sequence[Difference], draws: Sequence[Values]) -> Difference:
     mean: Values = np.mean(np.stack(draws), axis=0)
     low, high = percentile_interval(mean)
-    p = _bootstrap_p(mean)
+    p = bootstrap_p(mean)
     base = float(np.mean([each.base for each in headlines]))
     other = float(np.mean([each.other for each in headlines]))
     return Difference(

@@ -1,0 +1,209 @@
+"""Means over parts of several benchmarks: one number a skill, compositionality, zero-shot accuracy.
+
+A group is a plain mean of its parts. Its interval comes from a bootstrap over photos in which
+parts of one benchmark share the draws and benchmarks are drawn independently, as in `compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import (
+    Mean,
+    Plan,
+    evaluate,
+    percentile_interval,
+    resample,
+    rows_of,
+)
+from compoclip.evaluation.compare import Difference, Pair, bootstrap_p, corrected
+from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.outcomes import Values
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.statistics import RESAMPLES, mcnemar
+
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One number of one benchmark: a metric of a sub-task, or an aggregate.
+
+    name: of the sub-task, or of the rule when `metric` is "". metric: "main" is the first one.
+    """
+
+    benchmark: str
+    name: str
+    metric: str = MAIN
+
+
+Groups = Mapping[str, tuple[Part, ...]]
+
+
+def skill_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+    """Skill -> its sub-tasks in all benchmarks. A sub-task without a skill is one of its own,
+    called "benchmark: sub-task"."""
+    groups: dict[str, list[Part]] = {}
+    for each in results:
+        for subtask in each.scores:
+            name = each.skills.get(subtask, f"{each.benchmark}: {subtask}")
+            groups.setdefault(name, []).append(Part(each.benchmark, subtask))
+    return {name: tuple(parts) for name, parts in groups.items()}
+
+
+def part_score(results: Mapping[str, Results], part: Part) -> Score:
+    """The stored score of a part. Raises CompoclipError when the results do not have it."""
+    each = results[part.benchmark]
+    try:
+        if not part.metric:
+            return each.aggregates[part.name]
+        metrics = each.scores[part.name]
+        return metrics[part.metric] if part.metric != MAIN else next(iter(metrics.values()))
+    except (KeyError, StopIteration) as error:
+        raise CompoclipError(
+            f"{each.model} on {each.benchmark}: no {part.metric or 'aggregate'} of '{part.name}'; "
+            "evaluate again"
+        ) from error
+
+
+def group_scores(
+    results: Sequence[Results], groups: Groups, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Score]:
+    """One model's score in each group; a group of one part has that part's stored score.
+
+    results: one a benchmark, holding every part. Other groups: n, expected and ties are sums over
+    the parts, all else plain means. Raises CompoclipError when results lack a part or its items.
+    """
+    named = {each.benchmark: each for each in results}
+    several = {name: parts for name, parts in groups.items() if len(parts) > 1}
+    pairs = {
+        benchmark: Pair.of(named[benchmark], named[benchmark])
+        for benchmark in _benchmarks(several.values())
+    }
+    draws = _draws(
+        pairs, several, {name: pair.base for name, pair in pairs.items()}, resamples, seed
+    )
+    scores = {}
+    for name, parts in groups.items():
+        found = [part_score(named, part) for part in parts]
+        scores[name] = found[0] if len(found) == 1 else _mean(found, draws[name])
+    return scores
+
+
+def group_differences(
+    base: Sequence[Results],
+    other: Sequence[Results],
+    groups: Groups,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[Difference, ...]:
+    """Two models compared in each group on the same items; p-values corrected over the groups.
+
+    p: McNemar for one sub-task alone, else bootstrap. Raises CompoclipError as `compare` does.
+    """
+    mine = {each.benchmark: each for each in base}
+    theirs = {each.benchmark: each for each in other}
+    pairs = {name: Pair.of(mine[name], theirs[name]) for name in _benchmarks(groups.values())}
+    gaps = {name: pair.gap() for name, pair in pairs.items()}
+    draws = _draws(pairs, groups, gaps, resamples, seed)
+    found = []
+    for name, parts in groups.items():
+        values = [
+            (
+                evaluate(_tree(pairs[part.benchmark], part), pairs[part.benchmark].base),
+                evaluate(_tree(pairs[part.benchmark], part), pairs[part.benchmark].other),
+            )
+            for part in parts
+        ]
+        before, after = np.mean(values, axis=0)
+        low, high = percentile_interval(draws[name])
+        each = Difference(
+            benchmark=parts[0].benchmark if len(parts) == 1 else "",
+            name=name,
+            base=float(before),
+            other=float(after),
+            difference=float(after - before),
+            low=low,
+            high=high,
+            n=sum(len(rows_of(_tree(pairs[part.benchmark], part))) for part in parts),
+            p=bootstrap_p(draws[name]),
+        )
+        found.append(_mcnemar(each, pairs[parts[0].benchmark], parts))
+    return tuple(corrected(found))
+
+
+def _benchmarks(groups: Iterable[Sequence[Part]]) -> list[str]:
+    """Names of all benchmarks with a part, each once, in order."""
+    return list(dict.fromkeys(part.benchmark for parts in groups for part in parts))
+
+
+def _tree(pair: Pair, part: Part) -> Plan:
+    """How the part is computed from the pair's items."""
+    try:
+        if not part.metric:
+            return pair.trees[part.name]
+        rows = pair.subtask_rows[part.name]
+        return Mean(part.metric, rows[~np.isnan(pair.base[part.metric][rows])])
+    except KeyError as error:
+        raise CompoclipError(
+            f"{part.benchmark}: the items have no {error} for '{part.name}'; evaluate again"
+        ) from error
+
+
+def _draws(
+    pairs: Mapping[str, Pair],
+    groups: Groups,
+    values: Mapping[str, Mapping[str, Values]],
+    resamples: int,
+    seed: int,
+) -> dict[str, Values]:
+    """Each group's mean over its parts in every draw; values: benchmark -> metric -> items."""
+    wanted: dict[str, dict[Part, Plan]] = {name: {} for name in pairs}
+    for part in (part for parts in groups.values() for part in parts):
+        wanted[part.benchmark].setdefault(part, _tree(pairs[part.benchmark], part))
+    drawn: dict[Part, Values] = {}
+    for number, (name, trees) in enumerate(wanted.items()):
+        columns = resample(
+            list(trees.values()), values[name], pairs[name].clusters, resamples, seed + number
+        )
+        drawn |= dict(zip(trees, columns))
+    return {
+        name: np.mean(np.stack([drawn[part] for part in parts]), axis=0)
+        for name, parts in groups.items()
+    }
+
+
+def _mean(scores: Sequence[Score], draws: Values) -> Score:
+    low, high = percentile_interval(draws)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return float(np.mean(known)) if len(known) == len(values) else None
+
+    return Score(
+        metric="+".join(dict.fromkeys(score.metric for score in scores)),
+        value=float(np.mean([score.value for score in scores])),
+        n=sum(score.n for score in scores),
+        expected=sum(score.expected for score in scores),
+        low=low,
+        high=high,
+        interval="bootstrap",
+        chance=float(np.mean([score.chance for score in scores])),
+        ties=sum(score.ties for score in scores),
+        strict=mean([score.strict for score in scores]),
+        fractional=mean([score.fractional for score in scores]),
+    )
+
+
+def _mcnemar(difference: Difference, pair: Pair, parts: Sequence[Part]) -> Difference:
+    """With McNemar's p-value when the group is one metric of one sub-task."""
+    if len(parts) > 1 or not parts[0].metric or parts[0].metric == POSITIVE_SCORE:
+        return difference
+    metric, rows = parts[0].metric, rows_of(_tree(pair, parts[0]))
+    one, two = pair.base[metric][rows] > 0.5, pair.other[metric][rows] > 0.5
+    b, c = int((one & ~two).sum()), int((two & ~one).sum())
+    return replace(difference, p=mcnemar(b, c), base_only=b, other_only=c)
