@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 from compoclip.captions.types import (
@@ -16,9 +15,6 @@ from compoclip.captions.types import (
     Span,
     Token,
 )
-
-# Captions share many tokens ("A", DET, 0, 1): looking one up is cheaper than making it anew.
-_token = lru_cache(maxsize=1 << 17)(Token)
 
 
 def encode(caption: Caption) -> str:
@@ -42,7 +38,7 @@ def decode(text: str, record: str) -> Caption:
     try:
         starts, ends, lemmas, pos, tags, chunks, graph = json.loads(record)
         words = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-        tokens = tuple(map(_token, words, lemmas, pos.split(), tags.split(), starts, ends))
+        tokens = tuple(map(Token, words, lemmas, pos.split(), tags.split(), starts, ends))
         if not len(tokens) == len(words) == len(lemmas):
             raise ValueError("columns of different length")
         if ends and ends[-1] > len(text):
