@@ -197,3 +197,22 @@ def test_a_class_without_prompts_is_an_error():
                 classification([0], 1), np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
             ),
         )
+
+
+def test_random_features_reach_chance_in_retrieval_and_classification():
+    rng = np.random.default_rng(9)
+    n = 600
+    images = tuple(ImageRef(Path(f"{k}.jpg")) for k in range(n))
+    texts = tuple(f"caption {k}" for k in range(n))
+    place = {r: k for k, r in enumerate(images)}, {t: k for k, t in enumerate(texts)}
+    features = Features(unit(rng, n, 48), place[0], unit(rng, n, 48), place[1], {}, frozenset())
+    pairs = tuple((k, k) for k in range(n))
+    items = score_retrieval(Retrieval(images, texts, pairs), features)
+    content = classification([k % 10 for k in range(n)], 10)
+    drawn = class_features(content, unit(rng, n, 48), unit(rng, 20, 48))
+    for each in (
+        *items.outcomes.values(),
+        *score_classification(content, drawn).outcomes.values(),
+    ):
+        p = each.chance.mean()
+        assert abs(each.used.mean() - p) < 4 * np.sqrt(p * (1 - p) / n)

@@ -101,12 +101,16 @@ def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> dict[str, np.
     best_score = np.maximum.reduceat(own, starts)
     is_best = own == best_score[rows]
     best = np.minimum.reduceat(np.where(is_best, columns, scores.shape[1]), starts)
+    equal_right = np.add.reduceat(is_best.astype(np.int64), starts)
     level = scores == best_score[:, None]
-    before = (level & (np.arange(scores.shape[1]) < best[:, None])).sum(axis=1)
+    equal = np.count_nonzero(level, axis=1)
+    before = np.zeros(len(right), dtype=np.int64)
+    for row in np.flatnonzero(equal > equal_right):
+        before[row] = np.count_nonzero(level[row, : best[row]])
     result = {
-        "better": (scores > best_score[:, None]).sum(axis=1),
-        "equal": level.sum(axis=1),
-        "equal_right": np.add.reduceat(is_best.astype(np.int64), starts),
+        "better": np.count_nonzero(scores > best_score[:, None], axis=1),
+        "equal": equal,
+        "equal_right": equal_right,
         "before": before,
         "right": counts,
         "best": best,
