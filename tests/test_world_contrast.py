@@ -26,7 +26,9 @@ from compoclip.world.scene import WorldConfig
 from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import COLOURS
 
-CONFIG = WorldConfig(objects=(0.1, 0.4, 0.25, 0.25), inside=0.2, occlusion=0.2)
+CONFIG = WorldConfig(
+    objects=(0.1, 0.4, 0.25, 0.25), inside=0.2, occlusion=0.2, repeat=0.4, patterned=0.8
+)
 ORACLE = Oracle()
 
 
