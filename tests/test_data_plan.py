@@ -20,6 +20,7 @@ from compoclip.data.plan import (
     TextPlan,
 )
 from compoclip.data.sample import Sample
+from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
 
@@ -172,6 +173,11 @@ def test_counts_add_up_whatever_the_grouping() -> None:
     assert PlanCounts().coverage("number") == 0.0
 
 
+def test_an_unknown_rewrite_is_refused_before_training() -> None:
+    with pytest.raises(UsageError, match="no rewrite 'oops'"):
+        TextPlan(["oops"], parsed=Parsed())
+
+
 def test_a_plan_that_rewrites_needs_parsed_captions() -> None:
     with pytest.raises(ValueError, match="parsed captions"):
-        TextPlan(["number"])
+        TextPlan(["number"], resolve=resolve)

@@ -84,8 +84,8 @@ class TextPlan:
     """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
 
     rewrites: names, drawn in this order; "given" is one of the sample's own negatives. parsed:
-    the parsed captions, needed for every other rewrite. resolve: finds a rewrite by name, in each
-    process anew (so that plans travel to workers whatever a rewrite holds).
+    the parsed captions, needed for every other rewrite. resolve: finds a rewrite by name (raising
+    for an unknown one), in each process anew, so that plans travel whatever a rewrite holds.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TextPlan:
         self._seed = seed
         self._parsed = parsed
         self._resolve = resolve
-        self._resolved: Mapping[str, Rewrite] | None = None
+        self._rewrites = self._find()
         if self.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
 
@@ -144,14 +144,15 @@ class TextPlan:
             counts.refused[name, drawn] += 1
         return texts, counts
 
-    @property
-    def _rewrites(self) -> Mapping[str, Rewrite]:
-        if self._resolved is None:
-            self._resolved = {n: self._resolve(n) for n in self.rewrites if n != GIVEN}
-        return self._resolved
+    def _find(self) -> Mapping[str, Rewrite]:
+        return {name: self._resolve(name) for name in self.rewrites if name != GIVEN}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_resolved": None}
+        return {key: value for key, value in self.__dict__.items() if key != "_rewrites"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._rewrites = self._find()
 
 
 def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:
