@@ -9,6 +9,8 @@ _CONSONANT_SOUND = re.compile(
     re.IGNORECASE,
 )
 _VOWEL_SOUND = re.compile(r"(?:hour|honest|honou?r|heir|herb(?!i))", re.IGNORECASE)
+# Acronyms read letter by letter although they could be spoken as a word.
+_SPELT = frozenset(("SUV", "MRI", "LED", "FBI"))
 _VOWEL_LETTER_NAMES = frozenset("AEFHILMNORSX")
 
 
@@ -18,7 +20,7 @@ def article_for(word: str) -> str:
         return "a"
     if word[0].isdigit():
         return "an" if re.match(r"8|1[18](?!\d)", word) else "a"
-    if len(word) > 1 and word.isupper() and not re.search(r"[AEIOU]", word[1:]):
+    if word in _SPELT or (len(word) > 1 and word.isupper() and not re.search("[AEIOU]", word[1:])):
         return "an" if word[0] in _VOWEL_LETTER_NAMES else "a"
     if len(word) == 1 or (word[0].isupper() and word[1] == "-"):
         return "an" if word[0].upper() in _VOWEL_LETTER_NAMES else "a"

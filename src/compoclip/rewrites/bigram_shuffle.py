@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import moved_text
+from compoclip.rewrites.exchange import items, parts
+from compoclip.rewrites.structure import structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, check
 
 TOO_SHORT = "too-short"
@@ -20,8 +22,9 @@ class BigramShuffle:
     """Shuffles consecutive pairs of words; contractions and hyphenated words stay one word.
 
     Words are joined by blanks, with none before punctuation. A final full stop goes after a random
-    pair. The order of the words always differs from the caption's. The words are kept exactly: "a"
-    and "an" are not repaired, only the sentence capital moves.
+    pair. The order of the words always differs from the caption's, and not only by the order of
+    parts joined by "and" or a symmetric relation. The words are kept exactly: "a" and "an" are not
+    repaired, only the sentence capital moves.
     """
 
     name: str = "bigram-shuffle"
@@ -38,12 +41,16 @@ class BigramShuffle:
         if len(pairs) < 2:
             return Refused(TOO_SHORT)
         before = _sense(caption, units)
+        said = items(structure_of(caption))
+        parts_before = parts(said)
         reason = NO_NEW_ORDER
         for _ in range(MAX_DRAWS):
             order = rng.sample(pairs, len(pairs))
             shuffled = [unit for pair in order for unit in pair]
             if _sense(caption, shuffled) == before:
                 continue
+            if parts([w for a, b in shuffled for w in said[a:b]]) == parts_before:
+                continue  # "a dog next to a cat" for "a cat next to a dog"
             if final is not None:
                 at = sum(len(p) for p in order[: rng.randint(1, len(order))])
                 shuffled.insert(at, final)

@@ -256,13 +256,12 @@ def same_parts(s: Structure, a: Span, b: Span) -> bool:
 
     "A dog on a couch and a cat on a couch" says the same with its animals exchanged.
     """
-    items = _items(s)
-    swapped = [*items[: a[0]], *items[slice(*b)], *items[a[1] : b[0]], *items[slice(*a)]]
-    swapped += items[b[1] :]
-    return _parts(items) == _parts(swapped)
+    old = items(s)
+    new = [*old[: a[0]], *old[slice(*b)], *old[a[1] : b[0]], *old[slice(*a)], *old[b[1] :]]
+    return parts(old) == parts(new)
 
 
-def _items(s: Structure) -> list[str | None]:
+def items(s: Structure) -> list[str | None]:
     """The words of the caption, None at coordinations and symmetric links."""
     words: list[str | None] = [
         "a" if t.text.lower() in ARTICLES else t.text.lower() for t in s.caption.tokens
@@ -274,11 +273,12 @@ def _items(s: Structure) -> list[str | None]:
     return words
 
 
-def _parts(items: list[str | None]) -> list[tuple[str, ...]]:
-    parts: list[list[str]] = [[]]
-    for item in items:
-        if item is None:
-            parts.append([])
+def parts(words: list[str | None]) -> list[tuple[str, ...]]:
+    """The stretches between the Nones, in alphabetical order: what is said, whatever the order."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word is None:
+            found.append([])
         else:
-            parts[-1].append(item)
-    return sorted(tuple(part) for part in parts if part)
+            found[-1].append(word)
+    return sorted(tuple(part) for part in found if part)

@@ -53,7 +53,6 @@ around: inside
 with, along with, together with: without
 full of: without
 toward, towards: away from
-through: around
 between, in between, among, amongst: far from, away from
 in the middle of, in the center of, in the centre of: outside, at the edge of
 at the edge of, on the edge of: in the middle of

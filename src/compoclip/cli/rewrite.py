@@ -1,0 +1,157 @@
+"""`compoclip rewrite TEXT|FILE`: show or mass-produce hard negatives and positives of captions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from compoclip import console
+from compoclip.captions.tagger import get_tagger
+from compoclip.cli.rewrite_input import CaptionFile, caption_file
+from compoclip.errors import UsageError
+from compoclip.rewrites.corpus import write_corpus
+from compoclip.rewrites.records import Settings, records
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.statistics import HEADER, reason_lines, rows
+
+
+@dataclass(frozen=True)
+class RewriteOptions:
+    """Show or mass-produce hard negatives and positives of captions.
+
+    A text is rewritten in every way, with the changed words marked, or the reason why there is no
+    valid rewrite. A file becomes JSON lines, one record for each caption and rewrite, refusals
+    included: id, caption, rewrite, version, keeps_meaning, text, rule, edits (character ranges and
+    words before and after), reason, seed, epoch, tagger, lexicon. The bytes do not depend on
+    --workers. A rerun of an interrupted run goes on where it stopped.
+
+    Examples:
+
+        compoclip rewrite "a red star to the left of a large mug"
+
+        compoclip rewrite captions.txt -o negatives.jsonl --rewrites negclip,replace --workers 4
+
+        compoclip rewrite coco.csv --column title -o out.jsonl --epoch 3
+
+    Args:
+        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv.
+        out: JSONL file to write, for a file of captions.
+        rewrites: Names joined by commas, or "all".
+        column: Column with the captions, for .jsonl, .csv and .tsv. A column "id", where there is
+            one, names the samples; else the line or row number does.
+        workers: Processes; the result does not depend on it.
+        seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
+        epoch: Another epoch draws anew.
+        tagger: hanta, spacy or spacy:MODEL.
+        json: Print records (a text) or statistics (a file) as JSON.
+    """
+
+    source: Annotated[str, tyro.conf.Positional]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    rewrites: str = "all"
+    column: str = "caption"
+    workers: int = 1
+    seed: int = 0
+    epoch: int = 0
+    tagger: str = "hanta"
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse the options, rewrite a text or a file; returns the exit code."""
+    options = tyro.cli(
+        RewriteOptions,
+        prog="compoclip rewrite",
+        args=list(argv),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    if options.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
+    settings = Settings(_names(options.rewrites), options.seed, options.epoch, options.tagger)
+    file = caption_file(options.source, options.column)
+    if file is None:
+        if options.out is not None:
+            raise UsageError(
+                "-o is for files of captions; leave it out to see one caption's rewrites"
+            )
+        return _show(options, settings)
+    if options.out is None:
+        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
+    if options.out.resolve() == file.path.resolve():
+        raise UsageError(f"{options.out}: is the input itself; choose another -o")
+    return _produce(options, options.out, file, settings)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The rewrite names of the --rewrites option, each once."""
+    if text.strip() == "all":
+        return rewrite_names()
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
+    return tuple(get_rewrite(name).name for name in names)
+
+
+def _show(options: RewriteOptions, settings: Settings) -> int:
+    made = records([("0", options.source)], settings)
+    if options.json:
+        console.emit_json(made)
+        return 0
+    width = max(len(r["rewrite"]) for r in made) + 2
+    coloured = sys.stdout.isatty()
+    print("caption".ljust(width) + options.source)
+    for record in made:
+        name = record["rewrite"].ljust(width)
+        if record["reason"] is not None:
+            print(f"{name}refused: {record['reason']}")
+        else:
+            kind = "positive" if record["keeps_meaning"] else "negative"
+            print(f"{name}{_marked(record, coloured)}  ({kind}, {record['rule']})")
+    return 0
+
+
+def _marked(record: dict[str, Any], coloured: bool) -> str:
+    """The new text with its edited ranges highlighted: bold on a terminal, else in brackets."""
+    opening, closing = ("\x1b[1;33m", "\x1b[0m") if coloured else ("[", "]")
+    text, parts, end = record["text"], [], 0
+    for edit in record["edits"]:
+        changed = text[edit["new_start"] : edit["new_end"]]
+        parts += [text[end : edit["new_start"]], opening, changed, closing]
+        end = edit["new_end"]
+    return "".join([*parts, text[end:]])
+
+
+def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Settings) -> int:
+    total = sum(1 for _ in file)  # reads all, so that a bad row shows before hours of work
+    if not total:
+        raise UsageError(f"{file.path}: holds no captions")
+
+    def track(captions: Iterable[int]) -> Iterable[int]:
+        return console.track(captions, "rewrite", total, "captions")
+
+    outcome = write_corpus(file, out, settings, file.identity(), options.workers, track)
+    tallies = outcome.tallies
+    if options.json:
+        console.emit_json(
+            {
+                "out": str(out),
+                "captions": total,
+                "records_from_before": outcome.resumed,
+                **settings.provenance(),
+                "rewrites": {name: tally.as_json() for name, tally in tallies.items()},
+            }
+        )
+        return 0
+    if outcome.resumed:
+        console.note(f"{outcome.resumed} records were there already")
+    print(console.table(rows(tallies), HEADER))
+    for line in reason_lines(tallies):
+        print(line)
+    print(f"written to {out} (lexicon: {settings.provenance()['lexicon']})")
+    return 0

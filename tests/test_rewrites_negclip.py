@@ -1,0 +1,231 @@
+"""The swap: full candidate sets of fixed sentences, forbidden exchanges, real captions."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.types import Caption, Chunk, Token
+from compoclip.rewrites.base import Refused, Rewritten, rng_for
+from compoclip.rewrites.negclip import NegclipSwap, candidates, swapped
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.tokenkey import same_to_clip, token_key
+
+
+def swaps(caption: Caption | str) -> set[str]:
+    """All legal rewrites of a caption."""
+    parsed = parse(caption) if isinstance(caption, str) else caption
+    results = [swapped(parsed, pair) for pair in candidates(parsed)]
+    return {result.text for result in results if isinstance(result, Rewritten)}
+
+
+def test_hand_tagged_caption() -> None:
+    """Independent of any tagger: two phrases tied by "above", words tagged by hand."""
+    text = "a red star above a small blue mug"
+    tags = [
+        ("a", "DET", "DT"),
+        ("red", "ADJ", "JJ"),
+        ("star", "NOUN", "NN"),
+        ("above", "ADP", "IN"),
+        ("a", "DET", "DT"),
+        ("small", "ADJ", "JJ"),
+        ("blue", "ADJ", "JJ"),
+        ("mug", "NOUN", "NN"),
+    ]
+    tokens, at = [], 0
+    for word, pos, tag in tags:
+        start = text.index(word, at)
+        at = start + len(word)
+        tokens.append(Token(word, word, pos, tag, start, at))
+    caption = Caption(text, tuple(tokens), (Chunk(0, 3, 2), Chunk(4, 8, 7)))
+    assert [(p.group, p.a, p.b) for p in candidates(caption)] == [
+        ("noun-phrase", (0, 3), (4, 8)),
+        ("noun", (2, 3), (7, 8)),
+        ("adjective", (1, 2), (6, 7)),
+    ]
+    assert swaps(caption) == {
+        "a small blue mug above a red star",
+        "a red mug above a small blue star",
+        "a blue star above a small red mug",
+    }
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("An apple on a table.", {"A table on an apple."}),
+        (
+            "a red star to the left of a large striped mug",
+            {
+                "a large striped mug to the left of a red star",
+                "a red mug to the left of a large striped star",
+            },
+        ),
+        ("a yellow ball inside a box", {"a yellow box inside a ball"}),
+        (
+            "two blue fish above a small green tree",
+            {
+                "a small green tree above two blue fish",
+                "two green fish above a small blue tree",
+            },
+        ),
+        (
+            "the spotted hat is bigger than the umbrella",
+            {"the spotted umbrella is bigger than the hat"},
+        ),
+        (
+            "a key in front of a house and a blue boat",
+            {"a house in front of a key and a blue boat"},
+        ),
+        (
+            "a red car next to a blue truck",
+            {"a blue car next to a red truck"},
+        ),
+        (
+            "A child holding a flowered umbrella and petting a yak.",
+            {
+                "A child petting a flowered umbrella and holding a yak.",
+                "An umbrella holding a flowered child and petting a yak.",
+                "A yak holding a flowered umbrella and petting a child.",
+                "A child holding a flowered yak and petting an umbrella.",
+            },
+        ),
+        (
+            "a cat on a chair and a dog on a table",
+            {
+                "a chair on a cat and a dog on a table",
+                "a dog on a chair and a cat on a table",
+                "a table on a chair and a dog on a cat",
+                "a cat on a table and a dog on a chair",
+                "a cat on a chair and a table on a dog",
+            },
+        ),
+        ("Dogs are chasing cats.", {"Cats are chasing dogs."}),
+    ],
+)
+def test_full_candidate_set(caption: str, expected: set[str]) -> None:
+    # "a chair ... a dog": exchanging chair and dog across "and" is forbidden.
+    assert swaps(caption) == expected
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "a cat next to a dog",
+        "a cat and a dog",
+        "a cat, a dog and a bird",
+        "a cat, a dog, and a bird",
+        "a man with a dog",
+        "a woman standing next to a man",
+        "a woman is standing next to a man",
+        "a car parked near a truck",
+        "a boy talking to a girl",
+        "a boy hugging a girl",
+        "a boat beside a bridge",
+        "a big red ball",
+        "a red ball and a red ball",
+        "a red ball next to a blue ball",
+        "a ball",
+        "there is no red star",
+        "there is no star above the mug",
+        "the cat is not on the mat",
+        "a circle and a square of the same colour",
+        "the hat is as big as the umbrella",
+        "the man is a chef",
+        "a red and white bus",
+        "a cat is small and black",
+        "a dog or a cat on a sofa",
+        "red and blue balls",
+        "",
+        "Hello",
+        "...",
+    ],
+)
+def test_no_swap_that_may_stay_true(caption: str) -> None:
+    assert swaps(caption) == set()
+    assert isinstance(NegclipSwap()(parse(caption), random.Random(0)), Refused)
+
+
+@pytest.mark.parametrize(
+    ("caption", "still_true"),
+    [
+        ("a dog on a couch and a cat on a couch", "a cat on a couch and a dog on a couch"),
+        ("a dog in a park in a city", "a dog in a city in a park"),
+        ("a cat on a bed next to a dog", "a dog on a bed next to a cat"),
+        ("a girl sits on a bench next to a boy", "a boy sits on a bench next to a girl"),
+        ("a man wearing a hat and wearing a scarf", "a man wearing a scarf and wearing a hat"),
+        ("a red box but no top hat", "a top box but no red hat"),
+    ],
+)
+def test_left_out_of_the_candidates(caption: str, still_true: str) -> None:
+    assert still_true not in swaps(caption)
+
+
+def test_refusals_name_the_reason() -> None:
+    draw = random.Random(0)
+    assert NegclipSwap()(parse("a cat next to a dog"), draw) == Refused("no-legal-pair")
+    assert NegclipSwap()(parse(""), draw) == Refused("empty-caption")
+    long = "a cat on a dog " * 30
+    assert NegclipSwap()(parse(long), draw).__class__ is Refused
+
+
+def test_adjectives_of_two_things_swap_with_their_own_kind() -> None:
+    found = swaps("a small red cup on a large blue plate")
+    assert "a large red cup on a small blue plate" in found
+    assert "a small blue cup on a large red plate" in found
+    assert not any("red large" in text or "blue small" in text for text in found)
+
+
+def test_words_are_edited_whole() -> None:
+    for text in swaps("a red cat on a covered category"):
+        assert "covered" in text.split()
+
+
+def test_groups_are_drawn_evenly() -> None:
+    """Group first, then pair: one plural-noun pair weighs as much as four noun pairs."""
+    caption = parse("two blue fish above a small green tree")
+    rules = Counter(
+        result.rule
+        for i in range(400)
+        if isinstance(result := NegclipSwap()(caption, random.Random(i)), Rewritten)
+    )
+    assert set(rules) == {"swap:noun-phrase", "swap:adjective"}
+    assert min(rules.values()) > 150
+
+
+def words_of(text: str) -> Counter[str]:
+    return Counter("a" if piece == "an" else piece for piece in token_key(text))
+
+
+def test_official_validation_captions(shared_data: Path) -> None:
+    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert len(rows) == 4839
+    rows = rows[::8]
+    captions = parse_many([row["title"] for row in rows])
+    covered: Counter[str] = Counter()
+    for number, caption in enumerate(captions):
+        for name in rewrite_names():
+            result = get_rewrite(name)(caption, rng_for(0, str(number), 0, name))
+            if isinstance(result, Refused):
+                continue
+            covered[name] += 1
+            assert not same_to_clip(result.text, caption.text)
+            if name == "negclip":
+                assert words_of(result.text) == words_of(caption.text)
+    assert covered["negclip"] > 0.75 * len(rows)
+    assert covered["replace"] > 0.95 * len(rows)
+    assert covered["bigram-shuffle"] > 0.99 * len(rows)
+    agreeing = 0
+    for row, caption in zip(rows, captions):
+        ours = {token_key(text.replace(" an ", " a ")) for text in swaps(caption)}
+        official = [str(n).replace(" an ", " a ") for n in ast.literal_eval(row["neg_caption"])]
+        agreeing += any(token_key(text) in ours for text in official)
+    assert agreeing > len(rows) / 2

@@ -1,0 +1,144 @@
+"""The bigram shuffle, the registry, seeding, and rewrites of arbitrary text."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compoclip.captions.parse import parse
+from compoclip.errors import UsageError
+from compoclip.rewrites.base import Refused, Rewritten, rng_for
+from compoclip.rewrites.bigram_shuffle import BigramShuffle
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.tokenkey import fits_context, same_to_clip, token_key
+
+
+def shuffles(caption: str, count: int = 200) -> set[str]:
+    parsed = parse(caption)
+    results = [BigramShuffle()(parsed, random.Random(i)) for i in range(count)]
+    return {r.text for r in results if isinstance(r, Rewritten)}
+
+
+def test_full_set_of_orders() -> None:
+    assert shuffles("one dog chases two cats") == {
+        "one dog cats chases two",
+        "chases two one dog cats",
+        "chases two cats one dog",
+        "cats one dog chases two",
+        "cats chases two one dog",
+    }
+
+
+def test_final_full_stop_lands_after_a_pair_and_the_capital_moves() -> None:
+    found = shuffles("A dog bites.")
+    assert found == {"Bites. a dog", "Bites a dog."}
+
+
+def test_contractions_and_hyphens_stay_one_word() -> None:
+    for text in shuffles("a dog doesn't like the well-known man's hat"):
+        assert {"doesn't", "well-known", "man's"} <= set(text.split())
+
+
+def test_no_blank_before_punctuation_and_all_words_kept() -> None:
+    caption = "A cat, a dog, and two red birds sit here."
+    for text in shuffles(caption):
+        assert Counter(token_key(text)) == Counter(token_key(caption))
+        assert " ," not in text.replace(", ,", "").replace(". ,", "")
+
+
+def test_orders_that_say_the_same_are_left_out() -> None:
+    assert "a dog next to a cat" not in shuffles("a cat next to a dog")
+    assert "a dog and a cat" not in shuffles("a cat and a dog")
+
+
+@pytest.mark.parametrize("caption", ["", " ", "dog", "a dog", "a dog.", "!", "a a a a"])
+def test_nothing_to_shuffle(caption: str) -> None:
+    assert isinstance(BigramShuffle()(parse(caption), random.Random(0)), Refused)
+
+
+def test_registry_finds_rewrites_and_names_them() -> None:
+    assert {"negclip", "replace", "bigram-shuffle"} <= set(rewrite_names())
+    for name in rewrite_names():
+        assert get_rewrite(name).name == name
+        assert get_rewrite(name).version
+    for name in ("negclip", "replace", "bigram-shuffle"):
+        assert get_rewrite(name).keeps_meaning is False
+    with pytest.raises(UsageError, match="negclip"):
+        get_rewrite("negklip")
+
+
+CAPTIONS = [
+    "a large red cup on a small blue plate",
+    "two blue fish above a small green tree",
+    "A child holding a flowered umbrella and petting a yak.",
+]
+
+
+@pytest.mark.parametrize("name", ["negclip", "replace", "bigram-shuffle"])
+def test_sample_epoch_and_name_fix_the_draw(name: str) -> None:
+    rewrite = get_rewrite(name)
+    parsed = [parse(text) for text in CAPTIONS]
+    forth = [rewrite(c, rng_for(1, str(i), 0, name)) for i, c in enumerate(parsed)]
+    back = [rewrite(parsed[i], rng_for(1, str(i), 0, name)) for i in reversed(range(len(parsed)))]
+    assert forth == back[::-1]
+    drawn = {rewrite(parsed[0], rng_for(1, "0", epoch, name)) for epoch in range(20)}
+    assert len(drawn) > 1
+
+
+def check_contract(text: str) -> None:
+    """Whatever the text: no exception, never the caption itself, edits that account for all."""
+    caption = parse(text)
+    for name in ("negclip", "replace", "bigram-shuffle"):
+        result = get_rewrite(name)(caption, rng_for(0, "x", 0, name))
+        if isinstance(result, Refused):
+            assert result.reason
+            continue
+        assert not same_to_clip(result.text, text)
+        assert fits_context(result.text)
+        old = new = 0
+        for edit in result.edits:
+            assert text[old : edit.start] == result.text[new : edit.new_start]
+            assert edit.start <= edit.end
+            old, new = edit.end, edit.new_end
+        assert text[old:] == result.text[new:]
+
+
+_WORDS = """a an the red big dog cats man's riding sits on next to of and , . no not it 's é 日本 😀
+two striped bigger than in front with very quickly <b> &amp; covered I"""
+WORDS = st.sampled_from([*_WORDS.split(), "\n", ""])
+
+
+@given(st.lists(WORDS, max_size=25).map(" ".join))
+@settings(max_examples=150, deadline=None)
+def test_any_words(text: str) -> None:
+    check_contract(text)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_any_text(text: str) -> None:
+    check_contract(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dog",
+        "a " * 200,
+        "a red dog on a mat and " * 40,
+        "x" * 5000,
+        "\n\n\t",
+        "\ud800 a dog on a mat",
+        "a dog\non a\r\nmat",
+        "A DOG ON A BIG RED MAT",
+        "¿perro sobre la mesa?",
+        "\x00\x01 a dog on a mat",
+        "dog 😀 on 😀 mat",
+    ],
+)
+def test_odd_captions(text: str) -> None:
+    check_contract(text)

@@ -1,0 +1,196 @@
+"""The replacement: what may replace what, and what never is replaced."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.parse import parse
+from compoclip.rewrites import candidates
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.categories import exclusive, families, may_coincide
+from compoclip.rewrites.elements import Element, elements
+from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
+from compoclip.rewrites.replace import Replace, forbidden
+from compoclip.rewrites.structure import structure_of
+
+
+def found(caption: str) -> dict[tuple[str, str], set[str]]:
+    """(kind, words) -> candidates of every element."""
+    parsed = parse(caption)
+    return {
+        (e.kind, " ".join(t.text for t in parsed.tokens[e.first : e.stop])): {
+            e.form(word) for word, _ in e.candidates
+        }
+        for e in elements(structure_of(parsed))
+    }
+
+
+def draws(caption: str, count: int = 60) -> set[str]:
+    parsed = parse(caption)
+    results = [Replace()(parsed, random.Random(i)) for i in range(count)]
+    return {r.text for r in results if isinstance(r, Rewritten)}
+
+
+def test_full_candidate_set_of_a_relation_caption() -> None:
+    options = found("a red star to the left of a large striped mug")
+    assert set(options) == {
+        ("entity", "star"),
+        ("entity", "mug"),
+        ("modifier", "red"),
+        ("modifier", "large"),
+        ("modifier", "striped"),
+        ("relation", "to the left of"),
+    }
+    assert options["relation", "to the left of"] == {"to the right of"}
+    assert options["modifier", "large"] == {"small"}
+    assert {"blue", "green"} <= options["modifier", "red"]
+    assert not {"crimson", "scarlet", "large"} & options["modifier", "red"]
+    assert "cup" not in options["entity", "mug"]
+
+
+@pytest.mark.parametrize(
+    ("original", "forbidden_words"),
+    [
+        ("on", {"near", "next to", "on top of", "in", "at", "by", "above", "over"}),
+        ("above", {"on top of", "over", "on", "near", "to the left of"}),
+        ("inside", {"in", "within", "near", "on"}),
+        ("in front of", {"near", "next to", "facing"}),
+        ("next to", {"near", "beside", "with", "in front of"}),
+        ("to the left of", {"next to", "above", "left of"}),
+    ],
+)
+def test_prepositions_contradict(original: str, forbidden_words: set[str]) -> None:
+    options = {word for word, _ in contradicting(original)}
+    assert options
+    assert not options & forbidden_words
+
+
+def test_preposition_table_never_maps_to_a_synonym_or_itself() -> None:
+    for word in CONTRADICTIONS:
+        options = {other for other, _ in contradicting(word)}
+        assert word not in options
+        assert options, word
+
+
+@pytest.mark.parametrize(
+    "caption",
+    ["there is no red star", "a red star", "a ball", "", "!!!", "red", "the mat is not red"],
+)
+def test_refuses_what_it_cannot_contradict(caption: str) -> None:
+    assert isinstance(Replace()(parse(caption), random.Random(0)), Refused)
+
+
+def test_negated_parts_stay() -> None:
+    for text in draws("a red star above a house but no blue boat"):
+        assert text.endswith("but no blue boat")
+    for text in draws("a dog on a mat without a leash"):
+        assert text.endswith("without a leash")
+
+
+def test_numerals_and_determiners_stay() -> None:
+    for text in draws("two blue fish above the three small trees"):
+        words = text.split()
+        assert words[0] == "two"
+        assert "three" in words
+        assert "the" in words
+
+
+def test_listed_things_without_description_stay() -> None:
+    """ "A star and a red ball": a mug may well be there too, but no second red one."""
+    options = found("a star and a red ball")
+    assert ("entity", "star") not in options
+    assert ("entity", "ball") in options
+
+
+def test_relations_between_things_of_one_kind_stay() -> None:
+    options = found("a red star above a star")
+    assert not any(kind == "relation" for kind, _ in options)
+    assert ("modifier", "red") not in options
+
+
+def test_same_becomes_different() -> None:
+    options = found("a circle and a square of the same colour")
+    assert options["modifier", "the same"] == {"a different"}
+    assert ("entity", "colour") not in options
+
+
+def test_comparatives_take_the_opposite_only() -> None:
+    assert found("the spotted hat is bigger than the umbrella")["modifier", "bigger"] == {"smaller"}
+    assert found("the boat is taller than the house")["modifier", "taller"] == {"shorter"}
+
+
+def test_forms_follow_the_original() -> None:
+    options = found("Two dogs are chasing a woman who rides an elephant.")
+    assert {"cats", "horses"} <= options["entity", "dogs"]
+    assert "man" in options["entity", "woman"]
+    texts = draws("A dog on an armchair.")
+    assert all(text[0].isupper() for text in texts)
+    assert "An elephant on an armchair." in texts | draws("A dog on an armchair.", 400)
+
+
+def test_compounds_are_replaced_whole() -> None:
+    options = found("a fire hydrant next to a hot dog")
+    assert ("entity", "fire hydrant") in options
+    assert ("entity", "hot dog") in options
+    assert ("modifier", "hot") not in options
+
+
+def test_rule_5_synonyms_kinds_and_repeated_words() -> None:
+    for noun in ("dog", "man", "car", "table", "star", "mug", "bus", "street", "pizza", "window"):
+        for word, weight in candidates.entity(noun, noun, counted=True):
+            assert weight >= 1
+            assert word != noun
+            assert not lexicon().related(noun, word, "NOUN") or not (
+                families(noun, "NOUN") & families(word, "NOUN")
+            )
+    structure = structure_of(parse("a dog on a mat near a cat and a kitten"))
+    dog = next(e for e in elements(structure) if e.kind == "entity")
+    assert forbidden(structure, dog, "cat") == "occurs-in-caption"
+    assert forbidden(structure, dog, "kitty") == "related-words"
+    assert forbidden(structure, dog, "horse") is None
+
+
+def test_families_exclude_and_coincide() -> None:
+    assert may_coincide("mug", "cup", "NOUN")
+    assert not may_coincide("mug", "bowl", "NOUN")
+    assert "cup" not in exclusive("mug", "NOUN")
+    assert set(exclusive("large", "ADJ")) == {"small", "medium"}
+    assert exclusive("zyzzy", "NOUN") == ()
+    for family in ("animals", "vehicles", "furniture"):
+        word = {"animals": "dog", "vehicles": "car", "furniture": "chair"}[family]
+        assert family in families(word, "NOUN")
+
+
+def test_old_and_short_depend_on_the_thing() -> None:
+    assert dict(candidates.modifier("old", "JJ", "man")).keys() == {"young"}
+    assert dict(candidates.modifier("old", "JJ", "house")).keys() == {"new"}
+    assert dict(candidates.modifier("short", "JJ", "man")).keys() == {"tall"}
+    assert dict(candidates.modifier("short", "JJ", "scarf")).keys() == {"long"}
+
+
+def test_verbs_keep_their_objects_possible() -> None:
+    assert "sit" in dict(candidates.verb("stand", transitive=False))
+    assert "sit" not in dict(candidates.verb("hold", transitive=True))
+    assert candidates.verb("be", transitive=True) == ()
+
+
+def test_up_to_two_candidates_then_one_evenly() -> None:
+    """A candidate of weight 999 does not crowd out the other: both are drawn, one is taken."""
+    element = Element("entity", 0, 1, "NOUN", "NN", (("cat", 999), ("horse", 1)))
+    from compoclip.rewrites.replace import _draw
+
+    drawn = [_draw(element, random.Random(i)) for i in range(400)]
+    assert 140 < drawn.count("horse") < 260
+
+
+def test_only_the_asked_kinds() -> None:
+    parsed = parse("a red star above a large mug")
+    rules = {
+        result.rule
+        for i in range(40)
+        if isinstance(result := Replace(kinds=("relation",))(parsed, random.Random(i)), Rewritten)
+    }
+    assert rules == {"replace:relation"}
