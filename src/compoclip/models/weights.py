@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             data = load_file(path)
         else:
-            data = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
+                data = torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise CompoclipError(
             f"{path}: damaged or cut short ({_first_line(error)}); copy or download it again"

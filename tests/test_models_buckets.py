@@ -1,0 +1,43 @@
+"""How texts are grouped by length: the cheapest split, and nothing lost."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compoclip.models.text_tower import choose_buckets, plan_texts
+from models_thin import END, token_ids
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 12))
+def test_buckets_are_the_cheapest_split(lengths: list[int], cost: int) -> None:
+    lengths = sorted(lengths)
+    n = len(lengths)
+    buckets = choose_buckets(lengths, cost)
+    assert [b.start for b in buckets] == [0, *(b.stop for b in buckets[:-1])]
+    assert buckets[-1].stop == n
+    assert all(b.length == lengths[b.stop - 1] for b in buckets)
+
+    def price(cuts: tuple[int, ...]) -> int:
+        edges = (0, *cuts, n)
+        return sum(lengths[stop - 1] * (stop - start) + cost for start, stop in pairwise(edges))
+
+    best = min(price(cuts) for k in range(n) for cuts in combinations(range(1, n), k))
+    assert price(tuple(b.start for b in buckets[1:])) == best
+
+
+def test_plan_keeps_every_text_and_drops_only_equal_ones() -> None:
+    lengths = [7, 3, 20, 12, 7, 2, 9, 3, 15]
+    ids = token_ids(lengths)
+    ids = torch.cat([ids, ids[[2, 0, 2]]])  # repeated texts, out of order
+    last = torch.tensor([row.index(END) for row in ids.tolist()])
+    for deduplicate, rows in ((True, len(lengths)), (False, len(ids))):
+        plan = plan_texts(ids, last, 0, deduplicate)
+        assert len(plan.ids) == rows
+        assert torch.equal(plan.ids[plan.place], ids)
+        assert torch.equal(plan.last[plan.place], last)
+        assert plan.last.tolist() == sorted(plan.last.tolist())
+    assert plan.positions == sum(lengths) + 20 + 7 + 20  # bucket cost 0: no padding at all

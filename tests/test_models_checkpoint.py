@@ -1,0 +1,483 @@
+"""Checkpoints: open_clip reads them, identity is guarded, raw files are read safely."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models import architecture, directory
+from compoclip.models.bpe import count_words, train_bpe, write_merges
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    ModelConfig,
+    _published_stats,
+    create_model,
+    current_identity,
+    load_model,
+    read_config,
+    save_model,
+)
+from compoclip.models.weights import read_state_dict, weights_hash
+from models_thin import config
+
+CAPTIONS = ["a red cat on a mat", "two dogs", "a mat on a red cat, and nothing else in sight"]
+SMALL = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
+
+
+def new(cfg: dict[str, Any] | None = None, seed: int = 0, **preprocess: Any) -> LoadedModel:
+    return create_model(ModelConfig(cfg or SMALL, preprocess), seed=seed)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A directory with its own vocabulary and other image statistics than the default."""
+    write_merges(train_bpe(count_words(CAPTIONS), 20), tmp_path / "merges.gz")
+    cfg = config(text={"vocab_size": 544, "tokenizer_kwargs": {"bpe_path": "merges.gz"}})
+    preprocess = {"mean": [0.5, 0.4, 0.3], "std": [0.5] * 3, "interpolation": "bilinear"}
+    model = create_model(ModelConfig(cfg, preprocess, folder=tmp_path))
+    save_model(model, tmp_path / "model", provenance={"method": "none", "step": 3})
+    return tmp_path / "model"
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_a_directory_comes_back_as_it_was(saved: Path) -> None:
+    model = load_model(saved)
+    record = json.loads((saved / "compoclip.json").read_text())
+    assert record["identity"] == json.loads(json.dumps(model.identity.to_json()))
+    assert model.provenance == {"method": "none", "step": 3}
+    assert model.identity.image_mean == (0.5, 0.4, 0.3)
+    assert model.identity.interpolation == "bilinear"
+    assert model.identity.context_length == 20
+    assert model.identity.tokenizer.startswith("clip-bpe-534-")
+    assert not model.encoder.training
+    again = saved.parent / "again"
+    assert save_model(model, again) == model.identity
+    assert load_model(str(again)).identity == model.identity
+    assert sorted(p.name for p in again.iterdir()) == sorted(p.name for p in saved.iterdir())
+
+
+def test_plain_open_clip_loads_a_directory_with_equal_features(saved: Path) -> None:
+    model = load_model(saved)
+    plain, _, evaluate = open_clip.create_model_and_transforms(f"local-dir:{saved}")
+    plain.eval()
+    image = Image.effect_noise((40, 33), 90).convert("RGB")
+    pixels = model.preprocess.evaluation(image)
+    assert torch.equal(pixels, evaluate(image))
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{saved}", bpe_path=str(saved / "bpe.txt.gz"))
+    ids = model.tokenizer(CAPTIONS)
+    assert torch.equal(ids, tokenizer(CAPTIONS))
+    with torch.no_grad():
+        ours = model.encoder.encode_texts(ids).pooled
+        assert torch.allclose(ours, plain.encode_text(ids), atol=1e-5)
+        image_features = model.encoder.encode_images(pixels[None]).pooled
+        assert torch.equal(image_features, plain.encode_image(pixels[None]))
+        second = open_clip.create_model(f"local-dir:{saved}").eval()
+        assert torch.equal(second.encode_text(ids), plain.encode_text(ids))
+
+
+def test_open_clips_tokenizer_needs_no_help_for_clips_own_vocabulary(tmp_path: Path) -> None:
+    model = new()
+    save_model(model, tmp_path / "model")
+    assert not (tmp_path / "model" / "bpe.txt.gz").exists()
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'model'}")
+    assert torch.equal(tokenizer(CAPTIONS), model.tokenizer(CAPTIONS))
+
+
+def test_a_directory_written_by_others_has_an_identity_too(saved: Path) -> None:
+    expected = load_model(saved).identity
+    (saved / "compoclip.json").unlink()
+    model = load_model(saved)
+    assert model.identity == expected
+    assert model.provenance == {}
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "activation: gelu vs quick_gelu": lambda c: c["model_cfg"].update(quick_gelu=True),
+    "image_mean: (0.5, 0.4, 0.3) vs (0.48": lambda c: c["preprocess_cfg"].pop("mean"),
+    "interpolation: bilinear vs bicubic": lambda c: c["preprocess_cfg"].pop("interpolation"),
+    "resize_mode: shortest vs squash": lambda c: c["preprocess_cfg"].update(resize_mode="squash"),
+    "architecture: config-": lambda c: c["model_cfg"]["text_cfg"].update(heads=8),
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_a_changed_configuration_is_refused(saved: Path, message: str) -> None:
+    edit(saved / "open_clip_config.json", CHANGES[message])
+    with pytest.raises(CompoclipError) as caught:
+        load_model(saved)
+    assert message in str(caught.value)
+    assert str(saved) in str(caught.value)
+
+
+def test_changed_weights_and_tokenizer_are_refused(saved: Path, tmp_path: Path) -> None:
+    weights = saved / "open_clip_model.safetensors"
+    state = load_file(weights)
+    state["logit_scale"] += 1
+    save_file(state, weights)
+    write_merges(train_bpe({"mat": 3, "tam": 2}, 30), saved / "bpe.txt.gz")
+    with pytest.raises(CompoclipError) as caught:
+        load_model(saved)
+    assert "weights: " in str(caught.value)
+    assert "tokenizer: clip-bpe-534-" in str(caught.value)
+
+
+def test_an_explicit_activation_overrides_and_is_recorded(saved: Path) -> None:
+    plain, other = load_model(saved), load_model(saved, activation="quick_gelu")
+    assert other.identity == replace(plain.identity, activation="quick_gelu")
+    ids = plain.tokenizer(CAPTIONS)
+    assert not torch.allclose(
+        plain.encoder.encode_texts(ids).pooled, other.encoder.encode_texts(ids).pooled, atol=1e-4
+    )
+    assert load_model(saved, activation="gelu").identity == plain.identity
+    with pytest.raises(UsageError, match="'relu' is not one of"):
+        load_model(saved, activation="relu")
+
+
+def test_training_makes_the_loaded_weights_the_base(saved: Path, tmp_path: Path) -> None:
+    model = load_model(saved)
+    assert current_identity(model) == model.identity
+    with torch.no_grad():
+        model.encoder.logit_scale.add_(0.5)
+    tuned = save_model(model, tmp_path / "tuned", adapter="lora r=4")
+    assert tuned.base == model.identity.weights
+    assert tuned.weights != model.identity.weights
+    assert tuned.adapter == "lora r=4"
+    assert load_model(tmp_path / "tuned").identity == tuned
+
+
+def test_float16_storage_is_smaller_and_exact_on_reload(tmp_path: Path) -> None:
+    model = new()
+    identity = save_model(model, tmp_path / "half", dtype="float16")
+    stored = load_file(tmp_path / "half" / "open_clip_model.safetensors")
+    assert stored["token_embedding.weight"].dtype == torch.float16
+    assert stored["logit_scale"].dtype == stored["ln_final.weight"].dtype == torch.float32
+    back = load_model(tmp_path / "half")
+    assert back.identity == identity
+    assert next(back.encoder.parameters()).dtype == torch.float32
+    for name, value in model.encoder.model.state_dict().items():
+        assert torch.allclose(value, back.encoder.model.state_dict()[name], atol=1e-3, rtol=1e-3)
+    with torch.no_grad():
+        model.encoder.model.token_embedding.weight[0, 0] = 1e6
+    with pytest.raises(CompoclipError, match=r"'token_embedding.weight' does not fit float16"):
+        save_model(model, tmp_path / "over", dtype="float16")
+    assert not (tmp_path / "over").exists()
+
+
+def test_saving_never_leaves_half_a_checkpoint(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(saved)
+    with pytest.raises(CompoclipError, match="already exists; ask to overwrite"):
+        save_model(model, saved)
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "photo.jpg").write_bytes(b"1")
+    with pytest.raises(CompoclipError, match="it is no checkpoint"):
+        save_model(model, other, overwrite=True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "save_file", full)
+        with pytest.raises(CompoclipError, match="No space left on device"):
+            save_model(model, saved, overwrite=True)
+    assert load_model(saved).identity == model.identity
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompoclipError, match="cannot write the checkpoint"):
+        save_model(model, tmp_path / "file" / "model")
+    model.encoder.logit_scale.data.add_(1)
+    assert save_model(model, saved, overwrite=True) == load_model(saved).identity
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == ["file", "merges.gz", "model", "photos"]
+
+
+# --- raw files -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Tiny` exists with both activations, `Solo` with one."""
+    known = {
+        "Tiny": SMALL,
+        "Tiny-quickgelu": {**SMALL, "quick_gelu": True},
+        "Solo": config(text={"vocab_size": 49408, "layers": 2}),
+    }
+    monkeypatch.setattr(open_clip, "list_models", lambda: list(known))
+    monkeypatch.setattr(
+        open_clip, "get_model_config", lambda name: json.loads(json.dumps(known[name]))
+    )
+
+
+def write_raw(path: Path, state: dict[str, torch.Tensor], form: str) -> Path:
+    if form == "safetensors":
+        save_file(state, path)
+    elif form == "ddp":
+        torch.save({"epoch": 5, "state_dict": {f"module.{k}": v for k, v in state.items()}}, path)
+    else:
+        torch.save(state, path)
+    return path
+
+
+@pytest.mark.usefixtures("tiny_architectures")
+@pytest.mark.parametrize("form", ["safetensors", "ddp", "plain", "half"])
+def test_raw_files_of_every_form_load(tmp_path: Path, form: str) -> None:
+    model = new({**SMALL, "quick_gelu": True}, seed=4)
+    state = model.encoder.model.state_dict()
+    if form == "half":
+        state = {k: v.half() for k, v in state.items()}
+    name = "w.safetensors" if form == "safetensors" else "w.pt"
+    file = write_raw(tmp_path / name, state, form)
+    loaded = load_model(f"Tiny-quickgelu@{file}")
+    assert loaded.identity.architecture == "Tiny"
+    assert loaded.identity.activation == "quick_gelu"
+    assert loaded.path == file
+    same = loaded.identity.weights == model.identity.weights
+    assert same is (form != "half")
+    assert loaded.identity.weights == weights_hash(loaded.encoder.model.state_dict())
+    if form == "half":  # the hash is of values, not of how they are stored
+        assert loaded.identity.weights == weights_hash(read_state_dict(file))
+
+
+@pytest.mark.usefixtures("tiny_architectures")
+def test_a_raw_file_does_not_know_its_activation(tmp_path: Path) -> None:
+    file = write_raw(tmp_path / "w.pt", new().encoder.model.state_dict(), "plain")
+    with pytest.raises(CompoclipError, match=f"Tiny-quickgelu@{file}.*--activation gelu"):
+        load_model(f"Tiny@{file}")
+    assert load_model(f"Tiny@{file}", activation="gelu").identity.activation == "gelu"
+    assert load_model(f"Tiny@{file}", activation="quick_gelu").identity.activation == "quick_gelu"
+
+
+@pytest.mark.usefixtures("tiny_architectures")
+def test_weights_of_another_architecture_name_key_and_shapes(tmp_path: Path) -> None:
+    state = new().encoder.model.state_dict()
+    file = write_raw(tmp_path / "w.pt", state, "plain")
+    with pytest.raises(CompoclipError, match=r"'positional_embedding' is \(20, 16\) in the file"):
+        load_model(f"Solo@{file}")
+    lacking = {k: v for k, v in state.items() if k != "ln_final.bias"}
+    with pytest.raises(CompoclipError, match=r"the file lacks 'ln_final.bias' \(16,\)"):
+        load_model(f"Tiny-quickgelu@{write_raw(tmp_path / 'l.pt', lacking, 'plain')}")
+    extra = {**state, "visual.extra": torch.zeros(2)}
+    with pytest.raises(CompoclipError, match=r"the architecture has no 'visual.extra' \(2,\)"):
+        load_model(f"Tiny-quickgelu@{write_raw(tmp_path / 'e.pt', extra, 'plain')}")
+
+
+class Surprise:
+    """Unpickling this would touch a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.usefixtures("tiny_architectures")
+def test_code_in_a_weights_file_is_never_run(tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    torch.save({"state_dict": Surprise(touched)}, tmp_path / "evil.pt")
+    (tmp_path / "pickle.pt").write_bytes(pickle.dumps(Surprise(touched)))
+    script = torch.jit.script(torch.nn.Linear(2, 2))
+    script.save(str(tmp_path / "script.pt"))
+    for name in ("evil.pt", "pickle.pt", "script.pt"):
+        with pytest.raises(CompoclipError, match=f"{name}: not a plain PyTorch state dict"):
+            load_model(f"Tiny-quickgelu@{tmp_path / name}")
+    assert not touched.exists()
+
+
+@pytest.mark.usefixtures("tiny_architectures")
+def test_damaged_files_are_one_line(saved: Path, tmp_path: Path) -> None:
+    weights = saved / "open_clip_model.safetensors"
+    whole = weights.read_bytes()
+    for size in (0, 5, 200, len(whole) - 1):
+        weights.write_bytes(whole[:size])
+        with pytest.raises(CompoclipError, match="damaged or cut short") as caught:
+            load_model(saved)
+        assert "\n" not in str(caught.value)
+    weights.unlink()
+    with pytest.raises(CompoclipError, match="has no weights; expected open_clip_model"):
+        load_model(saved)
+    (tmp_path / "w.pt").write_bytes(b"PK\x03\x04 no zip")
+    with pytest.raises(CompoclipError, match=r"w\.pt: not a plain PyTorch state dict"):
+        load_model(f"Tiny-quickgelu@{tmp_path / 'w.pt'}")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(CompoclipError, match="holds no state dict"):
+        load_model(f"Tiny-quickgelu@{tmp_path / 'list.pt'}")
+    torch.save({"optimizer": {}}, tmp_path / "other.pt")
+    with pytest.raises(CompoclipError, match="'optimizer' is not a tensor"):
+        load_model(f"Tiny-quickgelu@{tmp_path / 'other.pt'}")
+    with pytest.raises(CompoclipError, match="no such weights file"):
+        load_model(f"Tiny-quickgelu@{tmp_path / 'none.pt'}")
+
+
+def test_malformed_json_files_are_one_line(saved: Path) -> None:
+    (saved / "compoclip.json").write_text("{}")
+    with pytest.raises(CompoclipError, match=r"compoclip\.json: has no identity"):
+        load_model(saved)
+    (saved / "compoclip.json").write_text("{")
+    with pytest.raises(CompoclipError, match=r"compoclip\.json: not readable as JSON"):
+        load_model(saved)
+    config_file = saved / "open_clip_config.json"
+    config_file.write_text("[1]")
+    with pytest.raises(CompoclipError, match="expected a JSON object"):
+        load_model(saved)
+    config_file.write_text('{"model_cfg": {"embed_dim": 3}}')
+    with pytest.raises(CompoclipError, match="no 'vision_cfg'"):
+        load_model(saved)
+    config_file.write_text(json.dumps({"model_cfg": SMALL, "compoclip": {"colour": 1}}))
+    with pytest.raises(CompoclipError, match="unknown setting 'colour'"):
+        load_model(saved)
+    config_file.unlink()
+    with pytest.raises(CompoclipError, match=r"open_clip_config\.json: no such file"):
+        load_model(saved)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tiny_architectures")
+def test_random_weights_come_from_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    first, second = load_model("random:Tiny"), load_model("random:Tiny:0")
+    other = load_model("random:Tiny:7")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert first.identity == second.identity
+    assert first.identity.weights != other.identity.weights
+    assert first.name == "random:Tiny"
+    with pytest.raises(UsageError, match="seed 'x' is not a number"):
+        load_model("random:Tiny:x")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("ViT-B-32", "architecture without weights: write ViT-B-32:PRETRAINED_TAG"),
+        ("nowhere", "no model 'nowhere': expected a checkpoint directory"),
+        ("random:Nope", "open_clip has no architecture 'Nope'"),
+        ("Nope@w.pt", "open_clip has no architecture 'Nope'"),
+        ("ViT-B-32:nope", "no weights 'nope' for ViT-B-32; its tags: openai"),
+    ],
+)
+def test_unknown_names_say_what_would_work(spec: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_model(spec)
+    assert message in str(caught.value)
+
+
+def test_a_bare_file_asks_for_its_architecture(tmp_path: Path) -> None:
+    (tmp_path / "w.pt").write_bytes(b"")
+    with pytest.raises(UsageError, match="which architecture is it"):
+        load_model(tmp_path / "w.pt")
+
+
+def test_published_weights_with_the_other_activation_are_refused() -> None:
+    with pytest.raises(CompoclipError, match="use ViT-B-32-quickgelu:openai"):
+        load_model("ViT-B-32:openai")
+
+
+@pytest.mark.parametrize("spec", ["RN50-quickgelu:openai", "hf-hub:nobody/nothing"])
+def test_downloads_without_a_network_say_so(
+    spec: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(CompoclipError, match=f"{spec}: could not be downloaded") as caught:
+        load_model(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_repository_is_a_checkpoint_directory(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(saved))
+    model = load_model("hf-hub:someone/model")
+    assert model.name == "hf-hub:someone/model"
+    assert model.identity == load_model(saved).identity
+
+
+def test_the_bundled_model_is_read_from_the_package(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = saved.parent / "world" / "base"
+    base.parent.mkdir()
+    monkeypatch.setattr("compoclip.models.checkpoint.files", lambda _: saved.parent)
+    with pytest.raises(CompoclipError, match="no bundled base model"):
+        load_model("bundled")
+    saved.rename(base)
+    assert load_model("bundled").name == "bundled"
+
+
+def test_architectures_keep_their_published_preprocessing() -> None:
+    siglip = architecture.named_config("ViT-B-16-SigLIP")
+    assert architecture.architecture_name(siglip) == "ViT-B-16-SigLIP"
+    assert _published_stats("ViT-B-16-SigLIP")["mean"] == (0.5, 0.5, 0.5)
+    assert _published_stats("ViT-B-16-SigLIP")["resize_mode"] == "squash"
+    assert _published_stats("coca_base") == {}
+
+
+# --- from scratch --------------------------------------------------------------------------------
+
+
+def test_unbuildable_configurations_are_one_line(tmp_path: Path) -> None:
+    for cfg, message in (
+        (config(vision={"colour": 3}), "unexpected keyword argument 'colour'"),
+        (config(text={"heads": 5}), "embed_dim must be divisible"),
+        ({"embed_dim": 3, "vision_cfg": {}}, "KeyError"),
+        (config(vision={"timm_model_name": "nope"}), r"Unknown model \(nope\)"),
+        (config(text={"vocab_size": 100}), "set text_cfg.vocab_size to 49408"),
+    ):
+        with pytest.raises(CompoclipError, match=message) as caught:
+            new(cfg)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_real_pretrained_trunk_loads_exactly(shared_data: Path, tmp_path: Path) -> None:
+    import timm
+
+    weights = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    cfg = config(text={"vocab_size": 49408})
+    cfg["vision_cfg"] = {
+        "timm_model_name": "mobilenetv2_100_same",
+        "image_size": 224,
+        "timm_pool": "avg",
+        "timm_proj": "linear",
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_cfg": cfg, "compoclip": {"freeze_batch_norm": True}}))
+    model = create_model(read_config(file), seed=2, image_weights=weights)
+    trunk = timm.create_model("mobilenetv2_100", pad_type="same")
+    trunk.load_state_dict(load_file(weights))
+    trunk.reset_classifier(0)
+    x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(model.encoder.model.visual.trunk(x), trunk.eval()(x))
+        save_model(model, tmp_path / "model", dtype="float16")
+        back = load_model(tmp_path / "model")
+        assert back.encoder.freeze_bn
+        features = back.encoder.train().encode_images(x).pooled
+        assert torch.allclose(features, model.encoder.encode_images(x).pooled, atol=1e-2)
+    assert model.identity.weights != new(cfg, seed=2).identity.weights
+    cfg["vision_cfg"]["timm_model_name"] = "mobilenetv2_050"
+    with pytest.raises(CompoclipError, match="not the weights of the image trunk EfficientNet"):
+        create_model(ModelConfig(cfg), image_weights=weights)

@@ -1,0 +1,172 @@
+"""Tokenizer: open_clip's ids, cached, counted and identified; small vocabularies from counts."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
+
+from compoclip.errors import CompoclipError
+from compoclip.models.bpe import count_words, merges_file, train_bpe, write_merges
+from compoclip.models.tokenizer import build_tokenizer
+
+TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]
+
+
+def test_ids_are_open_clips() -> None:
+    ours = build_tokenizer({})
+    assert torch.equal(ours(TEXTS), open_clip.tokenize(TEXTS))
+    assert torch.equal(ours(TEXTS), ours(TEXTS))  # from the cache
+    assert ours([]).shape == (0, 77)
+    assert ours.truncated(TEXTS) == 1
+    short = build_tokenizer({"context_length": 5})
+    assert torch.equal(short(TEXTS), open_clip.tokenize(TEXTS, context_length=5))
+    assert short.truncated(["one two three", "one two three four", "one two"]) == 1
+    assert short(["one two three four"])[0, -1] == 49407
+
+
+def test_identity_is_of_vocabulary_and_cleaning() -> None:
+    plain = build_tokenizer({})
+    assert plain.id == build_tokenizer({"context_length": 20}).id
+    assert plain.id.startswith("clip-bpe-49408-")
+    assert plain.vocab_size == 49408
+    assert plain.id != build_tokenizer({"tokenizer_kwargs": {"clean": "canonicalize"}}).id
+
+
+def test_a_tokenizer_travels_to_worker_processes() -> None:
+    ours = build_tokenizer({"context_length": 12})
+    ours(TEXTS)
+    copy = pickle.loads(pickle.dumps(ours))  # noqa: S301
+    assert copy.id == ours.id
+    assert torch.equal(copy(TEXTS), ours(TEXTS))
+
+
+def test_token_dropping_tokenizers_run_open_clips_own_code() -> None:
+    ours = build_tokenizer({"context_length": 6, "tokenizer_kwargs": {"reduction_mask": "random"}})
+    texts = ["one two", "one two three four five"]
+    assert ours(texts[:1]).tolist() == open_clip.tokenize(texts[0], context_length=6).tolist()
+    assert ours.truncated(texts) == 1
+    assert ours.id != build_tokenizer({}).id
+
+
+def test_hugging_face_tokenizers_need_their_package() -> None:
+    pytest.importorskip("open_clip")
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        with pytest.raises(CompoclipError, match=r"needs the transformers package"):
+            build_tokenizer({"hf_tokenizer_name": "bert-base-uncased"})
+    else:
+        with pytest.raises(CompoclipError, match="cannot be loaded"):
+            build_tokenizer({"hf_tokenizer_name": "no/such-tokenizer"})
+
+
+# --- merges --------------------------------------------------------------------------------------
+
+
+def slow_bpe(words: dict[str, int], merges: int) -> list[tuple[str, str]]:
+    """The definition, recounted from scratch for every merge."""
+    alphabet = bytes_to_unicode()
+    known = {*alphabet.values(), *(s + "</w>" for s in alphabet.values())}
+    spelled = {}
+    for word, count in words.items():
+        symbols = [alphabet[b] for b in word.encode()]
+        symbols[-1] += "</w>"
+        spelled[word] = (symbols, count)
+    learned: list[tuple[str, str]] = []
+    while len(learned) < merges:
+        counts: Counter[tuple[str, str]] = Counter()
+        for symbols, count in spelled.values():
+            for pair in pairwise(symbols):
+                counts[pair] += count
+        allowed = [(-n, pair) for pair, n in counts.items() if pair[0] + pair[1] not in known]
+        if not allowed:
+            break
+        pair = min(allowed)[1]
+        learned.append(pair)
+        known.add(pair[0] + pair[1])
+        for symbols, _ in spelled.values():
+            i = 0
+            while i < len(symbols) - 1:
+                if (symbols[i], symbols[i + 1]) == pair:
+                    symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+                i += 1
+    return learned
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.text("abcé", min_size=1, max_size=7), st.integers(1, 5), max_size=12),
+    st.integers(0, 25),
+)
+def test_merges_equal_the_definition(words: dict[str, int], merges: int) -> None:
+    assert train_bpe(words, merges) == slow_bpe(words, merges)
+
+
+def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
+    counts = count_words(["A dog's 12 toys,  isn't IT?", "a dog"])
+    expected = {"a": 2, "dog": 2, "'s": 1, "1": 1, "2": 1, "toys": 1, ",": 1, "isn": 1, "'t": 1}
+    assert counts == Counter({**expected, "it": 1, "?": 1})
+
+
+def test_open_clip_reads_the_file_and_every_text_survives(tmp_path: Path) -> None:
+    captions = ["a red cube left of a blue ball", "two red balls", "a cube on a cube"]
+    merges = train_bpe(count_words(captions), 40)
+    path = tmp_path / "bpe.txt.gz"
+    write_merges(merges, path)
+    tokenizer = SimpleTokenizer(bpe_path=str(path))
+    assert tokenizer.vocab_size == 512 + len(merges) + 2
+    assert tokenizer.all_special_ids == [tokenizer.vocab_size - 2, tokenizer.vocab_size - 1]
+    for text in [*captions, "unseen zebra", "façade 猫"]:
+        assert tokenizer.decode(tokenizer.encode(text)).strip() == text
+    seen = tokenizer.encode("a red cube")
+    assert len(seen) == 3  # frequent words are one token
+    assert len(tokenizer.encode("zebra")) >= 4
+    ours = build_tokenizer({"tokenizer_kwargs": {"bpe_path": path.name}}, tmp_path)
+    assert ours.vocab_size == tokenizer.vocab_size
+    assert torch.equal(ours(captions), tokenizer(captions))
+    assert ours(captions).argmax(-1).tolist() == [
+        len(tokenizer.encode(text)) + 1 for text in captions
+    ]
+
+
+def test_the_merges_file_is_reproducible() -> None:
+    merges = train_bpe({"banana": 3, "bandana": 1}, 5)
+    assert merges_file(merges) == merges_file(merges)
+    assert gzip.decompress(merges_file(merges)).decode().split("\n")[1:] == [
+        f"{a} {b}" for a, b in merges
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "merges file is missing"),
+        (b"plain text", "not a gzipped BPE merges file"),
+        (gzip.compress(b"header\na b\nc d e\n"), "line 3 is not a merge"),
+        (gzip.compress(b"header\na b\n"), "line 3 is not a merge"),  # an empty last symbol
+        (gzip.compress(b"header\n\xff \xfe"), "not a gzipped BPE merges file"),
+        (gzip.compress(b"header\na b")[:-9], "not a gzipped BPE merges file"),
+    ],
+)
+def test_bad_merges_files_are_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "bpe.gz").write_bytes(content)
+    with pytest.raises(CompoclipError, match=message):
+        build_tokenizer({"tokenizer_kwargs": {"bpe_path": "bpe.gz"}}, tmp_path)
+
+
+def test_unusable_options_and_places_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="tokenizer_kwargs of the model are not usable"):
+        build_tokenizer({"tokenizer_kwargs": {"colour": 1}})
+    with pytest.raises(CompoclipError, match="cannot write the merges file"):
+        write_merges([("a", "b")], tmp_path / "none" / "bpe.gz")
