@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, TypeVar
 
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, WorldConfig
+from compoclip.world.splits import generator
 
 EXPORT_SPLITS = ("val", "test")
 _APART = 10_000_000
-"""Index distance between the scenes of different image folders, so that no two share a scene."""
+"""Index distance between the scenes of different slots, so that no two show the same scene."""
+_PATIENCE = 60
+"""Scenes to look at, per wanted item, before giving up."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,37 +46,40 @@ class SuiteSpec:
 
 @dataclass(frozen=True)
 class Part:
-    """One benchmark of a suite. spec: what `load_benchmark` is asked for. id: its name there.
+    """One benchmark of a suite, a plain record that travels between processes.
 
-    files: path below the root -> JSON value, or for .jsonl the list of its rows. images: path
-    below the root -> scene; parts may share paths, which then show the same scene. items: sub-task
-    -> how many items. skills: sub-task -> what it asks, in words.
+    spec: what `load_benchmark` is asked for. id: its name in results. files: path below the root
+    -> JSON value, for .jsonl the list of its rows. images: path below the root -> scene; parts may
+    share a path, which then shows the same scene. items: sub-task -> how many. about: sub-task ->
+    what it asks, in words. options: reader option -> path below the root.
     """
 
     spec: str
     id: str
-    files: Mapping[str, object]
+    files: Mapping[str, Any]
     images: Mapping[str, Scene]
     items: Mapping[str, int]
     about: Mapping[str, str]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Photos:
-    """The scenes behind one image folder: scene `index` is the file `<folder>/<name>`.
+    """The scenes behind an image folder; scene `index` is the file `<folder>/<name(index)>`.
 
-    slot: number of the folder; folders of different slots never show the same scene.
+    slot: number of this series of scenes; different slots never show the same scene. shape: what
+    differs from the config of the spec, so that rare things are frequent. split: another split.
     """
 
     spec: SuiteSpec
     folder: str
     slot: int
-    digits: int = 12
+    shape: Mapping[str, Any] = field(default_factory=dict)
     split: str = ""
 
     def name(self, index: int) -> str:
-        """File name of a scene, numbered as COCO's photos are."""
-        return f"{index:0{self.digits}d}.png"
+        """File name of a scene: twelve digits, as COCO's photos have."""
+        return f"{self.slot * _APART + index:012d}.png"
 
     def path(self, index: int) -> str:
         """Its path below the suite's root."""
@@ -78,10 +87,32 @@ class Photos:
 
     def scene(self, index: int) -> Scene:
         """The scene itself, a function of the spec, the slot and the index."""
+        config = replace(self.spec.config, **self.shape)
         split = self.split or self.spec.split
-        place = self.slot * _APART + index
-        return scene_for(self.spec.config, self.spec.seed, split, place)
+        return scene_for(config, self.spec.seed, split, self.slot * _APART + index)
 
-    def chosen(self, indices: Sequence[int]) -> dict[str, Scene]:
+    def chosen(self, indices: Iterable[int]) -> dict[str, Scene]:
         """`Part.images` of these scenes."""
         return {self.path(i): self.scene(i) for i in sorted(set(indices))}
+
+
+def collect(
+    photos: Photos, count: int, task: str, make: Callable[[Scene, Random], T | None]
+) -> list[tuple[int, T]]:
+    """The first `count` scenes that yield an item, as (index, item).
+
+    `make` gets a generator that belongs to the task and the scene. Tasks that share `photos` share
+    scenes where both can. Raises CompoclipError when too few scenes yield one.
+    """
+    found: list[tuple[int, T]] = []
+    for index in range(_PATIENCE * count + _PATIENCE):
+        rng = generator("suite", task, photos.spec.seed, photos.spec.split, photos.slot, index)
+        item = make(photos.scene(index), rng)
+        if item is not None:
+            found.append((index, item))
+        if len(found) == count:
+            return found
+    raise CompoclipError(
+        f"world: only {len(found)} of {count} items of {task} exist in the first scenes; "
+        "ask for fewer items or allow more kinds, colours and objects"
+    )

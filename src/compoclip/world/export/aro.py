@@ -1,0 +1,172 @@
+"""The world's ARO: relations and attributes with their two sides exchanged, and word order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from compoclip.world.captions import facts_of
+from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip.world.export.retrieval import captioned
+from compoclip.world.export.sugarcrepe import photos
+from compoclip.world.export.texts import is_false, is_true, seemly
+from compoclip.world.parser import parse
+from compoclip.world.scene import Scene
+from compoclip.world.wording import RELATION_PHRASES
+
+_FOLDER = "aro/images"
+_OPEN = ("left", "right", "above", "below", "bigger", "smaller")
+_LAYERED = ("front", "behind")
+_FAMILIES = ("colour", "size", "pattern")
+_ORDER_WORDS = 7  # shuffles of fewer words are often as true as the caption
+_ORDER_SHARE = 5  # captions per image, so that the order tasks have the wanted number of cases
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Two things with a property each. reordered: told the other way round, still true.
+
+    negative: the properties exchanged. families: what property it is, twice.
+    """
+
+    caption: str
+    reordered: str
+    negative: str
+    families: tuple[str, str]
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """Two Visual Genome files in `aro/` and the two caption files of the order tasks."""
+    relations, images = _relations(spec)
+    crops = attribute_photos(spec)
+    bindings = collect_bindings(crops)
+    images |= crops.chosen(index for index, _ in bindings)
+    attribution = [
+        {
+            "image_id": str(index),
+            "image_path": crops.name(index),
+            **full_box(spec),
+            "true_caption": made.caption,
+            "false_caption": made.negative,
+            "attributes": list(made.families),
+        }
+        for index, made in bindings
+    ]
+    count = max(1, spec.items // _ORDER_SHARE)
+    flickr = Photos(spec, "flickr30k/images", slot=5)
+    coco, coco_images = captioned(photos(spec), count, "val2017/", _ORDER_WORDS)
+    flickr_rows, flickr_images = captioned(flickr, count, "flickr30k-images/", _ORDER_WORDS)
+    order = sum(len(row["caption"]) for row in coco)
+    return [
+        Part(
+            "aro",
+            "world-aro",
+            {
+                "aro/visual_genome_relation.json": relations,
+                "aro/visual_genome_attribution.json": attribution,
+                "aro/coco_order.json": coco,
+                "flickr30k/flickr30k_test.json": flickr_rows,
+            },
+            images | coco_images | flickr_images,
+            {
+                "vg_relation": len(relations),
+                "vg_attribution": len(attribution),
+                "coco_order": order,
+                "flickr30k_order": sum(len(row["caption"]) for row in flickr_rows),
+            },
+            {
+                "vg_relation": "the two things of a relation exchanged, by relation",
+                "vg_attribution": "properties of two things exchanged, by property",
+                "coco_order": "the words of a caption shuffled",
+                "flickr30k_order": "the words of a caption shuffled, other scenes",
+            },
+            {"coco_captions": "aro/coco_order.json"},
+        )
+    ]
+
+
+def collect_bindings(crops: Photos) -> list[tuple[int, Binding]]:
+    """The items of VG-Attribution, as (scene index, item)."""
+    spec = crops.spec
+    return collect(crops, spec.items, "vg_attribution", partial(_binding, spec=spec))
+
+
+def attribute_photos(spec: SuiteSpec) -> Photos:
+    """The scenes of VG-Attribution."""
+    return Photos(spec, _FOLDER, slot=1)
+
+
+def full_box(spec: SuiteSpec) -> dict[str, int]:
+    """The whole image as a box."""
+    return {"bbox_x": 0, "bbox_y": 0, "bbox_w": spec.config.size, "bbox_h": spec.config.size}
+
+
+def _relations(spec: SuiteSpec) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
+    """Rows of VG-Relation, the relations in equal shares, and their images."""
+    several = {"objects": (0.0, 0.6, 0.4), "inside": 0.0}
+    pools = {
+        name: Photos(spec, _FOLDER, slot, shape)
+        for names, slot, shape in (
+            (_OPEN, 2, {**several, "occlusion": 0.0}),
+            (_LAYERED, 4, {**several, "occlusion": 1.0, "repeat": 0.0}),
+        )
+        for name in names
+    }
+    rows: list[dict[str, Any]] = []
+    images: dict[str, Scene] = {}
+    for k, (name, pool) in enumerate(pools.items()):
+        share = (spec.items + k) // len(pools)
+        if not share:
+            continue
+        make = partial(_exchanged, spec=spec, name=name)
+        found = collect(pool, share, f"vg_relation {name}", make)
+        images |= pool.chosen(index for index, _ in found)
+        rows += [
+            {
+                "image_id": str(index),
+                "image_path": pool.name(index),
+                **full_box(spec),
+                "true_caption": true,
+                "false_caption": false,
+                "relation_name": RELATION_PHRASES[name][0],
+            }
+            for index, (true, false) in found
+        ]
+    return rows, images
+
+
+def _exchanged(scene: Scene, rng: Random, spec: SuiteSpec, name: str) -> tuple[str, str] | None:
+    facts = [(i, j) for relation, i, j in facts_of(scene).relations if relation == name]
+    if not facts:
+        return None
+    i, j = rng.choice(facts)
+    a, b = (f"the {scene.things[k].kind}" for k in (i, j))
+    phrase = RELATION_PHRASES[name][0]
+    true, false = f"{a} is {phrase} {b}", f"{b} is {phrase} {a}"
+    fine = a != b and is_true(true, scene) and is_false(false, scene)
+    return (true, false) if fine and seemly(parse(false), spec.config) else None
+
+
+def _binding(scene: Scene, rng: Random, spec: SuiteSpec) -> Binding | None:
+    things = [t for t in scene.things if sum(o.kind == t.kind for o in scene.things) == 1]
+    choices = [
+        (a, b, family)
+        for a in things
+        for b in things
+        for family in _FAMILIES
+        if a is not b and getattr(a, family) != getattr(b, family)
+    ]
+    rng.shuffle(choices)
+    for a, b, family in choices:
+        first, second = (_named(t.kind, getattr(t, family)) for t in (a, b))
+        mixed = _named(a.kind, getattr(b, family)), _named(b.kind, getattr(a, family))
+        true, false = f"{first} and {second}", " and ".join(mixed)
+        if is_true(true, scene) and is_false(false, scene) and seemly(parse(false), spec.config):
+            return Binding(true, f"{second} and {first}", false, (family, family))
+    return None
+
+
+def _named(kind: str, value: str) -> str:
+    return f"the {'medium-sized' if value == 'medium' else value} {kind}"

@@ -1,0 +1,159 @@
+"""The world's Winoground and foils: minimal pairs of scenes, so that words alone tell nothing.
+
+In a pair each caption is true of its own picture and false of the other one, which differs in
+one thing. The foils ask for each picture of a pair which of its two captions is true; every
+caption is thus as often true as false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compoclip.errors import CompoclipError
+from compoclip.world.edits import nodes_of
+from compoclip.world.export.part import Part, SuiteSpec
+from compoclip.world.export.texts import is_false, is_true
+from compoclip.world.logic import Relation
+from compoclip.world.pairs import WorldPair, pair
+from compoclip.world.parser import parse
+from compoclip.world.scene import Scene
+
+_FOLDER = "winoground/images"
+_PATIENCE = 12
+Choice = Callable[[WorldPair], WorldPair | None]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """source: skill of `world.pairs`. skill: one of `benchmarks.skills`. about: what it asks.
+
+    choose: what to make of a pair of the source, None to pass it over.
+    """
+
+    source: str
+    skill: str
+    about: str
+    choose: Choice
+
+
+def _any(found: WorldPair) -> WorldPair | None:
+    return found
+
+
+def _with_relation(*names: str) -> Choice:
+    """Only pairs whose first caption uses one of these relations."""
+
+    def choose(found: WorldPair) -> WorldPair | None:
+        nodes = nodes_of(parse(found.caption_a))
+        said = {node.name for node in nodes if isinstance(node, Relation)}
+        return found if said & set(names) else None
+
+    return choose
+
+
+def _denied(found: WorldPair) -> WorldPair | None:
+    """ "a star" and "a mug", made "there is no mug" and "there is no star"."""
+    first, second = (
+        "there is no " + text.removeprefix("there is ").split(" ", 1)[1]
+        for text in (found.caption_b, found.caption_a)
+    )
+    a, b = found.scene_a, found.scene_b
+    held = is_true(first, a) and is_true(second, b) and is_false(first, b) and is_false(second, a)
+    return replace(found, caption_a=first, caption_b=second) if held else None
+
+
+TASKS: dict[str, _Task] = {
+    "object": _Task("object", "object", "which kind of thing is there", _any),
+    "negation": _Task("object", "negation", 'what is not there ("no star")', _denied),
+    "position": _Task("position", "spatial", "where in the picture a thing is", _any),
+    "left_right": _Task(
+        "relation", "spatial", "left of or right of", _with_relation("left", "right")
+    ),
+    "above_below": _Task("relation", "spatial", "above or below", _with_relation("above", "below")),
+    "inside": _Task("inside", "relation", "inside or beside", _any),
+    "front_behind": _Task("depth", "relation", "in front of or behind", _any),
+    "bigger_smaller": _Task("comparison", "relation", "bigger or smaller than", _any),
+    "role": _Task("swap-object", "role", "which of two things is left of (above) the other", _any),
+    "count": _Task("count", "counting", "how many there are", _any),
+    "bind_colour": _Task("swap-colour", "binding", "which of two things has which colour", _any),
+    "bind_size": _Task("swap-size", "binding", "which of two things has which size", _any),
+    "bind_pattern": _Task("swap-pattern", "binding", "which of two things has which pattern", _any),
+}
+"""Sub-task of the foils and tag of Winoground -> where its pairs come from."""
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """`winoground/examples.jsonl` and one file a sub-task in `foils/`, on the same images."""
+    count = max(1, spec.items * 2 // 5)
+    examples: list[dict[str, Any]] = []
+    files: dict[str, Any] = {}
+    images: dict[str, Scene] = {}
+    for task, found in _pairs(spec, count).items():
+        about = TASKS[task]
+        rows = files[f"foils/{task}.jsonl"] = []
+        for index, made in found:
+            names = [f"{about.source}_{index:05d}_{side}" for side in "ab"]
+            texts = (made.caption_a, made.caption_b)
+            for k, (name, scene) in enumerate(zip(names, (made.scene_a, made.scene_b))):
+                path = f"{_FOLDER}/{name}.png"
+                images[path] = scene
+                rows.append(
+                    {
+                        "id": len(rows),
+                        "image": path,
+                        "caption": texts[k],
+                        "negative_caption": texts[1 - k],
+                        "subtask": task,
+                        "skill": about.skill,
+                    }
+                )
+            examples.append(
+                {
+                    "id": len(examples),
+                    "image_0": names[0],
+                    "image_1": names[1],
+                    "caption_0": texts[0],
+                    "caption_1": texts[1],
+                    "tag": task,
+                    "secondary_tag": about.skill,
+                    "num_main_preds": 1,
+                    "collapsed_tag": task,
+                }
+            )
+    shown = {task: TASKS[task].about for task in TASKS}
+    items = {task: len(files[f"foils/{task}.jsonl"]) for task in TASKS}
+    return [
+        Part(
+            "winoground",
+            "world-winoground",
+            {"winoground/examples.jsonl": examples},
+            images,
+            {"winoground": len(examples)},
+            {"winoground": "both pictures and both captions of every foil, by tag"},
+        ),
+        Part("foils", "world-foils", files, images, items, shown),
+    ]
+
+
+def _pairs(spec: SuiteSpec, count: int) -> dict[str, list[tuple[int, WorldPair]]]:
+    """`count` pairs of every task as (index, pair); tasks of one source share pairs."""
+    found: dict[str, list[tuple[int, WorldPair]]] = {task: [] for task in TASKS}
+    for source in dict.fromkeys(task.source for task in TASKS.values()):
+        names = [name for name, task in TASKS.items() if task.source == source]
+        for index in range(_PATIENCE * count + _PATIENCE):
+            waiting = [name for name in names if len(found[name]) < count]
+            if not waiting:
+                break
+            made = pair(spec.config, spec.seed, index, source, spec.split)
+            for name in waiting:
+                if (chosen := TASKS[name].choose(made)) is not None:
+                    found[name].append((index, chosen))
+        for name in names:
+            if len(found[name]) < count:
+                raise CompoclipError(
+                    f"world: only {len(found[name])} of {count} pairs of {name} came up; "
+                    "ask for fewer items or allow more kinds and colours"
+                )
+    return found

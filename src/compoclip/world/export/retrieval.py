@@ -1,0 +1,105 @@
+"""The world's retrieval set: images with captions that are true of no other image of the set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from compoclip.errors import CompoclipError
+from compoclip.world.captions import WorldCaption, captions_for
+from compoclip.world.edits import nodes_of
+from compoclip.world.export.part import Part, Photos, SuiteSpec
+from compoclip.world.export.sugarcrepe import photos
+from compoclip.world.logic import Form, NounPhrase, Quantifier
+from compoclip.world.oracle import Oracle, Truth
+from compoclip.world.scene import Scene
+
+_EACH = 5
+_CANDIDATES = 16
+_SPARE = 2.0
+_ORACLE = Oracle()
+# Captions that tell little are not drawn at all.
+_WEIGHTS = (
+    ("object", 0.0),
+    ("negation", 0.0),
+    ("predicate", 0.03),
+    ("background", 0.12),
+    ("position", 0.35),
+    ("long", 0.4),
+)
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """A caption file in the layout of the COCO test set, on the photos of `sugarcrepe`."""
+    rows, images = captioned(photos(spec), spec.items, "val2017/")
+    texts = sum(len(row["caption"]) for row in rows)
+    return [
+        Part(
+            "retrieval:coco",
+            "world-retrieval",
+            {"coco/coco_karpathy_test.json": rows},
+            images,
+            {"i2t": len(rows), "t2i": texts},
+            {
+                "i2t": f"the captions of an image among {texts}",
+                "t2i": f"the image of a caption among {len(rows)}",
+            },
+        )
+    ]
+
+
+def captioned(
+    pool: Photos, count: int, prefix: str, least_words: int = 1
+) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
+    """`count` images of the pool, each with five short captions that fit it alone, and the scenes.
+
+    A caption is kept when it has `least_words` and the oracle calls it FALSE of every other image
+    looked at; the shortest are taken. Images with fewer than five are passed over. Raises
+    CompoclipError when too few are left.
+    """
+    spec = pool.spec
+    config = replace(spec.config, caption_weights=_WEIGHTS)
+    scenes = [pool.scene(i) for i in range(round(_SPARE * count) + 10)]
+    rows: list[dict[str, Any]] = []
+    images: dict[str, Scene] = {}
+    for index, scene in enumerate(scenes):
+        drawn = captions_for(scene, config, spec.seed, index, _CANDIDATES)
+        by_words = sorted((len(caption.text.split()), i) for i, caption in enumerate(drawn))
+        fitting = [drawn[i] for words, i in by_words if words >= least_words]
+        own = _own(fitting, index, scenes)
+        if len(own) == _EACH:
+            rows.append({"image": prefix + pool.name(index), "caption": own})
+            images[pool.path(index)] = scene
+        if len(rows) == count:
+            return rows, images
+    raise CompoclipError(
+        f"world: only {len(rows)} of {count} images have {_EACH} captions of their own; "
+        "ask for fewer items or allow more kinds and colours"
+    )
+
+
+def _own(captions: Sequence[WorldCaption], index: int, scenes: Sequence[Scene]) -> list[str]:
+    """The first captions that are false of all other scenes, at most five."""
+    found: list[str] = []
+    for caption in captions:
+        needed = _needed(caption.form)
+        if not any(
+            needed <= {thing.kind for thing in other.things}
+            and _ORACLE.verdict(caption.form, other).truth is not Truth.FALSE
+            for i, other in enumerate(scenes)
+            if i != index
+        ):
+            found.append(caption.text)
+        if len(found) == _EACH:
+            break
+    return found
+
+
+def _needed(form: Form) -> set[str]:
+    """Kinds without which the caption is false."""
+    return {
+        node.word
+        for node in nodes_of(form)
+        if isinstance(node, NounPhrase) and node.quantifier is not Quantifier.NONE
+    }

@@ -1,0 +1,220 @@
+"""True and false captions of a scene for each kind of edit, all decided by the oracle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+
+from compoclip.world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
+from compoclip.world.compounds import names_held_out
+from compoclip.world.contrast import POSITIVE_RULES, hard_negative, hard_positive
+from compoclip.world.edits import VALUES, Node, nodes_of, substitute
+from compoclip.world.logic import (
+    Attribute,
+    Claim,
+    Exists,
+    Form,
+    NounPhrase,
+    Quantifier,
+    Relation,
+    count_atoms,
+)
+from compoclip.world.oracle import Oracle, Truth
+from compoclip.world.parser import parse
+from compoclip.world.scene import Scene, WorldConfig
+from compoclip.world.vocabulary import KINDS, with_article
+from compoclip.world.wording import SYNONYMS, Wording
+
+_ORACLE = Oracle()
+_TRIES = 6
+_GENERAL = ("object", "conjunction", "relation", "position", "predicate")
+_FAMILIES = ("colour", "size", "pattern")
+
+
+@dataclass(frozen=True)
+class Foil:
+    """A caption of the scene, a false one a single edit away, and what the true one says."""
+
+    caption: str
+    negative: str
+    form: Form
+
+
+TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "replace_obj": (_GENERAL, ("replace-object",)),
+    "replace_att": (_GENERAL, tuple(f"replace-{f}" for f in _FAMILIES)),
+    "replace_rel": (("relation",), ("replace-relation",)),
+    "swap_obj": (("relation",), ("swap-object",)),
+    "swap_att": (("conjunction", "relation"), tuple(f"swap-{f}" for f in _FAMILIES)),
+}
+"""Sub-task -> caption types it starts from, and the edits (of `contrast`) it may use."""
+
+ADDITIONS = ("add_obj", "add_att")
+
+
+def foil(scene: Scene, config: WorldConfig, task: str, rng: Random) -> Foil | None:
+    """A true and a false caption for a sub-task of `TASKS` or `ADDITIONS`; None if none came up.
+
+    The oracle has judged them TRUE and FALSE, and both are `seemly`.
+    """
+    facts = facts_of(scene)
+    for _ in range(_TRIES):
+        types, skills = TASKS.get(task, (_GENERAL, ()))
+        kind = rng.choice(types)
+        form = CAPTION_TYPES[kind][1](facts, config, rng)
+        if form is None or not seemly(form, config):
+            continue
+        if skills:
+            base = WorldCaption("", count_atoms(form), kind, form)
+            made = hard_negative(scene, base, rng.choice(skills), rng)
+            found = Foil(made.caption, made.other, form) if made else None
+        else:
+            found = _addition(facts, form, task, config, rng)
+        if found is None or (task.startswith("swap") and not _same_words(found)):
+            continue
+        if seemly(parse(found.negative), config):
+            return found
+    return None
+
+
+def _same_words(found: Foil) -> bool:
+    """Whether both captions use the same words, articles aside: a swap changes their order only."""
+    texts = (found.caption, found.negative)
+    first, second = (
+        sorted(w for w in text.replace(",", "").split() if w not in ("a", "an")) for text in texts
+    )
+    return first == second
+
+
+def _addition(facts: Facts, form: Form, task: str, config: WorldConfig, rng: Random) -> Foil | None:
+    """The caption with a thing (add_obj) or a property (add_att) more, which is not there."""
+    if task == "add_obj":
+        more = replace(absent(facts, config, rng), quantifier=Quantifier.SOME)
+        longer: Form | None = (*form, Exists(more))
+    else:
+        longer = _described(form, rng)
+    if longer is None:
+        return None
+    style, colour_first = rng.randrange(2**32), rng.random() < 0.4
+    texts = [
+        Wording(Random(style), variants=0.5, colour_first=colour_first).caption(each)
+        for each in (form, longer)
+    ]
+    if task == "add_att" and changed_words(*texts)[0]:
+        return None  # the new word made later words be put in another way
+    if is_true(texts[0], facts.scene) and is_false(texts[1], facts.scene):
+        return Foil(texts[0], texts[1], form)
+    return None
+
+
+def _described(form: Form, rng: Random) -> Form | None:
+    """The form with one property more on one of its things."""
+    places = [
+        (place, node, family)
+        for place, node in enumerate(nodes_of(form))
+        if isinstance(node, NounPhrase)
+        for family in _FAMILIES
+        if family not in {m.family for m in node.modifiers if isinstance(m, Attribute)}
+    ]
+    if not places:
+        return None
+    place, node, family = rng.choice(places)
+    new = Attribute(family, rng.choice(VALUES[family]))
+    return substitute(form, {place: replace(node, modifiers=(new, *node.modifiers))})
+
+
+def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
+    """Another true caption that says the same as `found.caption` in other words or another order.
+
+    None when no rule of `contrast` changes the text.
+    """
+    rules = [*POSITIVE_RULES]
+    rng.shuffle(rules)
+    base = WorldCaption(found.caption, count_atoms(found.form), "", found.form)
+    for rule in rules:
+        made = hard_positive(scene, base, rule, rng)
+        if made and made.other not in (found.caption, found.negative):
+            return made.other
+    return None
+
+
+def seemly(form: Form, config: WorldConfig) -> bool:
+    """Whether a training caption could say this.
+
+    False for held-out compounds, patterns on kinds that cannot show them, and things inside solid
+    ones: a false caption with those could be told from its words alone.
+    """
+    return not names_held_out(form, config) and all(_can_be(node) for node in nodes_of(form))
+
+
+def _can_be(node: Node) -> bool:
+    """Whether things can have the patterns and contents that the node claims."""
+    match node:
+        case NounPhrase():
+            kinds, modifiers = node.kinds, node.modifiers
+        case Claim():
+            kinds, modifiers = node.subject.kinds, node.modifiers
+        case _:
+            return True
+    for m in modifiers:
+        match m:
+            case Attribute("pattern", value) if value != "plain":
+                if any(KINDS[kind].marked_from is None for kind in kinds):
+                    return False
+            case Relation("inside" | "around", other):
+                outer = other.kinds if m.name == "inside" else kinds
+                if not all(KINDS[kind].hollow for kind in outer):
+                    return False
+    return True
+
+
+def is_true(text: str, scene: Scene) -> bool:
+    """Whether the oracle says TRUE."""
+    return _ORACLE.verdict(text, scene).truth is Truth.TRUE
+
+
+def is_false(text: str, scene: Scene) -> bool:
+    """Whether the oracle says FALSE."""
+    return _ORACLE.verdict(text, scene).truth is Truth.FALSE
+
+
+def changed_words(text: str, other: str) -> tuple[str, str]:
+    """The stretch of words in which two texts differ, as it reads in each; articles left out."""
+    a, b = text.split(), other.split()
+    while a and b and _same(a[0], b[0]):
+        del a[0], b[0]
+    while a and b and _same(a[-1], b[-1]):
+        del a[-1], b[-1]
+    return " ".join(a), " ".join(b)
+
+
+def _same(a: str, b: str) -> bool:
+    return a == b or {a, b} == {"a", "an"}
+
+
+@lru_cache(maxsize=1)
+def _synonyms() -> dict[str, tuple[str, ...]]:
+    return {**SYNONYMS, "medium-sized": SYNONYMS["medium"]}
+
+
+def with_synonym(text: str, word: str, rng: Random) -> str | None:
+    """The text with the first occurrence of a word of the world replaced by a synonym.
+
+    An article before it is put right. None when the word has no synonym or is not in the text.
+    """
+    choices = [w for w in _synonyms().get(word, ()) if w != word]
+    spot = re.search(rf"(?:\b(an?) )?\b{re.escape(word)}\b", text)
+    if not choices or spot is None:
+        return None
+    new: str = rng.choice(choices)
+    new = with_article(new) if spot[1] else new
+    return text[: spot.start()] + new + text[spot.end() :]
+
+
+def phrases_of(texts: Sequence[str], text: str) -> str | None:
+    """The longest of the phrases `texts` that occurs in the text, or None."""
+    found = [each for each in texts if f" {each} " in f" {text} "]
+    return max(found, key=len) if found else None
