@@ -1,0 +1,271 @@
+"""`compoclip rewrite`: one caption, files, resuming, statistics, errors."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.rewrites.registry import rewrite_names
+
+CAPTIONS = [
+    "A red star to the left of a large striped mug.",
+    "a cat next to a dog",
+    "",
+    "two blue fish above a small green tree",
+    "a dog",
+    "unicode: a 猫 on a café table 😀",
+]
+
+
+def run(*arguments: str | Path) -> int:
+    return main(["rewrite", *map(str, arguments)])
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "captions.txt"
+    path.write_text("\n".join(CAPTIONS) + "\n", encoding="utf-8")
+    return path
+
+
+def test_one_caption_shows_edits_rules_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("An apple on a table", "--rewrites", "negclip") == 0
+    shown = capsys.readouterr().out
+    assert "[A] [table] on [an] [apple]  (negative, swap:noun)" in shown
+    assert run("a cat next to a dog", "--rewrites", "negclip,replace") == 0
+    shown = capsys.readouterr().out
+    assert "refused: no-legal-pair" in shown
+    assert "replace:" in shown
+    assert "\x1b" not in shown
+
+
+def test_one_caption_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("An apple on a table", "--rewrites", "negclip", "--json") == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["text"] == "A table on an apple"
+    assert [(e["before"], e["after"]) for e in record["edits"]] == [
+        ("An", "A"),
+        ("apple", "table"),
+        ("a", "an"),
+        ("table", "apple"),
+    ]
+    for edit in record["edits"]:
+        assert record["caption"][edit["start"] : edit["end"]] == edit["before"]
+        assert record["text"][edit["new_start"] : edit["new_end"]] == edit["after"]
+
+
+def test_text_file_gives_a_record_for_each_caption_and_rewrite(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "out.jsonl"
+    assert run(text_file, "-o", out) == 0
+    made = lines(out)
+    names = rewrite_names()
+    assert [(r["id"], r["rewrite"]) for r in made] == [
+        (str(i), name) for i in range(1, len(CAPTIONS) + 1) for name in names
+    ]
+    assert [r["caption"] for r in made[:: len(names)]] == CAPTIONS
+    for record in made:
+        assert (record["text"] is None) == (record["reason"] is not None)
+        assert {"version", "rule", "seed", "epoch", "tagger", "lexicon"} <= set(record)
+    assert {r["reason"] for r in made if r["id"] == "3"} == {"empty-caption"}
+    shown = capsys.readouterr().out
+    assert "coverage" in shown
+    assert "empty-caption 1" in shown
+    assert not out.with_name("out.jsonl.part").exists()
+
+
+def test_tables_and_json_lines(tmp_path: Path) -> None:
+    rows = [("x7", "a red car above a blue bus"), ("x8", 'a "big", dog on a mat')]
+    csv_file, tsv_file, jsonl = (tmp_path / f"c.{kind}" for kind in ("csv", "tsv", "jsonl"))
+    csv_file.write_text('id,title\nx7,a red car above a blue bus\nx8,"a ""big"", dog on a mat"\n')
+    tsv_file.write_text(
+        'id\ttitle\nx7\ta red car above a blue bus\nx8\t"a ""big"", dog on a mat"\n'
+    )
+    jsonl.write_text("".join(json.dumps({"id": i, "title": t}) + "\n" for i, t in rows))
+    results = []
+    for path in (csv_file, tsv_file, jsonl):
+        out = tmp_path / f"{path.suffix[1:]}.out.jsonl"
+        assert run(path, "-o", out, "--column", "title", "--rewrites", "negclip,replace") == 0
+        results.append(out.read_bytes())
+    assert results[0] == results[1] == results[2]
+    made = lines(tmp_path / "csv.out.jsonl")
+    assert [r["caption"] for r in made[::2]] == [text for _, text in rows]
+    assert [r["id"] for r in made[::2]] == ["x7", "x8"]
+
+
+def test_statistics_as_json(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert run(text_file, "-o", out, "--rewrites", "negclip", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    tally = shown["rewrites"]["negclip"]
+    made = lines(out)
+    assert tally["captions"] == len(CAPTIONS)
+    assert tally["rewritten"] == sum(r["reason"] is None for r in made)
+    assert sum(tally["refused"].values()) == sum(r["reason"] is not None for r in made)
+    words = [sum(len(e["before"].split()) for e in r["edits"]) for r in made if r["text"]]
+    assert tally["mean_edited_words"] == pytest.approx(sum(words) / len(words), abs=0.01)
+
+
+@pytest.mark.parametrize("cut", ["line", "torn", "garbage", "nothing", "all"])
+def test_interrupted_runs_go_on(
+    cut: str, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert run(text_file, "-o", out) == 0
+    whole = out.read_bytes()
+    records = whole.splitlines(keepends=True)
+    part = out.with_name("o.jsonl.part")
+    keep = b"".join(records[:4])
+    if cut == "all":
+        out.write_bytes(keep + records[4][:9])  # the finished file itself lost its end
+    elif cut != "nothing":
+        out.unlink()
+        tail = {"line": b"", "torn": records[4][:25], "garbage": b"\x00\xff{]\n"}[cut]
+        part.write_bytes(keep + tail)
+    capsys.readouterr()
+    assert run(text_file, "-o", out) == 0
+    assert out.read_bytes() == whole
+    kept = len(records) if cut == "nothing" else 4
+    assert f"{kept} records were there already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_same_bytes_for_any_worker_count_and_fresh_draws_by_seed_and_epoch(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "many.txt"
+    base = [c for c in CAPTIONS if c]
+    path.write_text("\n".join(f"{base[i % 5]} {i}" for i in range(450)), encoding="utf-8")
+    outputs = {}
+    for name, options in {
+        "one": (),
+        "three": ("--workers", "3"),
+        "seed": ("--seed", "1"),
+        "epoch": ("--epoch", "1"),
+    }.items():
+        out = tmp_path / f"{name}.jsonl"
+        assert run(path, "-o", out, *options) == 0
+        outputs[name] = [(r["id"], r["rewrite"], r["text"]) for r in lines(out)]
+    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "three.jsonl").read_bytes()
+    assert outputs["one"] != outputs["seed"]
+    assert outputs["one"] != outputs["epoch"]
+    assert outputs["seed"] != outputs["epoch"]
+
+
+def test_other_settings_or_captions_are_an_error(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert run(text_file, "-o", out, "--rewrites", "negclip") == 0
+    before = out.read_bytes()
+    for changed in (("--seed", "1"), ("--epoch", "2"), ("--rewrites", "replace")):
+        assert (
+            run(text_file, "-o", out, *{"--rewrites": "negclip", **dict([changed])}.popitem()) == 2
+        )
+        assert "other settings" in capsys.readouterr().err
+    text_file.write_text("something else\n")
+    assert run(text_file, "-o", out, "--rewrites", "negclip") == 2
+    assert "source" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text("my notes\n")
+    assert run(text_file, "-o", foreign) == 2
+    assert foreign.read_text() == "my notes\n"
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("compoclip rewrite: ")
+    assert "\n" not in error
+    return error
+
+
+def test_usage_errors(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "o.jsonl"
+    assert run(text_file) == 2
+    assert "-o" in one_line(capsys)
+    assert run("a dog", "-o", out) == 2
+    assert "-o" in one_line(capsys)
+    assert run(text_file, "-o", text_file) == 2
+    assert "input itself" in one_line(capsys)
+    assert run("a dog", "--rewrites", "negklip") == 2
+    assert "negclip" in one_line(capsys)
+    assert run("a dog", "--rewrites", ",") == 2
+    assert "choose from" in one_line(capsys)
+    assert run("a dog", "--tagger", "magic") == 2
+    assert "magic" in one_line(capsys)
+    assert run("a dog", "--workers", "0") == 2
+    assert "--workers" in one_line(capsys)
+    other = tmp_path / "c.parquet"
+    other.write_bytes(b"PAR1")
+    assert run(other, "-o", out) == 2
+    assert ".jsonl" in one_line(capsys)
+    table = tmp_path / "c.csv"
+    table.write_text("id,title\n1,a dog on a mat\n")
+    assert run(table, "-o", out) == 2
+    assert "id, title" in one_line(capsys)
+    empty = tmp_path / "e.txt"
+    empty.write_text("")
+    assert run(empty, "-o", out) == 2
+    assert "no captions" in one_line(capsys)
+    assert not out.exists()
+
+
+def test_file_errors(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "o.jsonl"
+    assert run("missing.txt", "-o", out) == 1
+    assert "missing.txt: no such file" in one_line(capsys)
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"caf\xe9\n")
+    assert run(latin, "-o", out) == 1
+    assert "UTF-8" in one_line(capsys)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"caption": "a dog"}\n{"caption": 5}\n')
+    assert run(bad, "-o", out) == 1
+    assert "row 2" in one_line(capsys)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert run(text_file, "-o", blocked / "o.jsonl") == 1
+    assert "cannot be written" in one_line(capsys)
+
+
+def test_full_disk_is_one_line_and_the_rest_can_follow(
+    text_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "o.jsonl"
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert run(text_file, "-o", out, "--rewrites", "negclip") == 1
+    assert "No space left" in one_line(capsys)
+    assert not out.exists()
+    assert run(text_file, "-o", out, "--rewrites", "negclip") == 0
+    assert len(lines(out)) == len(CAPTIONS)
+
+
+def test_lone_surrogates_and_line_breaks_survive(tmp_path: Path) -> None:
+    source = tmp_path / "c.jsonl"
+    captions = ["a \ud800 dog on a mat", "a dog\non a mat", "a\x00dog on a red mat"]
+    source.write_text("".join(json.dumps({"caption": c}) + "\n" for c in captions))
+    out = tmp_path / "o.jsonl"
+    assert run(source, "-o", out, "--rewrites", "replace") == 0
+    assert [r["caption"] for r in map(json.loads, out.read_bytes().splitlines())] == captions
