@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Threads of several test processes would wait for one another on a small machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

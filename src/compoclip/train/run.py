@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from compoclip.captions.store import ParseStore
 from compoclip.console import note
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
@@ -93,9 +92,7 @@ def run_training(
         max_bad=settings.max_bad,
     )
     total = total_steps(method.optim, loader)
-    note(
-        f"{method.name}: {len(source)} samples, {total} steps of {method.optim.batch_size} images"
-    )
+    note(f"{method.name}: {len(source)} samples, {total} steps of {method.optim.batch_size} images")
     model.encoder.to(settings.device)
     progress = train_loop(
         model.encoder,
@@ -149,9 +146,7 @@ def _parse(source: Source, method: Method) -> Any:
     return prepare_captions(source)
 
 
-def _signature(
-    model: LoadedModel, method: Method, source: Source, settings: RunSettings
-) -> str:
+def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
     """A hash over everything that must be the same for a resumed run to be the same run."""
     record = {
         "weights": model.identity.weights,

@@ -1,0 +1,137 @@
+"""A run that is killed and resumed ends with the very weights of the run that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from train_helpers import write_config, write_data
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.train.log import read_log
+from compoclip.train.state import latest_state
+
+METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
+
+
+def arguments(folder: Path, out: str, *more: str) -> list[str]:
+    return [
+        "train",
+        METHOD,
+        "--from-scratch",
+        f"--model={folder / 'config.json'}",
+        f"--data={folder / 'data' / 'data.tsv'}",
+        f"--out={folder / out}",
+        "--batch-size=8",
+        "--epochs=6",
+        "--lr=1e-3",
+        "--warmup=3",
+        "--save-every=3",
+        "--log-every=1",
+        "--seed=5",
+        *more,
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_config(tmp_path / "config.json")
+    write_data(tmp_path / "data")
+    return tmp_path
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    state = load_file(run / "model" / "open_clip_model.safetensors")
+    return {name: value.numpy().tobytes() for name, value in state.items()}
+
+
+@pytest.mark.slow
+def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
+    assert main(arguments(folder, "whole")) == 0
+    command = [sys.executable, "-m", "compoclip", *arguments(folder, "killed")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    log = folder / "killed" / "train.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and (not log.is_file() or len(read_log(log)) < 8):
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "killed" / "model").exists()
+    assert latest_state(folder / "killed" / "state") is not None
+
+    assert main(arguments(folder, "killed", "--resume")) == 0
+    assert weights(folder / "killed") == weights(folder / "whole")
+    whole, resumed = (read_log(folder / run / "train.jsonl") for run in ("whole", "killed"))
+    timing = ("seconds",)
+    assert [{k: v for k, v in r.items() if k not in timing} for r in resumed] == [
+        {k: v for k, v in r.items() if k not in timing} for r in whole
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [1, 4, 5, 17])
+def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -> None:
+    assert main(arguments(folder, "whole")) == 0
+    assert main(arguments(folder, "stopped", f"--stop-after={stop}")) == 0
+    assert not (folder / "stopped" / "model").exists()
+    assert main(arguments(folder, "stopped", "--resume")) == 0
+    assert weights(folder / "stopped") == weights(folder / "whole")
+
+
+@pytest.mark.slow
+def test_workers_do_not_change_the_result(folder: Path) -> None:
+    assert main(arguments(folder, "one")) == 0
+    assert main(arguments(folder, "two", "--workers=2")) == 0
+    assert weights(folder / "one") == weights(folder / "two")
+
+
+def test_resume_refuses_other_settings(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(folder, "run", "--stop-after=3")) == 0
+    assert main(arguments(folder, "run")) == 2
+    assert "unfinished run; add --resume" in capsys.readouterr().err
+    assert main(arguments(folder, "run", "--resume", "--gamma=1.0")) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "other settings" in error
+
+
+def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(folder, "run", "--stop-after=3")) == 0
+    state = latest_state(folder / "run" / "state")
+    assert state is not None
+    tensors = state / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:1000])
+    assert main(arguments(folder, "run", "--resume")) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert str(state) in error
+    assert "damaged" in error
+
+
+def test_a_full_disk_keeps_the_last_state(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(folder, "run", "--stop-after=3")) == 0
+    kept = latest_state(folder / "run" / "state")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("compoclip.train.state.save_file", full)
+    assert main(arguments(folder, "run", "--resume")) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert latest_state(folder / "run" / "state") == kept
+    monkeypatch.undo()
+    assert main(arguments(folder, "run", "--resume")) == 0
+    with pytest.raises(CompoclipError, match="finished"):
+        from compoclip.cli.train import main as train
+
+        train(arguments(folder, "run")[1:])

@@ -1,0 +1,58 @@
+"""A tiny model configuration and data set for training tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+COLOURS = {"red": (220, 30, 30), "blue": (30, 30, 220), "green": (30, 200, 30), "white": (250,) * 3}
+SIDE = {"left": (2, 4), "right": (20, 4), "middle": (11, 11)}
+
+
+def write_config(path: Path, activation: str = "gelu") -> Path:
+    """An open_clip configuration of some 30,000 parameters, with CLIP's own tokenizer cut down."""
+    config = {
+        "model_cfg": {
+            "embed_dim": 16,
+            "quick_gelu": activation == "quick_gelu",
+            "vision_cfg": {
+                "image_size": 32,
+                "layers": 2,
+                "width": 32,
+                "head_width": 16,
+                "patch_size": 16,
+            },
+            "text_cfg": {
+                "context_length": 77,
+                "vocab_size": 49408,
+                "width": 16,
+                "heads": 2,
+                "layers": 2,
+            },
+        },
+        "preprocess_cfg": {"size": 32},
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def write_data(folder: Path, count: int = 40) -> Path:
+    """A TSV of squares with captions, and the images beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    rows = ["image\tcaption"]
+    names = [(a, b, s) for a in COLOURS for b in COLOURS if a != b for s in SIDE]
+    for i in range(count):
+        back, front, side = names[int(rng.integers(len(names)))]
+        pixels = np.empty((32, 32, 3), np.uint8)
+        pixels[:] = COLOURS[back]
+        x, y = SIDE[side]
+        pixels[y : y + 9, x : x + 9] = COLOURS[front]
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+        rows.append(f"{i}.png\ta {front} square on the {side} of a {back} wall")
+    table = folder / "data.tsv"
+    table.write_text("\n".join(rows) + "\n")
+    return table
