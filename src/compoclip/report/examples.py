@@ -1,0 +1,150 @@
+"""Items that a model wins or loses against the base, drawn by a hash of the item, not by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from compoclip.benchmarks.skills import SKILLS
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.groups import Part
+from compoclip.evaluation.io import load_items
+from compoclip.report.cards import Card, card
+from compoclip.report.pictures import Album
+from compoclip.report.study import Study
+
+_MOST = 8  # cards a skill
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many items a model alone gets right, and the base alone, of n common ones."""
+
+    model: str
+    won: int
+    lost: int
+    n: int
+
+
+@dataclass(frozen=True)
+class SkillExamples:
+    """Cards of one skill, with the tally of every model against the base."""
+
+    skill: str
+    about: str
+    tallies: tuple[Tally, ...]
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where each common item of a part lies in every model's table, and who gets it right."""
+
+    part: Part
+    items: tuple[str, ...]
+    rows: Mapping[str, np.ndarray]
+    right: Mapping[str, np.ndarray]
+
+
+def examples(study: Study, album: Album) -> tuple[SkillExamples, ...]:
+    """Up to two won and two lost items a skill for one model, one each where there are several."""
+    if not study.others:
+        return ()
+    tables = {b: {m: load_items(study.results[m][b]) for m in study.models} for b in study.common}
+    found = []
+    for skill, parts in study.skills.groups.items():
+        rows = [_rows(tables[part.benchmark], part) for part in parts]
+        tallies = tuple(_tally(study, model, rows) for model in study.others)
+        cards = _cards(study, rows, tables, album)
+        if cards:
+            found.append(SkillExamples(skill, SKILLS.get(skill, ""), tallies, cards))
+    return tuple(found)
+
+
+def _rows(tables: Mapping[str, pa.Table], part: Part) -> _Rows:
+    places: dict[str, dict[str, int]] = {}
+    rights: dict[str, np.ndarray] = {}
+    for model, table in tables.items():
+        try:
+            subtasks, items = table["subtask"].to_pylist(), table["item"].to_pylist()
+        except KeyError as error:
+            raise CompoclipError(
+                f"{part.benchmark}: the items of {model} have no column {error}; evaluate again"
+            ) from error
+        places[model] = {i: k for k, (s, i) in enumerate(zip(subtasks, items)) if s == part.name}
+        rights[model] = _right(table)
+    first, *rest = places.values()
+    common = tuple(item for item in first if all(item in other for other in rest))
+    rows = {m: np.array([place[i] for i in common], dtype=int) for m, place in places.items()}
+    return _Rows(part, common, rows, {m: rights[m][rows[m]] for m in tables})
+
+
+def _right(table: pa.Table) -> np.ndarray:
+    """Whether each item is right by its main metric."""
+    main = np.full(table.num_rows, np.nan)
+    for column in table.column_names:
+        if column.startswith("used."):
+            values = np.array(table[column].to_numpy(zero_copy_only=False), dtype=float)
+            main = np.where(np.isnan(main), values, main)
+    right: np.ndarray = main > 0.5
+    return right
+
+
+def _tally(study: Study, model: str, rows: Sequence[_Rows]) -> Tally:
+    won = lost = n = 0
+    for each in rows:
+        one, two = each.right[study.base], each.right[model]
+        won += int((two & ~one).sum())
+        lost += int((one & ~two).sum())
+        n += len(each.items)
+    return Tally(model, won, lost, n)
+
+
+def _cards(
+    study: Study,
+    rows: Sequence[_Rows],
+    tables: Mapping[str, Mapping[str, pa.Table]],
+    album: Album,
+) -> tuple[Card, ...]:
+    """For each model the first items, by hash, that it wins and that it loses."""
+    order = sorted(
+        ((each, k) for each in rows for k in range(len(each.items))), key=lambda p: _hash(*p)
+    )
+    wanted = 2 if len(study.others) == 1 else 1
+    chosen: dict[tuple[int, int], tuple[_Rows, int]] = {}
+    shown: set[str] = set()
+    for model in study.others:
+        for won in (True, False):
+            kept = 0
+            for each, k in order:
+                if kept == wanted or len(chosen) >= _MOST:
+                    break
+                if each.right[model][k] != won or each.right[study.base][k] == won:
+                    continue
+                key = (id(each), k)
+                if key not in chosen:
+                    row = int(each.rows[study.base][k])
+                    images = tables[each.part.benchmark][study.base]["images"][row].as_py()
+                    if images and (shown | album.seen.keys()) & set(images):
+                        continue  # another photo tells more
+                    shown |= set(images)
+                    chosen[key] = (each, k)
+                kept += 1
+    cards = []
+    for each, k in chosen.values():
+        records = {
+            m: tables[each.part.benchmark][m].slice(int(each.rows[m][k]), 1).to_pylist()[0]
+            for m in study.models
+        }
+        right = {m: bool(each.right[m][k]) for m in study.models}
+        cards.append(card(each.part, records, right, study.base, album))
+    return tuple(cards)
+
+
+def _hash(rows: _Rows, k: int) -> bytes:
+    text = f"{rows.part.benchmark}/{rows.part.name}/{rows.items[k]}"
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -1,0 +1,172 @@
+"""The summary: what became better, worse, did not move or is at chance, model by model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.results import Score
+from compoclip.report.study import (
+    BRITTLENESS,
+    COMPOSITION,
+    INVARIANCE,
+    LOWER_IS_BETTER,
+    RECOGNITION,
+    RETRIEVAL,
+    SENSITIVITY,
+    Study,
+)
+from compoclip.report.wording import listed, percent, points, signed_interval, words_for
+
+BETTER, WORSE, SAME = "better", "worse", "same"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A skill, its change in points, and from what to what with the interval of the change."""
+
+    name: str
+    points: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Sentences about one model against the base. lead: the gist. better, worse, same: one entry
+    a skill. chance: about skills and sub-tasks that cannot be told from guessing. general: about
+    recognition, retrieval and hard positives."""
+
+    model: str
+    lead: str
+    better: tuple[Change, ...]
+    worse: tuple[Change, ...]
+    same: tuple[Change, ...]
+    chance: tuple[str, ...]
+    general: tuple[str, ...]
+
+
+def direction(difference: Difference) -> str:
+    """ "better", "worse" or "same", by the corrected paired test; less brittleness is better."""
+    if difference.verdict == "no difference":
+        return SAME
+    up = difference.verdict == "higher"
+    return BETTER if up != (difference.name in LOWER_IS_BETTER) else WORSE
+
+
+def standing(score: Score) -> str:
+    """ "at" chance when the 95 % interval holds it, else "above" or "below"."""
+    if score.low <= score.chance <= score.high:
+        return "at"
+    return "above" if score.low > score.chance else "below"
+
+
+def findings(study: Study) -> tuple[Findings, ...]:
+    """What the paired tests say about every model but the base."""
+    return tuple(_model(study, model) for model in study.others)
+
+
+def _model(study: Study, model: str) -> Findings:
+    differences = list(study.skills.differences[model].values())
+    by = {
+        way: sorted(
+            (d for d in differences if direction(d) == way), key=lambda d: -abs(d.difference)
+        )
+        for way in (BETTER, WORSE, SAME)
+    }
+    return Findings(
+        model=model,
+        lead=_lead(study, model, by[BETTER], by[WORSE], len(differences)),
+        better=tuple(_change(d) for d in by[BETTER]),
+        worse=tuple(_change(d) for d in by[WORSE]),
+        same=tuple(_change(d) for d in by[SAME]),
+        chance=tuple(_chance(study, model)),
+        general=tuple(_general(study, model)),
+    )
+
+
+def _lead(
+    study: Study, model: str, up: Sequence[Difference], down: Sequence[Difference], n: int
+) -> str:
+    still = n - len(up) - len(down)
+    parts = []
+    if up:
+        parts.append(f"better on {_named(up)}")
+    if down:
+        parts.append(f"worse on {_named(down)}")
+    if not parts:
+        return (
+            f"On none of the {words_for(n, 'skill')} can {model} be told from {study.base}: "
+            "no difference is larger than chance explains."
+        )
+    rest = ""
+    if still:
+        rest = f"; on {words_for(still, 'other skill')} no reliable change"
+    return f"Compared with {study.base}, {model} is {listed(parts)}{rest}."
+
+
+def _named(differences: Sequence[Difference]) -> str:
+    return listed([f"{d.name} ({points(d.difference)})" for d in differences])
+
+
+def _change(d: Difference) -> Change:
+    return Change(
+        d.name,
+        points(d.difference),
+        f"{percent(d.base)} → {percent(d.other)}, interval {signed_interval(d.low, d.high)}",
+    )
+
+
+def _chance(study: Study, model: str) -> list[str]:
+    """Skills, then single sub-tasks of the other skills, that guessing would do as well."""
+    found = []
+    for skill, parts in study.skills.groups.items():
+        before, after = (study.skills.scores[m][skill] for m in (study.base, model))
+        found += _at_chance(skill, before, after)
+        if len(parts) == 1 or standing(after) == "at":
+            continue
+        for part in parts:
+            ours, theirs = (
+                next(iter(study.results[m][part.benchmark].scores[part.name].values()))
+                for m in (study.base, model)
+            )
+            found += _at_chance(f"{skill}, sub-task {part.name} of {part.benchmark}", ours, theirs)
+    return found
+
+
+def _at_chance(name: str, before: Score, after: Score) -> list[str]:
+    numbers = f"({percent(before.value)} → {percent(after.value)}; chance {percent(after.chance)})"
+    was, now = standing(before), standing(after)
+    if now == "at":
+        return [f"{name} {'stayed' if was == 'at' else 'came'} at chance {numbers}"]
+    if now == "below":
+        return [f"{name} {'stayed' if was == 'below' else 'fell'} below chance {numbers}"]
+    return [f"{name} rose above chance {numbers}"] if was != "above" else []
+
+
+def _general(study: Study, model: str) -> list[str]:
+    """Composition, recognition, retrieval; then whether sensitivity was bought with brittleness."""
+    found = []
+    changes = study.profile.differences[model]
+    for name in (COMPOSITION, RECOGNITION, RETRIEVAL):
+        if name in changes:
+            found.append(f"{name}: {_sentence(changes[name])}")
+    if {SENSITIVITY, INVARIANCE, BRITTLENESS} <= changes.keys():
+        more, both, brittle = (changes[n] for n in (SENSITIVITY, INVARIANCE, BRITTLENESS))
+        verdict = {
+            (BETTER, BETTER): "sensitivity grew and true rewordings are kept above false captions",
+            (BETTER, SAME): "sensitivity grew, but not when true rewordings count too",
+            (BETTER, WORSE): "sensitivity grew at the cost of rejecting true rewordings",
+            (SAME, BETTER): "true rewordings are better kept above false captions",
+            (SAME, WORSE): "more true rewordings are rejected without a gain in sensitivity",
+        }.get((direction(more), direction(both)), "no clear gain")
+        found.append(
+            f"Hard positives: {verdict}. Hard negatives rejected {_sentence(more)}; with the "
+            f"rewording kept too {_sentence(both)}; brittleness {_sentence(brittle)}"
+        )
+    return found
+
+
+def _sentence(d: Difference) -> str:
+    end = "" if d.verdict != "no difference" else ", no reliable change"
+    return f"{percent(d.base)} → {percent(d.other)} ({points(d.difference)}{end})"

@@ -1,0 +1,80 @@
+"""Small copies of benchmark photos as data URIs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from compoclip.data.decode import decode
+from compoclip.errors import CompoclipError
+
+SIDE = 160
+BUDGET = 2_500_000  # bytes of all pictures together, so that a page stays well below 5 MB
+_BOX = re.compile(r"(.+)#(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One photo. uri: "" when it is not embedded, and `why` then says why. number: of its first
+    use; later uses point there."""
+
+    number: int
+    uri: str
+    width: int
+    height: int
+    why: str = ""
+
+
+@dataclass
+class Album:
+    """Embeds every photo at most once, within the budget."""
+
+    budget: int = BUDGET
+    seen: dict[str, Picture] = field(default_factory=dict)
+    unreadable: int = 0
+    over_budget: int = 0
+
+    def add(self, key: str) -> Picture:
+        """The photo with this key (`evaluation.items.image_key`)."""
+        if key in self.seen:
+            first = self.seen[key]
+            why = first.why or "shown before"
+            return Picture(first.number, "", first.width, first.height, why)
+        picture = self._read(key, len(self.seen) + 1)
+        self.seen[key] = picture
+        return picture
+
+    def _read(self, key: str, number: int) -> Picture:
+        found = _BOX.fullmatch(key)
+        try:
+            if found:
+                left, upper, right, lower = (float(value) for value in found.groups()[1:])
+                image = decode(Path(found[1]), box=(left, upper, right, lower))
+            else:
+                image = decode(Path(key))
+        except (CompoclipError, ValueError):
+            self.unreadable += 1
+            return Picture(number, "", SIDE, SIDE, "photo not found or not readable")
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        uri = data_uri(image)
+        if len(uri) > self.budget:
+            self.over_budget += 1
+            return Picture(number, "", *image.size, "left out to keep the page small")
+        self.budget -= len(uri)
+        return Picture(number, uri, *image.size)
+
+
+def data_uri(image: Image.Image) -> str:
+    """The image as JPEG or PNG, whichever is smaller."""
+    choices = []
+    for kind, options in (("jpeg", {"quality": 82}), ("png", {"optimize": True})):
+        buffer = io.BytesIO()
+        image.save(buffer, format=kind, **options)
+        choices.append((len(buffer.getvalue()), kind, buffer.getvalue()))
+    _, kind, data = min(choices)
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"

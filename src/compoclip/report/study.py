@@ -1,0 +1,210 @@
+"""Results of several models put side by side: who is the base, what is common, what differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.classification import SUBTASK as ZERO_SHOT
+from compoclip.evaluation.compare import Comparison, Difference, compare
+from compoclip.evaluation.groups import (
+    Groups,
+    Part,
+    group_differences,
+    group_scores,
+    skill_groups,
+)
+from compoclip.evaluation.io import load_results
+from compoclip.evaluation.results import Results, Score
+
+COMPOSITION = "Compositionality"
+RECOGNITION = "Zero-shot accuracy"
+RETRIEVAL = "Retrieval R@1"
+TO_TEXT = "Image-to-text R@1"
+TO_IMAGE = "Text-to-image R@1"
+SENSITIVITY = "Hard negatives"
+INVARIANCE = "Hard negatives and hard positives"
+BRITTLENESS = "Brittleness"
+LOWER_IS_BETTER = frozenset({BRITTLENESS})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Scores of all models in named groups, and paired differences to the base.
+
+    scores: model -> group -> score. differences: other model -> group -> difference.
+    """
+
+    groups: Groups
+    scores: Mapping[str, Mapping[str, Score]]
+    differences: Mapping[str, Mapping[str, Difference]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All that a report shows about results.
+
+    models: the base first. results: model -> benchmark -> results. common: benchmarks that every
+    model has; only these are compared. skills, profile: means over sub-tasks by skill, and over
+    benchmarks by kind. triples: benchmark with hard positives -> its three numbers.
+    """
+
+    models: tuple[str, ...]
+    results: Mapping[str, Mapping[str, Results]]
+    common: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    comparisons: Mapping[str, Comparison]
+    skills: Table
+    profile: Table
+    triples: Mapping[str, Table]
+
+    @property
+    def base(self) -> str:
+        """The model that the others are compared with."""
+        return self.models[0]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All models but the base."""
+        return self.models[1:]
+
+
+def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: int) -> Study:
+    """Load results and compare every model with the base on the benchmarks that all of them have.
+
+    base: name of a model; None takes the one whose weights others were trained from, else the
+    first. Raises UsageError for an unknown base or no paths, CompoclipError for missing, malformed
+    or contradictory results.
+    """
+    results = _by_model(paths)
+    models = _base_first(results, base)
+    benchmarks = tuple(dict.fromkeys(name for model in models for name in results[model]))
+    common = tuple(name for name in benchmarks if all(name in results[m] for m in models))
+    if not common:
+        raise CompoclipError(
+            f"no benchmark was measured for all of {', '.join(models)}; "
+            "evaluate them on the same benchmarks, or report on fewer models"
+        )
+    shared = {m: [results[m][name] for name in common] for m in models}
+    first = shared[models[0]]
+
+    def table(groups: Groups) -> Table:
+        return _table(models, shared, groups, resamples, seed)
+
+    triples = {each.benchmark: _triple_groups([each]) for each in first}
+    return Study(
+        models=models,
+        results=results,
+        common=common,
+        benchmarks=benchmarks,
+        comparisons={m: compare(first, shared[m], resamples, seed) for m in models[1:]},
+        skills=table(skill_groups(first)),
+        profile=table(profile_groups(first)),
+        triples={name: table(groups) for name, groups in triples.items() if groups},
+    )
+
+
+def kind(results: Results) -> str:
+    """What a benchmark is about: "retrieval", "recognition", "invariance" or "composition"."""
+    if all("r1" in metrics for metrics in results.scores.values()):
+        return "retrieval"
+    if set(results.scores) == {ZERO_SHOT}:
+        return "recognition"
+    skills = {results.skills.get(subtask) for subtask in results.scores}
+    return "invariance" if skills == {"invariance"} else "composition"
+
+
+def profile_groups(results: Sequence[Results]) -> Groups:
+    """The numbers of the first table: headline means by kind of benchmark, and hard positives."""
+    groups: dict[str, tuple[Part, ...]] = {
+        COMPOSITION: _headlines(results, "composition"),
+        RECOGNITION: _headlines(results, "recognition"),
+    }
+    ranked = [each.benchmark for each in results if kind(each) == "retrieval"]
+    groups[RETRIEVAL] = tuple(Part(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
+    groups[TO_TEXT] = tuple(Part(name, "i2t", "r1") for name in ranked)
+    groups[TO_IMAGE] = tuple(Part(name, "t2i", "r1") for name in ranked)
+    groups |= _triple_groups(results)
+    return {name: parts for name, parts in groups.items() if parts}
+
+
+def _headlines(results: Sequence[Results], wanted: str) -> tuple[Part, ...]:
+    return tuple(Part(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
+
+
+def _triple_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+    """The three numbers about hard positives, where there are any."""
+    places = [
+        (each.benchmark, subtask)
+        for each in results
+        for subtask, metrics in each.scores.items()
+        if "brittleness" in metrics
+    ]
+    if not places:
+        return {}
+    metrics = {SENSITIVITY: "original", INVARIANCE: "augmented", BRITTLENESS: "brittleness"}
+    return {
+        name: tuple(Part(benchmark, subtask, metric) for benchmark, subtask in places)
+        for name, metric in metrics.items()
+    }
+
+
+def _table(
+    models: Sequence[str],
+    results: Mapping[str, Sequence[Results]],
+    groups: Groups,
+    resamples: int,
+    seed: int,
+) -> Table:
+    base = results[models[0]]
+    return Table(
+        groups=groups,
+        scores={m: group_scores(results[m], groups, resamples, seed) for m in models},
+        differences={
+            m: {d.name: d for d in group_differences(base, results[m], groups, resamples, seed)}
+            for m in models[1:]
+        },
+    )
+
+
+def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
+    if not paths:
+        raise UsageError("give at least one results folder; see report --help")
+    found: dict[str, dict[str, Results]] = {}
+    for path in paths:
+        for each in load_results(path):
+            mine = found.setdefault(each.model, {})
+            earlier = mine.get(each.benchmark)
+            if earlier is not None and Path(earlier.items).resolve() != Path(each.items).resolve():
+                raise CompoclipError(
+                    f"{path}: two results of {each.model} on {each.benchmark}: {earlier.items} and "
+                    f"{each.items}; give one, or evaluate under another name (NAME=MODEL)"
+                )
+            mine[each.benchmark] = each
+    for model, results in found.items():
+        weights = {each.identity.get("weights") for each in results.values()}
+        if len(weights) > 1:
+            raise CompoclipError(
+                f"results of {model} come from {len(weights)} different checkpoints; "
+                "evaluate it again, or under two names (NAME=MODEL)"
+            )
+    return found
+
+
+def _base_first(
+    results: Mapping[str, Mapping[str, Results]], wanted: str | None
+) -> tuple[str, ...]:
+    models = list(results)
+    if wanted is not None and wanted not in results:
+        raise UsageError(
+            f"--base {wanted}: no results of that model; there are {', '.join(models)}"
+        )
+    if wanted is None:
+        identities = {m: next(iter(each.values())).identity for m, each in results.items()}
+        parents = Counter(i.get("base") for i in identities.values() if i.get("base"))
+        children = {m: parents[identity.get("weights")] for m, identity in identities.items()}
+        wanted = max(models, key=lambda m: children[m])  # the first one where none has children
+    return (wanted, *(m for m in models if m != wanted))

@@ -1,0 +1,120 @@
+"""What training runs left behind: curves from `train.jsonl`, the record of the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError
+from compoclip.train.log import read_log
+
+POINTS = 300
+
+
+@dataclass(frozen=True)
+class Curve:
+    """values by step, at most POINTS of them; smooth: running means over a twentieth of the run."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    smooth: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. curves: quantity -> curve. facts: label -> text, for the provenance."""
+
+    name: str
+    curves: Mapping[str, Curve]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run as train leaves it. Raises CompoclipError when there is no log or it is empty."""
+    path = folder / "train.jsonl"
+    try:
+        records = [each for each in read_log(path) if isinstance(each, dict)]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CompoclipError(
+            f"{path}: cannot be read ({reason}); give --runs the --out folder of train"
+        ) from error
+    steps = [each for each in records if _number(each.get("step")) and _number(each.get("loss"))]
+    if not steps:
+        raise CompoclipError(f"{path}: holds no logged steps; give --runs a run that has begun")
+    order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
+    order += [name for name in ("grad_norm", "logit_scale") if name in steps[-1]]
+    curves = {}
+    for name in dict.fromkeys(order):
+        series = [(each["step"], each[name]) for each in steps if _number(each.get(name))]
+        curves[name] = _curve(series)
+    speed = _speed(steps)
+    if speed:
+        curves["images per second"] = _curve(speed)
+    lost = sum("loss" not in each for each in records)
+    facts = {"last logged step": str(steps[-1]["step"])}
+    if lost:
+        facts["steps skipped, loss not finite"] = str(lost)
+    return Run(folder.resolve().name, curves, {**_record(folder / "model"), **facts})
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _speed(steps: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """Images a second between logged steps."""
+    found = []
+    for before, after in pairwise(steps):
+        if all(_number(each.get(key)) for each in (before, after) for key in ("images", "seconds")):
+            seconds = after["seconds"] - before["seconds"]
+            if seconds > 0:
+                found.append((after["step"], (after["images"] - before["images"]) / seconds))
+    return found
+
+
+def _curve(series: Sequence[tuple[int, float]]) -> Curve:
+    """Thinned by means of neighbours, then smoothed."""
+    size = -(-len(series) // POINTS)
+    groups = [series[k : k + size] for k in range(0, len(series), size)]
+    values = [sum(v for _, v in group) / len(group) for group in groups]
+    reach = len(values) // 40
+    smooth = [
+        sum(near) / len(near)
+        for k in range(len(values))
+        for near in [values[max(0, k - reach) : k + reach + 1]]
+    ]
+    return Curve(tuple(group[-1][0] for group in groups), tuple(values), tuple(smooth))
+
+
+def _record(checkpoint: Path) -> dict[str, str]:
+    """How the checkpoint was made, as flat text; empty while the run is unfinished."""
+    path = checkpoint / "compoclip.json"
+    if not path.is_file():
+        return {"state": "unfinished"}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        provenance, weights = data["provenance"], data["identity"].get("weights", "")
+        flat = {key: _text(value) for key, value in provenance.items()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CompoclipError(
+            f"{path}: not a checkpoint record ({error!r}); give --runs the --out folder of train"
+        ) from error
+    return {**({"weights": weights} if weights else {}), **flat}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        shown = {k: v for k, v in value.items() if v not in (None, "", {}, [])}
+        return ", ".join(
+            f"{k} ({_text(v)})" if isinstance(v, Mapping) else f"{k} {_text(v)}"
+            for k, v in shown.items()
+        )
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_text(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,55 @@
+"""Numbers as the report prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MINUS = "\u2212"
+
+
+def percent(value: float) -> str:
+    """A fraction as percent with one decimal: 0.731 -> "73.1"."""
+    return f"{100 * value:.1f}".replace("-", MINUS)
+
+
+def points(difference: float) -> str:
+    """A difference of fractions in percentage points with its sign: "+12.3", "−0.4", "0.0"."""
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
+
+
+def interval(low: float, high: float) -> str:
+    """An interval of fractions: "70.1 to 75.9"."""
+    return f"{percent(low)} to {percent(high)}"
+
+
+def signed_interval(low: float, high: float) -> str:
+    """An interval of differences: "−1.2 to +3.4"."""
+    return f"{points(low)} to {points(high)}"
+
+
+def cosine(value: float) -> str:
+    """A cosine with three decimals."""
+    return f"{value:.3f}".replace("-", MINUS)
+
+
+def p_value(p: float) -> str:
+    """A p-value with its sign of comparison: "= 0.012", "< 0.001"."""
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def count(n: int) -> str:
+    """A whole number with separated thousands."""
+    return f"{n:,}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as prose: "a", "a and b", "a, b and c"."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def words_for(n: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: "1 skill", "3 skills"."""
+    return f"{count(n)} {one if n == 1 else many or one + 's'}"
