@@ -1,4 +1,8 @@
-"""The world's SugarCrepe and SugarCrepe++: a true caption and one that a single edit made false."""
+"""The world's SugarCrepe and SugarCrepe++: a true caption and one that a single edit made false.
+
+The false captions of the add tasks are longer than the true ones, as in the originals, so that
+words alone give them away; the foils of `pairs` have no such leak.
+"""
 
 from __future__ import annotations
 

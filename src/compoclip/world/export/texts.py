@@ -32,6 +32,8 @@ _ORACLE = Oracle()
 _TRIES = 6
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
 _FAMILIES = ("colour", "size", "pattern")
+_SELDOM = ("plain", "medium-sized")
+"""Values that true captions rarely mention, so that they would give a false caption away."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ def foil(scene: Scene, config: WorldConfig, task: str, rng: Random) -> Foil | No
         else:
             found = _addition(facts, form, task, config, rng)
         if found is None or (task.startswith("swap") and not _same_words(found)):
+            continue
+        if task == "replace_att" and changed_words(found.caption, found.negative)[1] in _SELDOM:
             continue
         if seemly(parse(found.negative), config):
             return found
