@@ -161,6 +161,7 @@ def test_no_swap_that_may_stay_true(caption: str) -> None:
         ("a girl sits on a bench next to a boy", "a boy sits on a bench next to a girl"),
         ("a man wearing a hat and wearing a scarf", "a man wearing a scarf and wearing a hat"),
         ("a red box but no top hat", "a top box but no red hat"),
+        ("a star without a red fish", "a fish without a red star"),
     ],
 )
 def test_left_out_of_the_candidates(caption: str, still_true: str) -> None:

@@ -53,6 +53,7 @@ def test_no_blank_before_punctuation_and_all_words_kept() -> None:
 def test_orders_that_say_the_same_are_left_out() -> None:
     assert "a dog next to a cat" not in shuffles("a cat next to a dog")
     assert "a dog and a cat" not in shuffles("a cat and a dog")
+    assert "no dog but a cat" not in shuffles("a cat but no dog")
 
 
 @pytest.mark.parametrize("caption", ["", " ", "dog", "a dog", "a dog.", "!", "a a a a"])

@@ -266,7 +266,7 @@ def items(s: Structure) -> list[str | None]:
     words: list[str | None] = [
         "a" if t.text.lower() in ARTICLES else t.text.lower() for t in s.caption.tokens
     ]
-    words = [None if w in ("and", "or", ",", ";", ".") else w for w in words]
+    words = [None if w in ("and", "or", "but", ",", ";", ".") else w for w in words]
     for before, mention in zip(s.mentions, s.mentions[1:]):
         if mention.link is Link.SYMMETRIC:
             words[before.stop : mention.first] = [None] * (mention.first - before.stop)

@@ -145,7 +145,14 @@ def _noun_refusal(s: Structure, i: int, j: int) -> str | None:
         return exchange.NUMBER
     if i != s.mentions[x].head and j != s.mentions[z].head:
         return exchange.modifiers(s, i, j, "NOUN")
+    if s.asserted(i) != s.asserted(j) and _is_described(s, z if s.asserted(i) else x):
+        return exchange.NOT_ASSERTED  # "no red fish" leaves room for a fish
     return exchange.arguments(s, x, z)
+
+
+def _is_described(s: Structure, place: int) -> bool:
+    mention = s.mentions[place]
+    return any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
 
 
 def _adjectives(s: Structure) -> Iterator[tuple[Pair, str | None]]:
