@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +17,7 @@ from PIL import Image
 from compoclip.console import emit_json
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.world.captions import captions_for
+from compoclip.world.config import read_world_config
 from compoclip.world.dataset import TrainingSet, write_training_set
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
@@ -41,6 +42,8 @@ class TrainOptions:
     """image side in pixels"""
     captions: int = 5
     """captions per scene"""
+    config: Path | None = None
+    """JSON with further fields of the configuration: objects, colours, caption_weights"""
     seed: int = 0
     """another seed, other scenes"""
     split: Split = "train"
@@ -115,8 +118,13 @@ def train(arguments: Sequence[str]) -> int:
     if min(options.count, options.captions, options.workers) < 1:
         raise UsageError("--count, --captions and --workers must be at least 1")
     start = time.monotonic()
+    config = read_world_config(options.config) if options.config else WorldConfig()
     spec = TrainingSet(
-        WorldConfig(size=options.size), options.count, options.seed, options.split, options.captions
+        replace(config, size=options.size),
+        options.count,
+        options.seed,
+        options.split,
+        options.captions,
     )
     shards = write_training_set(options.out, spec, options.workers)
     seconds = time.monotonic() - start

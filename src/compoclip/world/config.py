@@ -1,0 +1,39 @@
+"""World configurations in JSON files: any fields of `WorldConfig`, the others at their default."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError
+from compoclip.world.scene import WorldConfig
+
+
+def read_world_config(path: Path) -> WorldConfig:
+    """The configuration a JSON file describes.
+
+    Raises CompoclipError when the file is missing, malformed, or names an unknown field, and
+    UsageError when a value is out of range.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CompoclipError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise CompoclipError(f"{path}: not JSON ({error})") from error
+    known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}
+    if not isinstance(data, dict) or (unknown := sorted(set(data) - set(known))):
+        named = f"unknown field '{unknown[0]}'" if isinstance(data, dict) else "not an object"
+        raise CompoclipError(f"{path}: {named}; a world configuration has: {', '.join(known)}")
+    values = {name: _frozen(value) for name, value in data.items()}
+    for name, value in values.items():
+        kind = known[name]
+        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+            raise CompoclipError(f"{path}: '{name}' must be a {kind.__name__}")
+    return replace(WorldConfig(), **values)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

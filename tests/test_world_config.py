@@ -1,0 +1,54 @@
+"""World configurations in files: fields, defaults, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compoclip.errors import CompoclipError
+from compoclip.world.config import read_world_config
+from compoclip.world.scene import WorldConfig
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_fields_in_the_file_replace_the_defaults(tmp_path: Path) -> None:
+    text = '{"objects": [1, 2], "synonyms": 0, "caption_weights": [["object", 1.0]]}'
+    config = read_world_config(write(tmp_path / "w.json", text))
+    assert config.objects == (1, 2)
+    assert config.synonyms == 0
+    assert config.caption_weights == (("object", 1.0),)
+    assert config.patterned == WorldConfig().patterned
+    hash(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not an object"),
+        ('{"colors": ["red"]}', "unknown field 'colors'"),
+        ('{"patterned": "often"}', "'patterned' must be a float"),
+        ('{"patterned": 1.5}', "share between 0 and 1"),
+    ],
+)
+def test_malformed_files_are_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(CompoclipError, match=message) as error:
+        read_world_config(write(tmp_path / "w.json", text))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="absent.json"):
+        read_world_config(tmp_path / "absent.json")
+
+
+def test_the_recipes_of_the_base_model_are_readable() -> None:
+    recipes = sorted((Path(__file__).parents[1] / "recipes" / "base").glob("world-*.json"))
+    assert len(recipes) == 2
+    for path in recipes:
+        read_world_config(path)
