@@ -6,6 +6,7 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -166,10 +167,9 @@ def _draws(
     for part in (part for parts in groups.values() for part in parts):
         wanted[part.benchmark].setdefault(part, _tree(pairs[part.benchmark], part))
     drawn: dict[Part, Values] = {}
-    for number, (name, trees) in enumerate(wanted.items()):
-        columns = resample(
-            list(trees.values()), values[name], pairs[name].clusters, resamples, seed + number
-        )
+    for name, trees in wanted.items():
+        own = seed + zlib.crc32(name.encode())  # the same in every group that it is part of
+        columns = resample(list(trees.values()), values[name], pairs[name].clusters, resamples, own)
         drawn |= dict(zip(trees, columns))
     return {
         name: np.mean(np.stack([drawn[part] for part in parts]), axis=0)

@@ -22,8 +22,8 @@ from compoclip.report.study import (
 from compoclip.report.training import Run
 from compoclip.report.wording import percent, points, signed_interval
 
-WIDTH = 380
-_LETTER = 6.6  # mean width of a letter at the label size, in pixels
+WIDTH = 340
+_LETTER = 7.0  # mean width of a letter at the label size, in pixels
 
 
 def changes(study: Study) -> tuple[Plot, ...]:
@@ -101,7 +101,7 @@ def tradeoff(study: Study) -> tuple[Plot, ...]:
             table.scores,
             across,
             (name, f"{label}, %"),
-            title=f"{name} against compositionality",
+            title=name,
             about=f"{name} against compositionality",
         )
         for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1"))
@@ -119,7 +119,7 @@ def _scatter(
     note: Callable[[Mapping[str, Score]], str] | None = None,
     diagonal: bool = False,
 ) -> Plot:
-    size = (WIDTH, 330)
+    size = (WIDTH, 310)
     labels = [_short(m) + (f"\n{note(scores[m])}" if note else "") for m in models]
 
     def draw(axes: Axes, theme: Theme) -> None:
@@ -157,19 +157,22 @@ def _scatter(
             (a, b), (c, d) = pixel(x.low, y.low), pixel(x.high, y.high)
             cx, cy = pixel(x.value, y.value)
             bars += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
+        if diagonal:
+            line = [pixel(v / 100, v / 100) for v in range(101)]
+            bars += [(x - 2, y - 2, x + 2, y + 2) for x, y in line]
         where = place_labels(
             [pixel(x.value, y.value) for x, y in both],
             [_extent(label) for label in labels],
             frame,
             bars,
         )
-        for k, (label, (x, y)) in enumerate(zip(labels, where)):
+        for k, (label, corner) in enumerate(zip(labels, where)):
             axes.text(
-                x / scale[0] + limits[0][0],
-                y / scale[1] + limits[1][0],
+                corner[0] / scale[0] + limits[0][0],
+                corner[1] / scale[1] + limits[1][0],
                 label,
                 color=theme.model(k),
-                fontsize=10,
+                fontsize=11,
                 linespacing=1.15,
                 va="bottom",
                 zorder=4,
@@ -186,25 +189,25 @@ def _scatter(
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     """Axis limits in percent around values, with room for labels and never a span below 8."""
     low, high = 100 * min(values), 100 * max(values)
-    room = max(0.14 * (high - low), (8 - (high - low)) / 2, 0.5)
+    room = max(0.2 * (high - low), (8 - (high - low)) / 2, 0.5)
     return low - room, high + room
 
 
 def _extent(label: str) -> tuple[float, float]:
     lines = label.split("\n")
-    return _LETTER * max(len(line) for line in lines), 13.5 * len(lines)
+    return _LETTER * max(len(line) for line in lines), 15 * len(lines)
 
 
 def _short(name: str, longest: int = 24) -> str:
-    """A name that fits beside an axis; "$" would start a formula, control characters end an SVG."""
+    """A name that fits beside an axis, without control characters, which end an SVG."""
     name = "".join(c if c.isprintable() else "?" for c in name)
-    shown = name if len(name) <= longest else f"{name[: longest - 1]}…"
-    return shown.replace("$", r"\$")
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
     """One plot a logged quantity with a line a run, in the colour of the model of that name."""
-    quantities = dict.fromkeys(name for run in runs for name in run.curves)
+    names = dict.fromkeys(name for run in runs for name in run.curves)
+    quantities = sorted(names, key=lambda name: not name.startswith("loss"))
     free = iter(k for k in range(1, 1000) if k >= len(models))
     places = {
         run.name: models.index(run.name) if run.name in models else next(free) for run in runs

@@ -12,6 +12,7 @@ from compoclip.report.study import (
     COMPOSITION,
     INVARIANCE,
     LOWER_IS_BETTER,
+    NEITHER_IS_BETTER,
     RECOGNITION,
     RETRIEVAL,
     SENSITIVITY,
@@ -48,7 +49,7 @@ class Findings:
 
 def direction(difference: Difference) -> str:
     """ "better", "worse" or "same", by the corrected paired test; less brittleness is better."""
-    if difference.verdict == "no difference":
+    if difference.verdict == "no difference" or difference.name in NEITHER_IS_BETTER:
         return SAME
     up = difference.verdict == "higher"
     return BETTER if up != (difference.name in LOWER_IS_BETTER) else WORSE
@@ -159,7 +160,8 @@ def _general(study: Study, model: str) -> list[str]:
             (BETTER, WORSE): "sensitivity grew at the cost of rejecting true rewordings",
             (SAME, BETTER): "true rewordings are better kept above false captions",
             (SAME, WORSE): "more true rewordings are rejected without a gain in sensitivity",
-        }.get((direction(more), direction(both)), "no clear gain")
+            (SAME, SAME): "neither sensitivity nor invariance changed reliably",
+        }.get((direction(more), direction(both)), "sensitivity fell")
         found.append(
             f"Hard positives: {verdict}. Hard negatives rejected {_sentence(more)}; with the "
             f"rewording kept too {_sentence(both)}; brittleness {_sentence(brittle)}"

@@ -7,6 +7,7 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -59,7 +60,8 @@ def plot(title: str, alt: str, size: tuple[int, int], draw: Callable[[Axes, Them
 
 
 def _uri(size: tuple[int, int], draw: Callable[[Axes, Theme], None], theme: Theme) -> str:
-    style = {
+    style: dict[Any, object] = {
+        "text.parse_math": False,  # a "$" in a name is a "$"
         "svg.fonttype": "none",  # text stays text: small files, and the reader's own font
         "svg.hashsalt": "compoclip",  # ids, and so bytes, are the same every time
         "font.family": "sans-serif",
@@ -111,7 +113,7 @@ def place_labels(
     boxes += [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
     corners = []
     for (x, y), (w, h) in zip(points, sizes):
-        gaps = [(dx, dy) for far in (8, 16, 28, 42) for dx, dy in _around(w, h, far)]
+        gaps = [(dx, dy) for far in (8, 16, 28, 42, 60) for dx, dy in _around(w, h, far)]
         places = [(x + dx, y + dy) for dx, dy in gaps]
         costs = [
             _cost((a, b, a + w, b + h), frame, boxes) + order * 0.01
@@ -129,6 +131,8 @@ def _around(w: float, h: float, far: float) -> list[tuple[float, float]]:
         (far, -h - far / 2),
         (-w - far, far / 2),
         (-w - far, -h - far / 2),
+        (far, -h / 2),
+        (-w - far, -h / 2),
         (-w / 2, far),
         (-w / 2, -h - far),
     ]

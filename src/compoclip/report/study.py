@@ -18,6 +18,7 @@ from compoclip.evaluation.groups import (
     skill_groups,
 )
 from compoclip.evaluation.io import load_results
+from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score
 
 COMPOSITION = "Compositionality"
@@ -28,7 +29,9 @@ TO_IMAGE = "Text-to-image R@1"
 SENSITIVITY = "Hard negatives"
 INVARIANCE = "Hard negatives and hard positives"
 BRITTLENESS = "Brittleness"
+MATCH = "Cosine of true pairs, times 100"
 LOWER_IS_BETTER = frozenset({BRITTLENESS})
+NEITHER_IS_BETTER = frozenset({MATCH})
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Study:
 
     models: the base first. results: model -> benchmark -> results. common: benchmarks that every
     model has; only these are compared. skills, profile: means over sub-tasks by skill, and over
-    benchmarks by kind. triples: benchmark with hard positives -> its three numbers.
+    benchmarks by kind. triples: benchmark with hard positives -> its numbers.
     """
 
     models: tuple[str, ...]
@@ -136,7 +139,7 @@ def _headlines(results: Sequence[Results], wanted: str) -> tuple[Part, ...]:
 
 
 def _triple_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
-    """The three numbers about hard positives, where there are any."""
+    """The numbers about hard positives, where there are any."""
     places = [
         (each.benchmark, subtask)
         for each in results
@@ -146,6 +149,7 @@ def _triple_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
     if not places:
         return {}
     metrics = {SENSITIVITY: "original", INVARIANCE: "augmented", BRITTLENESS: "brittleness"}
+    metrics[MATCH] = POSITIVE_SCORE
     return {
         name: tuple(Part(benchmark, subtask, metric) for benchmark, subtask in places)
         for name, metric in metrics.items()

@@ -11,7 +11,7 @@ from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score
 from compoclip.report.findings import SAME, direction, standing
-from compoclip.report.study import BRITTLENESS, Study, Table
+from compoclip.report.study import BRITTLENESS, MATCH, Study, Table
 from compoclip.report.wording import (
     count,
     interval,
@@ -93,7 +93,7 @@ def profile_rows(study: Study) -> tuple[Row, ...]:
 
 
 def invariance_rows(study: Study) -> tuple[tuple[str, tuple[Row, ...]], ...]:
-    """(benchmark, rows): the three numbers about hard positives, and the mean cosine of pairs."""
+    """(benchmark, rows): the numbers about hard positives."""
     return tuple(
         (name, tuple(_row(study, table, group, "") for group in table.groups))
         for name, table in study.triples.items()
@@ -117,7 +117,7 @@ def skill_rows(study: Study) -> tuple[Row, ...]:
 def _sources(study: Study, table: Table, name: str) -> str:
     parts = table.groups[name]
     places = ", ".join(dict.fromkeys(part.benchmark for part in parts))
-    return f"mean over {places}" if len(parts) > 1 else places
+    return f"mean of {len(parts)} parts of {places}" if len(parts) > 1 else places
 
 
 def _row(study: Study, table: Table, name: str, about: str, parts: tuple[Row, ...] = ()) -> Row:
@@ -126,9 +126,9 @@ def _row(study: Study, table: Table, name: str, about: str, parts: tuple[Row, ..
     return Row(
         name=name,
         about=about,
-        chance=percent(scores[0].chance),
+        chance=percent(scores[0].chance) if name != MATCH else "–",
         n=_sizes(scores),
-        cells=tuple(_cell(s, d, name != BRITTLENESS) for s, d in zip(scores, changes)),
+        cells=tuple(_cell(s, d, name not in (BRITTLENESS, MATCH)) for s, d in zip(scores, changes)),
         parts=parts,
     )
 

@@ -47,18 +47,18 @@ def write_report(
     bootstrap. The same input gives the same bytes. Raises UsageError for an unknown base,
     CompoclipError for results, runs or a place that do not serve.
     """
-    study = read_study(results, base, resamples, seed)
+    if out.is_dir():
+        raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")
     read = tuple(read_run(folder) for folder in runs)
     names = [run.name for run in read]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"two runs are called {twice}; rename one of the folders")
+    study = read_study(results, base, resamples, seed)
     page = render(study, read, title, resamples, seed)
     size = len(page.encode())
     if size > LIMIT:
         note(f"{out}: {size / 1e6:.1f} MB; report on fewer models or benchmarks for a smaller page")
-    if out.is_dir():
-        raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")
     write_atomically(out, lambda place: place.write_text(page, encoding="utf-8"))
     return out
 
@@ -72,7 +72,7 @@ def render(study: Study, runs: Sequence[Run], title: str, resamples: int, seed: 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = environment.loader.get_source(environment, "page.js")[0] if environment.loader else ""
+    script = environment.get_template("page.js").render()
     album = Album()
     shown = examples(study, album)
     places = study.profile.groups.get(COMPOSITION, ())

@@ -1,0 +1,237 @@
+"""The page as a whole: sections, safety, size, links, determinism, errors, a browser."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.report.write import write_report
+from report_study import EVIL, make_run, make_study
+
+SECTIONS = (
+    "summary", "skills", "invariance", "tradeoff", "training", "examples", "details", "provenance",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    make_study(folder, photos=12, resamples=40)
+    make_run(folder / "runs", "negclip", steps=20)
+    make_run(folder / "runs", "fsc-clip", ("clip", "global_hn"), steps=30)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(study) -> Path:
+    runs = (study / "runs" / "negclip", study / "runs" / "fsc-clip")
+    return write_report([study / "results"], study / "r.html", runs=runs, resamples=50)
+
+
+class Outline(html.parser.HTMLParser):
+    """Ids, local links, images, tables, and what would be fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+        self.sources: list[str] = []
+        self.captions = self.tables = self.scripts = 0
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if values.get("id"):
+            self.ids.append(str(values["id"]))
+        if tag == "a":
+            self.links.append(str(values.get("href")))
+        if tag == "img":
+            self.images.append(values)
+        self.sources += [str(v) for k, v in attrs if k in ("src", "srcset", "data", "poster")]
+        self.sources += [str(values["href"])] if tag == "link" else []
+        self.tables += tag == "table"
+        self.captions += tag == "caption"
+        self.scripts += tag == "script"
+        if tag not in ("meta", "link", "img", "source", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_every_section_is_there_and_everything_resolves(page):
+    text = page.read_text(encoding="utf-8")
+    outline = Outline(text)
+    assert not outline.open
+    assert set(SECTIONS) <= set(outline.ids)
+    assert len(outline.ids) == len(set(outline.ids))
+    assert {link[0] for link in outline.links} == {"#"}
+    assert {link[1:] for link in outline.links} <= set(outline.ids)
+    assert outline.tables == outline.captions > 5
+    assert outline.images
+    assert all(image.get("alt") for image in outline.images)
+    assert all(source.startswith("data:") for source in outline.sources)
+    assert "http://" not in re.sub(r"data:[^\"]+", "", text)
+    assert page.stat().st_size < 5_000_000
+    for labelled in re.findall(r'aria-labelledby="([^"]+)"', text):
+        assert labelled in outline.ids
+
+
+def test_captions_are_text_and_never_markup(page):
+    text = page.read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert Outline(text).scripts == 1
+    assert "unsafe-inline'; script-src 'sha256-" in text
+    assert EVIL not in text
+
+
+def test_the_same_input_gives_the_same_bytes(study, page, tmp_path):
+    runs = (study / "runs" / "negclip", study / "runs" / "fsc-clip")
+    again = write_report([study / "results"], tmp_path / "r.html", runs=runs, resamples=50)
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_each_photo_is_embedded_once(page):
+    photos = re.findall(r'src="(data:image/(?:png|jpeg)[^"]+)"', page.read_text(encoding="utf-8"))
+    assert photos
+    assert len(photos) == len(set(photos))
+
+
+def test_one_model_alone_gives_a_page_without_comparisons(study, tmp_path):
+    out = write_report([study / "results" / "negclip"], tmp_path / "one.html", resamples=20)
+    text = out.read_text(encoding="utf-8")
+    assert "nothing to compare" in text
+    assert "No runs were given" in text
+    assert "Examples need at least two models" in text
+    assert set(SECTIONS) <= set(Outline(text).ids)
+
+
+def test_a_hostile_title_and_model_name_are_escaped(study, tmp_path):
+    folder = tmp_path / "results"
+    shutil.copytree(study / "results" / "base", folder / "base")
+    shutil.copytree(study / "results" / "negclip", folder / "other")
+    for path in (folder / "other").glob("*.json"):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps({**data, "model": "<b>$x$</b>\u0007"}))
+    title = "</title><script>x</script>"
+    out = write_report([folder], tmp_path / "r.html", title=title, resamples=20)
+    text = out.read_text(encoding="utf-8")
+    assert Outline(text).scripts == 1
+    assert "<b>$x$" not in text
+
+
+def test_command_line(study, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    argv = ["report", str(study / "results" / "base"), str(study / "results" / "clip-ft")]
+    assert main([*argv, "-o", str(out), "--resamples", "20", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "report": str(out),
+        "bytes": out.stat().st_size,
+    }
+    assert "clip-ft" in out.read_text()
+
+
+def test_errors_are_one_line(study, tmp_path, capsys):
+    results = str(study / "results")
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "x.json").write_text("{")
+    out = ["-o", str(tmp_path / "r.html"), "--resamples", "20"]
+    for argv, code, said in (
+        ([str(tmp_path / "none")], 1, "no such file or folder"),
+        ([str(bad)], 1, "not a result file"),
+        ([results, "--base", "nobody"], 2, "--base nobody"),
+        ([results, "--runs", str(tmp_path)], 1, "train.jsonl"),
+        ([results, "--resamples", "0"], 2, "at least 1"),
+        ([results, "-o", str(tmp_path)], 1, "is a folder"),
+    ):
+        assert main(["report", *out, *argv]) == code
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        assert said in lines[0]
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_contradictory_results_are_refused(study, tmp_path):
+    shutil.copytree(study / "results" / "base", tmp_path / "a" / "base")
+    with pytest.raises(CompoclipError, match="two results of base"):
+        write_report([study / "results", tmp_path / "a"], tmp_path / "r.html")
+    path = tmp_path / "a" / "base" / "sugarcrepe.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "identity": {**data["identity"], "weights": "other"}}))
+    with pytest.raises(CompoclipError, match="2 different checkpoints"):
+        write_report([tmp_path / "a"], tmp_path / "r.html")
+    runs = [study / "runs" / "negclip"] * 2
+    with pytest.raises(UsageError, match="two runs are called negclip"):
+        write_report([study / "results"], tmp_path / "r.html", runs=runs, resamples=20)
+
+
+def test_missing_photos_are_counted_and_said(study, tmp_path):
+    photos, away = study / "photos", tmp_path / "away"
+    photos.rename(away)
+    try:
+        out = write_report([study / "results"], tmp_path / "r.html", resamples=20)
+    finally:
+        away.rename(photos)
+    text = out.read_text(encoding="utf-8")
+    assert re.search(r"\d+ photos could not be read", text)
+    assert "photo not found or not readable" in text
+
+
+PROBE = """<!DOCTYPE html><title>probe</title>
+<iframe src="r.html" width="390" height="900" onload="check(this)"></iframe>
+<script>
+function check(frame) {
+  const page = frame.contentDocument, root = page.documentElement;
+  page.querySelectorAll("details").forEach((each) => { each.open = true; });
+  const images = [...page.images];
+  const column = page.querySelector("#skills thead th:nth-child(2)");
+  column.querySelector("button").click();
+  const sorted = [...page.querySelectorAll("#skills tbody")].map(
+    (body) => Number(body.rows[0].cells[1].dataset.sort));
+  document.body.dataset.found = JSON.stringify({
+    images: images.length, empty: images.filter((each) => !each.naturalWidth).length,
+    overflow: root.scrollWidth - root.clientWidth, sort: column.getAttribute("aria-sort"),
+    sorted: sorted.every((value, k) => !k || value <= sorted[k - 1]),
+    folded: page.querySelectorAll(".toggle[aria-expanded=false]").length,
+  });
+}
+</script>"""
+
+
+def test_in_a_browser(page, tmp_path):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium on this machine")
+    shutil.copy(page, tmp_path / "r.html")
+    (tmp_path / "probe.html").write_text(PROBE)
+    flags = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-sync", "--disable-background-networking", "--disable-component-update",
+        "--enable-logging=stderr", "--allow-file-access-from-files", "--virtual-time-budget=8000",
+        "--dump-dom",
+    ]  # fmt: skip
+    run = subprocess.run(
+        [chromium, *flags, f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path}/probe.html"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert "CONSOLE" not in run.stderr
+    found = json.loads(re.search(r"data-found=\"([^\"]+)\"", run.stdout)[1].replace("&quot;", '"'))
+    assert found["images"] > 10
+    assert found == {
+        **found, "empty": 0, "overflow": 0, "sort": "descending", "sorted": True,
+    }  # fmt: skip
+    assert found["folded"] > 0

@@ -1,0 +1,195 @@
+"""Parts of the report against hand-made cases."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.results import Score
+from compoclip.report.diff import word_diff
+from compoclip.report.findings import direction, findings, standing
+from compoclip.report.pictures import SIDE, Album
+from compoclip.report.plotting import place_labels
+from compoclip.report.study import (
+    BRITTLENESS,
+    COMPOSITION,
+    MATCH,
+    RECOGNITION,
+    RETRIEVAL,
+    read_study,
+)
+from compoclip.report.tables import sheets, skill_rows
+from compoclip.report.training import POINTS, read_run
+from compoclip.report.wording import interval, listed, points, signed_interval, words_for
+from report_study import make_run, make_study
+
+
+def changed(pieces) -> list[str]:
+    return [piece.text for piece in pieces if piece.changed]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "left", "right"),
+    [
+        ("a red cup", "a blue cup", ["red"], ["blue"]),
+        ("a cup left of it", "a cup right of it", ["left"], ["right"]),
+        ("A man's dog", "a man's big dog", [], ["big"]),
+        ("two dogs run", "one cat runs", ["two dogs run"], ["one cat runs"]),
+        ("same text", "same text", [], []),
+        ("", "word", [], ["word"]),
+    ],
+)
+def test_word_diff(one, two, left, right):
+    first, second = word_diff(one, two)
+    assert (changed(first), changed(second)) == (left, right)
+    assert "".join(p.text for p in first) == one
+    assert "".join(p.text for p in second) == two
+
+
+def difference(name="x", verdict="higher", value=0.1) -> Difference:
+    return Difference("b", name, 0.5, 0.5 + value, value, 0.0, 0.2, 10, 0.01, 0.01, verdict)
+
+
+def test_direction_knows_what_is_good():
+    assert direction(difference()) == "better"
+    assert direction(difference(verdict="lower")) == "worse"
+    assert direction(difference(verdict="no difference")) == "same"
+    assert direction(difference(BRITTLENESS)) == "worse"
+    assert direction(difference(BRITTLENESS, "lower")) == "better"
+    assert direction(difference(MATCH)) == "same"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(0.4, 0.6, "at"), (0.6, 0.7, "above"), (0.1, 0.2, "below")]
+)
+def test_standing_against_chance(low, high, said):  # fmt: skip
+    assert standing(Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5)) == said
+
+
+def test_wording():
+    assert points(-0.123) == "−12.3"
+    assert points(-0.0001) == "0.0"
+    assert interval(0.1, 0.256) == "10.0 to 25.6"
+    assert signed_interval(-0.01, 0.2) == "−1.0 to +20.0"
+    assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
+    assert [words_for(1, "item"), words_for(1200, "item")] == ["1 item", "1,200 items"]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    results = make_study(folder, photos=40, models=("base", "fsc-clip"), resamples=40)
+    return read_study([results], None, 60, 0)
+
+
+def test_the_base_is_the_model_that_others_come_from(tmp_path):
+    results = make_study(tmp_path, photos=4, models=("clip-ft", "base"), resamples=10)
+    assert read_study([results], None, 10, 0).base == "base"
+    assert read_study([results], "clip-ft", 10, 0).models == ("clip-ft", "base")
+
+
+def test_groups_hold_the_benchmarks_of_their_kind(study):
+    names = {n: {p.benchmark for p in parts} for n, parts in study.profile.groups.items()}
+    assert names[COMPOSITION] == {"foils@world", "sugarcrepe"}
+    assert names[RECOGNITION] == {"zero_shot_shapes"}
+    assert names[RETRIEVAL] == {"retrieval_flickr8k"}
+    assert set(study.triples) == {"hard_positives"}
+
+
+def test_scores_are_the_stored_ones_or_their_means(study):
+    for model in study.models:
+        results, scores = study.results[model], study.skills.scores[model]
+        foils = results["foils@world"].scores
+        assert scores["spatial"] == foils["spatial"]["accuracy"]
+        two = [foils["binding"]["accuracy"], results["sugarcrepe"].scores["swap_att"]["accuracy"]]
+        assert scores["binding"].value == pytest.approx(np.mean([s.value for s in two]))
+        assert scores["binding"].n == sum(s.n for s in two)
+        assert scores["binding"].expected == scores["binding"].n + 6
+
+
+def test_the_summary_says_what_the_tests_say(study):
+    (found,) = findings(study)
+    by = {d.name: d for d in study.skills.differences["fsc-clip"].values()}
+    for way, lines in (("higher", found.better), ("lower", found.worse)):
+        assert {line.name for line in lines} == {n for n, d in by.items() if d.verdict == way}
+    assert len(found.better) + len(found.worse) + len(found.same) == len(by)
+    assert by["spatial"].verdict == "no difference"
+    assert any(line.startswith("spatial stayed at chance") for line in found.chance)
+
+
+def test_tables_flag_partial_and_chance(study):
+    sugarcrepe = next(s for s in sheets(study) if s.benchmark == "sugarcrepe")
+    assert sugarcrepe.partial
+    assert all("partial" in d.flags for d in sugarcrepe.details if d.metric == "accuracy")
+    assert {d.n for d in sugarcrepe.details} == {"40 of 46"}
+    rows = {row.name: row for row in skill_rows(study)}
+    assert rows["spatial"].cells[0].flag == "at chance"
+    assert [part.name for part in rows["binding"].parts] == ["binding", "swap_att"]
+    assert rows["spatial"].parts == ()
+    hard = next(s for s in sheets(study) if s.benchmark == "hard_positives")
+    assert "cut at the model's context length" in hard.notes[0]
+
+
+def test_pictures_are_small_once_and_within_budget(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        noise = rng.integers(0, 255, (300, 400, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{name}.png")
+    album = Album(budget=20_000)
+    first = album.add(f"{tmp_path}/a.png")
+    assert max(first.width, first.height) == SIDE
+    assert album.add(f"{tmp_path}/a.png").why == "shown before"
+    crop = album.add(f"{tmp_path}/b.png#0,0,40,20")
+    assert (crop.width, crop.height) == (40, 20)
+    assert album.add(f"{tmp_path}/b.png").why == "left out to keep the page small"
+    assert album.add(f"{tmp_path}/none.png").why == "photo not found or not readable"
+    assert (album.unreadable, album.over_budget) == (1, 1)
+
+
+def test_labels_keep_apart():
+    points = [(100.0, 100.0), (104.0, 102.0), (98.0, 99.0)]
+    corners = place_labels(points, [(60.0, 14.0)] * 3, (300.0, 200.0))
+    boxes = [(x, y, x + 60, y + 14) for x, y in corners]
+    for k, a in enumerate(boxes):
+        assert a[0] >= 0
+        assert a[2] <= 300
+        for b in boxes[k + 1 :]:
+            assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+
+
+def test_runs_are_thinned_and_smoothed(tmp_path):
+    run = read_run(make_run(tmp_path, "long", steps=1000))
+    loss = run.curves["loss"]
+    assert len(loss.steps) == len(loss.values) == len(loss.smooth) <= POINTS
+    assert loss.steps[-1] == 10_000
+    assert run.curves["images per second"].values == pytest.approx([160] * 250, rel=0.2)
+    assert run.facts["method"] == "long"
+    assert "batch_size 64" in run.facts["settings"]
+
+
+def test_odd_logs(tmp_path):
+    log = tmp_path / "train.jsonl"
+    lines = [
+        {"step": 1, "loss": 2.0, "images": 8, "seconds": 1.0},
+        {"step": 2, "skipped": "loss is not finite"},
+        {"step": 3, "loss": 1.0, "images": 24, "seconds": 1.0},
+    ]
+    log.write_text("".join(json.dumps(each) + "\n" for each in lines) + '{"step": 4, "lo')
+    run = read_run(tmp_path)
+    assert run.curves["loss"].values == (2.0, 1.0)
+    assert "images per second" not in run.curves
+    assert run.facts["steps skipped, loss not finite"] == "1"
+    assert run.facts["state"] == "unfinished"
+    log.write_text("")
+    with pytest.raises(CompoclipError, match="no logged steps"):
+        read_run(tmp_path)
+    log.write_text(json.dumps(lines[0]))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "compoclip.json").write_text("[]")
+    with pytest.raises(CompoclipError, match="not a checkpoint record"):
+        read_run(tmp_path)
