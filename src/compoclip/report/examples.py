@@ -55,9 +55,10 @@ def examples(study: Study, album: Album) -> tuple[SkillExamples, ...]:
     if not study.others:
         return ()
     tables = {b: {m: load_items(study.results[m][b]) for m in study.models} for b in study.common}
+    everything = {name: _rows(each, name) for name, each in tables.items()}
     found = []
     for skill, parts in study.skills.groups.items():
-        rows = [_rows(tables[part.benchmark], part) for part in parts]
+        rows = [everything[part.benchmark][part.name] for part in parts]
         tallies = tuple(_tally(study, model, rows) for model in study.others)
         cards = _cards(study, rows, tables, album)
         if cards:
@@ -65,22 +66,29 @@ def examples(study: Study, album: Album) -> tuple[SkillExamples, ...]:
     return tuple(found)
 
 
-def _rows(tables: Mapping[str, pa.Table], part: Part) -> _Rows:
-    places: dict[str, dict[str, int]] = {}
-    rights: dict[str, np.ndarray] = {}
+def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, _Rows]:
+    """The common items of a benchmark by sub-task."""
+    places: dict[str, dict[tuple[str, str], int]] = {}
     for model, table in tables.items():
         try:
-            subtasks, items = table["subtask"].to_pylist(), table["item"].to_pylist()
+            keys = zip(table["subtask"].to_pylist(), table["item"].to_pylist())
         except KeyError as error:
             raise CompoclipError(
-                f"{part.benchmark}: the items of {model} have no column {error}; evaluate again"
+                f"{benchmark}: the items of {model} have no column {error}; evaluate again"
             ) from error
-        places[model] = {i: k for k, (s, i) in enumerate(zip(subtasks, items)) if s == part.name}
-        rights[model] = _right(table)
+        places[model] = {key: row for row, key in enumerate(keys)}
     first, *rest = places.values()
-    common = tuple(item for item in first if all(item in other for other in rest))
-    rows = {m: np.array([place[i] for i in common], dtype=int) for m, place in places.items()}
-    return _Rows(part, common, rows, {m: rights[m][rows[m]] for m in tables})
+    common: dict[str, list[str]] = {}
+    for subtask, item in first:
+        if all((subtask, item) in other for other in rest):
+            common.setdefault(subtask, []).append(item)
+    rights = {model: _right(table) for model, table in tables.items()}
+    found = {}
+    for subtask, items in common.items():
+        rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
+        right = {m: rights[m][rows[m]] for m in tables}
+        found[subtask] = _Rows(Part(benchmark, subtask), tuple(items), rows, right)
+    return found
 
 
 def _right(table: pa.Table) -> np.ndarray:

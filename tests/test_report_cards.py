@@ -1,0 +1,93 @@
+"""Cards for every form of item, and which items are shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compoclip.evaluation.groups import Part
+from compoclip.report.cards import card
+from compoclip.report.examples import examples
+from compoclip.report.pictures import Album
+from compoclip.report.study import read_study
+from report_study import make_study
+
+
+def record(form, texts, images, scores, truth=0):
+    return {
+        "item": "i1", "form": form, "texts": texts, "images": images, "scores": scores,
+        "truth": truth,
+    }  # fmt: skip
+
+
+def show(base, other, base_right=False):
+    records = {"base": base, "tuned": other}
+    right = {"base": base_right, "tuned": not base_right}
+    return card(Part("b", "s"), records, right, "base", Album())
+
+
+def texts(shown):
+    return [(t.label, "".join(p.text for p in t.pieces), t.true) for t in shown.texts]
+
+
+def test_choose_text_shows_the_foil_that_fooled_the_wrong_model():
+    one = record("choose-text", ["bad", "right one", "worse"], ["x.png"], [0.1, 0.2, 0.4], 1)
+    two = record("choose-text", ["bad", "right one", "worse"], ["x.png"], [0.1, 0.5, 0.4], 1)
+    shown = show(one, two)
+    assert texts(shown) == [("Caption", "right one", True), ("Foil", "worse", False)]
+    assert shown.columns == ("caption", "foil")
+    assert [line.scores for line in shown.lines] == [("0.200", "0.400"), ("0.500", "0.400")]
+    assert (shown.won, shown.lost) == (("tuned",), ())
+    assert show(one, two, base_right=True).lost == ("tuned",)
+
+
+@pytest.mark.parametrize(
+    ("row", "photos", "columns"),
+    [
+        (record("choose-image", ["t"], ["a", "b"], [0.1, 0.2]), 2, ("right photo", "wrong photo")),
+        (record("triple", ["c", "r", "f"], ["a"], [0.1, 0.2, 0.3]), 1,
+         ("caption", "rewording", "foil")),
+        (record("text-only", ["c", "r", "f"], [], [0.1, 0.2, 0.3]), 0,
+         ("caption–rewording", "caption–foil", "rewording–foil")),
+        (record("group", ["c", "d"], ["a", "b"], [0.1, 0.2, 0.3, 0.4]), 2,
+         ("photo 1, text 1", "photo 1, text 2", "photo 2, text 1", "photo 2, text 2")),
+        (record("retrieval", ["c", "d"], ["a"], [0.1, 0.2]), 1, ("right one", "best rival")),
+        (record("retrieval", ["c"], ["a", "b"], [0.1, 0.2]), 2, ("right one", "best rival")),
+        (record("classification", ["dog", "cat"], ["a"], [0.1, 0.2]), 1,
+         ("right one", "best rival")),
+        (record("classification", ["dog"], ["a"], [0.1]), 1, ("right one", "best rival")),
+    ],
+)  # fmt: skip
+def test_every_form_has_a_card(row, photos, columns):
+    shown = show(row, row)
+    assert len(shown.photos) == photos
+    assert shown.columns == columns
+    assert all(photo.picture.why for photo in shown.photos)
+    assert all(len(line.scores) == len(columns) for line in shown.lines)
+
+
+def test_the_rewording_is_marked_against_the_foil():
+    row = record("triple", ["a red cup", "a crimson cup", "a blue cup"], [], [0.1, 0.2, 0.3])
+    marked = [[p.text for p in t.pieces if p.changed] for t in show(row, row).texts]
+    assert marked == [["red"], ["crimson"], ["blue"]]
+
+
+def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
+    results = make_study(tmp_path, photos=30, models=("base", "fsc-clip"), resamples=20)
+    study = read_study([results], None, 20, 0)
+    album = Album()
+    found = {each.skill: each for each in examples(study, album)}
+    assert "negation" in found
+    subtasks = {(d.benchmark, d.name): d for d in study.comparisons["fsc-clip"].subtasks}
+    (tally,) = found["negation"].tallies
+    truth = subtasks["foils@world", "negation"]
+    assert (tally.won, tally.lost, tally.n) == (truth.other_only, truth.base_only, 30)
+    for each in found.values():
+        for shown in each.cards:
+            right = {line.model: line.right for line in shown.lines}
+            assert right["base"] != right["fsc-clip"]
+            assert (shown.won == ("fsc-clip",)) == right["fsc-clip"]
+    assert [e.skill for e in examples(study, Album())] == list(found)
+    alone = replace(study, models=("base",))
+    assert examples(alone, Album()) == ()
