@@ -123,7 +123,7 @@ def test_missing_photos_need_allow_partial(model, root, tmp_path, capsys):
     assert main(arguments) == 1
     assert "--allow-partial" in capsys.readouterr().err
     assert main([*arguments, "--allow-partial"]) == 0
-    assert "1 images missing or damaged" in capsys.readouterr().out
+    assert "1 image missing or damaged" in capsys.readouterr().out
     assert (tmp_path / "out/m/sugarcrepe@mini.parquet").is_file()
 
 

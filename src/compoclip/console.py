@@ -16,6 +16,11 @@ def note(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 image", "2 images"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def emit_json(data: Any) -> None:
     """Print `data` as one JSON document on standard output (the `--json` form of a verb)."""
     print(json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True))

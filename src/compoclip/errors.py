@@ -16,3 +16,9 @@ class UsageError(CompoclipError):
     """The request itself is wrong (unknown name, bad option). The command line exits 2."""
 
     exit_code = 2
+
+
+class RunInterruptedError(CompoclipError):
+    """The user stopped the run, which can be resumed. The command line exits 130, as shells do."""
+
+    exit_code = 130

@@ -16,6 +16,7 @@ import tyro
 
 from compoclip import __version__
 from compoclip.cli.caption_input import read_captions
+from compoclip.cli.device import device_named
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
@@ -37,8 +38,8 @@ class Options:
     """batches a repeat, drawn at random without replacement"""
     repeats: int = 3
     """timed repeats of each way after a warm-up; medians are shown"""
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
-    """where to run"""
+    device: str = "auto"
+    """cpu, cuda, cuda:N or mps; auto takes a GPU when there is one"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """arithmetic (bfloat16: autocast)"""
     seed: int = 0
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="compoclip bench text", args=list(arguments))
     if min(options.batch_size, options.batches, options.repeats) < 1:
         raise UsageError("--batch-size, --batches and --repeats must be at least 1")
+    device = device_named(options.device)
     captions = read_captions(options.captions)
     wanted = options.batch_size * options.batches
     if len(captions) < wanted:
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     drawn = random.Random(options.seed).sample(captions, wanted)
     size = options.batch_size
-    loaded = load_model(options.model, device=options.device)
+    loaded = load_model(options.model, device=device)
     speed = measure_text_speed(
         loaded,
         [drawn[i : i + size] for i in range(0, wanted, size)],

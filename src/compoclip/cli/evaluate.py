@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 import tyro
 
 from compoclip import console
+from compoclip.cli.device import device_named
 from compoclip.errors import UsageError
+from compoclip.places import require_writable
 
 
 @dataclass(frozen=True)
@@ -91,22 +93,19 @@ def run(options: EvaluateOptions) -> int:
     if options.max_bad < 0:
         raise UsageError("--max-bad must not be negative")
     models = named_models(options.models)
+    require_writable(options.out)
 
     from compoclip.evaluation.targets import parse_targets
 
     targets = parse_targets(options.on, options.data, options.images)
     benchmarks = [target.load() for target in targets]
 
-    import torch
-
+    device = device_named(options.device)
     from compoclip.evaluation.model_encoder import ModelEncoder
     from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.tables import results_text
     from compoclip.models.checkpoint import load_model
 
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = Options(
         batch_size=options.batch_size,
         workers=options.workers,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -48,24 +50,49 @@ def main(argv: Sequence[str]) -> int:
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
-        print(f"compoclip: no verb '{verb}'; see compoclip --help", file=sys.stderr)
+        close = difflib.get_close_matches(verb, VERBS)
+        hint = f"did you mean {' or '.join(close)}?" if close else "see compoclip --help"
+        print(f"compoclip: no verb '{verb}'; {hint}", file=sys.stderr)
         return 2
     try:
         module = importlib.import_module(f"compoclip.cli.{verb.replace('-', '_')}")
         run: Callable[[Sequence[str]], int] = module.main
         return run(rest)
-    except CompoclipError as error:
+    except KeyboardInterrupt:
+        return _failed(verb, "interrupted", 130)
+    except BrokenPipeError:
+        raise  # the reader of the output went away; see entry
+    except Exception as error:
         if "--debug" in argv:
             raise
-        print(f"compoclip {verb}: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"compoclip {verb}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 1
+        if isinstance(error, CompoclipError):
+            return _failed(verb, str(error), error.exit_code)
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return _failed(verb, f"{what}; not foreseen: --debug shows where it comes from", 1)
+
+
+def _failed(verb: str, message: str, code: int) -> int:
+    print(f"compoclip {verb}: {message}", file=sys.stderr)
+    return code
 
 
 def entry() -> None:
     """Console-script entry point."""
-    sys.exit(main(sys.argv[1:]))
+    try:
+        try:
+            code = main(sys.argv[1:])
+        finally:
+            sys.stdout.flush()  # here rather than at exit, where errors cannot be caught
+    except BrokenPipeError:
+        _drop_output()  # e.g. `| head` has seen enough
+        code = 141  # as if ended by the signal, like other programs
+    except OSError as error:
+        _drop_output()
+        print(f"compoclip: cannot write the output ({error.strerror})", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Let what is left of standard output go nowhere, so that closing it does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from compoclip import console
+from compoclip.cli.device import device_named
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_summaries
 
@@ -32,7 +32,7 @@ class TrainOptions:
         activation: Override the activation a checkpoint states; recorded in the new one.
         seed: Fixes order, crops, rewrites and initial weights.
         workers: Processes that read data; the result does not depend on it.
-        device: cpu, cuda or mps.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
         crop: Random resized crops of 90 to 100 % of the image; off shows the whole image.
         max_bad: Unreadable images to tolerate; each is reported.
@@ -108,8 +108,6 @@ def usage() -> str:
 
 def run(options: TrainOptions, method: object) -> int:
     """Build model and data as the options say, and train."""
-    import torch
-
     from compoclip.data.open_source import open_source
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import create_model, load_model, read_config
@@ -118,9 +116,7 @@ def run(options: TrainOptions, method: object) -> int:
     assert isinstance(method, Method)
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: no CUDA device is available here; use --device cpu")
+    device = device_named(options.device)
     if options.from_scratch:
         config = read_config(Path(options.model))
         model = create_model(config, seed=options.seed, image_weights=options.image_weights)
@@ -144,7 +140,7 @@ def run(options: TrainOptions, method: object) -> int:
             out=options.out,
             seed=options.seed,
             workers=options.workers,
-            device=options.device,
+            device=str(device),
             precision=precision,
             crop=options.crop,
             max_bad=options.max_bad,
@@ -160,13 +156,17 @@ def run(options: TrainOptions, method: object) -> int:
         return 0
     where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
     print(
-        f"{summary.method}: {summary.steps} steps, {summary.images} images, {summary.texts} texts, "
-        f"{summary.seconds:.0f} s -> {where}"
+        f"{summary.method}: {console.counted(summary.steps, 'step')}, {summary.images} images, "
+        f"{summary.texts} texts, {summary.seconds:.0f} s -> {where}"
     )
     for reason, count in summary.left_out.items():
-        print(f"  left out of the data: {count} x {reason}", file=sys.stderr)
+        console.note(f"  left out of the data: {count} x {reason}")
     if summary.skipped:
-        print(f"  unreadable images left out of batches: {summary.skipped}", file=sys.stderr)
+        console.note(f"  unreadable images left out of batches: {summary.skipped}")
+    if summary.truncated:
+        context = model.tokenizer.context_length
+        cut = console.counted(summary.truncated, "text")
+        console.note(f"  {cut} cut: longer than the model's context of {context} tokens")
     for name, made in summary.rewrites.items():
         print(f"  {name}: a text for {made['coverage']:.1%} of the samples")
     return 0

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.data.decode import decode
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.sample import Batch, Sample, Source
@@ -185,16 +185,16 @@ class BatchLoader:
         return tasks
 
     def _account(self, made: _Made) -> Batch:
-        for id, reason in made.bad:
-            if id not in self.bad:
-                self.bad[id] = reason
-                note(f"left out: {reason}")
+        fresh = {id: reason for id, reason in made.bad if id not in self.bad}
+        self.bad.update(fresh)
         if len(self.bad) > self._max_bad:
             first = "; ".join(list(self.bad.values())[:3])
             raise CompoclipError(
-                f"{len(self.bad)} unreadable images, {self._max_bad} allowed: {first}; mend the "
-                "data or raise --max-bad"
+                f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
+                "mend the data or raise --max-bad"
             )
+        for reason in fresh.values():
+            note(f"left out: {reason}")
         if made.batch is None:
             raise CompoclipError(made.error)
         if not made.batch.ids:

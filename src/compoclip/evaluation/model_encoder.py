@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.outcomes import Scores
 from compoclip.models.checkpoint import LoadedModel, current_identity
@@ -60,4 +62,9 @@ class ModelEncoder:
                 features: Scores = F.normalize(compute().float(), dim=-1).cpu().numpy()
         finally:
             encoder.train(training)
+        if not np.isfinite(features).all():
+            raise CompoclipError(
+                f"{self._loaded.name}: the model yields features that are not finite numbers; its "
+                "weights are damaged or training diverged: use another checkpoint"
+            )
         return features

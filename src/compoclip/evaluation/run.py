@@ -18,7 +18,7 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.benchmarks.coverage import present, without
 from compoclip.benchmarks.edition import listed
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import rule_to_json
 from compoclip.evaluation.cache import FeatureCache
@@ -125,7 +125,7 @@ def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
     total, used = sum(expected.values()), sum(here.values())
     if used < total and not allow_partial:
         reason = (
-            f"{len(missing)} image files are missing, the first is {missing[0]}"
+            f"{counted(len(missing), 'image')} missing, the first is {missing[0]}"
             if missing
             else "the annotation files are not complete"
         )

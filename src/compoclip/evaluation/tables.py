@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compoclip.console import table
+from compoclip.console import counted, table
 from compoclip.evaluation.compare import Comparison, Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score
@@ -55,11 +55,13 @@ def _notes(results: Results) -> list[str]:
         lines.append("PARTIAL: not the score of the whole benchmark")
     if results.missing_count:
         lines.append(
-            f"{results.missing_count} images missing or damaged, e.g. {results.missing[0]}"
+            f"{counted(results.missing_count, 'image')} missing or damaged, "
+            f"e.g. {results.missing[0]}"
         )
     lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
     if results.truncated_texts:
-        lines.append(f"{results.truncated_texts} texts were longer than the model's context")
+        cut = counted(results.truncated_texts, "text")
+        lines.append(f"{cut} cut: longer than the model's context")
     return lines
 
 

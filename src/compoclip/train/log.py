@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,17 +16,21 @@ class MetricsLog:
     """Appends to `path`; on resume first drops what was logged after the state that is resumed."""
 
     def __init__(self, path: Path, resume_step: int) -> None:
+        partial = path.with_name(path.name + ".partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             kept = _records_up_to(path, resume_step) if resume_step else []
-            partial = path.with_name(path.name + ".partial")
             partial.write_text("".join(json.dumps(r) + "\n" for r in kept))
             os.replace(partial, path)
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed in __exit__)
         except OSError as error:
             raise CompoclipError(
-                f"cannot write the log {path}: {error.strerror}; choose another --out"
+                f"cannot write the log {path}: {error.strerror}; free space or choose another --out"
             ) from error
+        finally:
+            with suppress(OSError):
+                partial.unlink()
+        self._path = path
 
     def __enter__(self) -> Self:
         return self
@@ -36,12 +41,23 @@ class MetricsLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()
+        if kind is not None:  # a run that fails before there is anything to log leaves no trace
+            with suppress(OSError):
+                if not self._path.stat().st_size:
+                    self._path.unlink()
+                    self._path.parent.rmdir()
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        """Append one record. Raises CompoclipError when the disk is full."""
+        try:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CompoclipError(
+                f"cannot write the log {self._path}: {error.strerror}; free space, then --resume"
+            ) from error
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

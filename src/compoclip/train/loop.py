@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.data.sample import Batch
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method, Optim, Trains
+from compoclip.train.interrupt import Interrupts
 from compoclip.train.log import MetricsLog
 from compoclip.train.optim import build_optimizer, learning_rate
 from compoclip.train.state import Progress, latest_state, load_state, save_state
@@ -32,6 +33,14 @@ class Encoder(Protocol):
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features: ...
 
     def train(self, mode: bool = True) -> object: ...
+
+
+class Tokenizer(Protocol):
+    """What the loop needs of a tokenizer (models.Tokenizer)."""
+
+    def __call__(self, texts: list[str]) -> Tensor: ...
+
+    def truncated(self, texts: list[str]) -> int: ...
 
 
 class Batches(Protocol):
@@ -63,7 +72,7 @@ class LoopSettings:
 
 def train_loop(
     encoder: Encoder,
-    tokenize: Callable[[list[str]], Tensor],
+    tokenize: Tokenizer,
     method: Method,
     batches: Batches,
     settings: LoopSettings,
@@ -73,8 +82,9 @@ def train_loop(
     """Train in place and return where the run ended.
 
     `report(record, total_steps)` is called for every logged step. Restores the newest state under
-    `settings.out` first when `resume` is set. Raises CompoclipError when three steps in a row give
-    a loss that is not finite, and what the data or the disk raise.
+    `settings.out` first when `resume` is set; saves the state also when the data fails or Ctrl-C
+    comes. Raises CompoclipError when three steps in a row give a loss that is not finite, and what
+    the data or the disk raise; RunInterruptedError after Ctrl-C.
     """
     total = total_steps(method.optim, batches)
     freeze(encoder.model, method.trains)
@@ -89,9 +99,14 @@ def train_loop(
     bad_steps = 0
     clock = time.monotonic()
 
-    with MetricsLog(settings.out / "train.jsonl", progress.step) as log:
+    def save() -> None:
+        if progress.step:
+            save_state(states, encoder.model, optimizer, progress)
+
+    with MetricsLog(settings.out / "train.jsonl", progress.step) as log, Interrupts() as interrupts:
         while progress.step < total:
-            for batch in batches.epoch(progress.epoch, progress.epoch_step):
+            epoch = batches.epoch(progress.epoch, progress.epoch_step)
+            for batch in _saved_before_failing(epoch, save):
                 lr = learning_rate(progress.step, total, method.optim)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
@@ -114,7 +129,8 @@ def train_loop(
                     _clamp_temperature(encoder.model, method.optim.max_logit_scale)
 
                 spent, clock = time.monotonic() - clock, time.monotonic()
-                progress = _advance(progress, batch, batches.steps_per_epoch, spent)
+                cut = tokenize.truncated(list(batch.block.texts))
+                progress = _advance(progress, batch, batches.steps_per_epoch, spent, cut)
                 if bad_steps == 0 and _due(progress.step, settings.log_every, total):
                     record = {
                         "step": progress.step,
@@ -127,16 +143,31 @@ def train_loop(
                         "images": progress.images,
                         "texts": progress.texts,
                         "skipped": progress.skipped,
+                        "truncated": progress.truncated,
                         "seconds": round(progress.seconds, 3),
                     }
                     log.write(record)
                     report(record, total)
                 stop = settings.stop_after and progress.step >= settings.stop_after
-                if stop or _due(progress.step, settings.save_every, total):
-                    save_state(states, encoder.model, optimizer, progress)
+                if stop or interrupts.asked or _due(progress.step, settings.save_every, total):
+                    save()
                 if stop or progress.step >= total:
                     return progress
+                if interrupts.asked:
+                    raise RunInterruptedError(
+                        f"interrupted after step {progress.step} of {total}, which is saved in "
+                        f"{settings.out}; the same command with --resume goes on"
+                    )
     return progress
+
+
+def _saved_before_failing(epoch: Iterator[Batch], save: Callable[[], None]) -> Iterator[Batch]:
+    """The batches of an epoch; what was learnt is saved when the data fails (not the caller)."""
+    try:
+        yield from epoch
+    except CompoclipError:
+        save()
+        raise
 
 
 def total_steps(optim: Optim, batches: Batches) -> int:
@@ -161,7 +192,7 @@ def freeze(model: nn.Module, trains: Trains) -> None:
 
 def _losses(
     encoder: Encoder,
-    tokenize: Callable[[list[str]], Tensor],
+    tokenize: Tokenizer,
     method: Method,
     batch: Batch,
     settings: LoopSettings,
@@ -192,7 +223,9 @@ def _temperature(model: nn.Module) -> float:
     return math.exp(model.get_parameter("logit_scale").item())
 
 
-def _advance(progress: Progress, batch: Batch, steps_per_epoch: int, seconds: float) -> Progress:
+def _advance(
+    progress: Progress, batch: Batch, steps_per_epoch: int, seconds: float, truncated: int
+) -> Progress:
     epoch_step = progress.epoch_step + 1
     return replace(
         progress,
@@ -202,6 +235,7 @@ def _advance(progress: Progress, batch: Batch, steps_per_epoch: int, seconds: fl
         images=progress.images + len(batch.ids),
         texts=progress.texts + len(batch.block.texts),
         skipped=progress.skipped + len(batch.skipped),
+        truncated=progress.truncated + truncated,
         seconds=progress.seconds + seconds,
     )
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Source
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, save_model
+from compoclip.places import require_writable
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
 from compoclip.train.state import latest_state
 
@@ -49,7 +50,11 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a finished (or stopped) run amounts to. `model` is None when it was stopped early."""
+    """What a finished (or stopped) run amounts to. `model` is None when it was stopped early.
+
+    skipped: images that could not be read. truncated: texts cut to the model's context. left_out:
+    what the reader of the data left out, by reason. rewrites: coverage of each.
+    """
 
     model: Path | None
     method: str
@@ -58,6 +63,7 @@ class RunSummary:
     images: int
     texts: int
     skipped: int
+    truncated: int
     seconds: float
     left_out: Mapping[str, int]
     rewrites: Mapping[str, Any]
@@ -79,7 +85,7 @@ def run_training(
         raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
     if method.needs_local:
         model.encoder.require_local()
-    _make_folder(settings.out)
+    require_writable(settings.out)
 
     plan = TextPlan(method.plan.rewrites, seed=settings.seed, parsed=_parse(source, method))
     loader = BatchLoader(
@@ -92,7 +98,15 @@ def run_training(
         max_bad=settings.max_bad,
     )
     total = total_steps(method.optim, loader)
-    note(f"{method.name}: {len(source)} samples, {total} steps of {method.optim.batch_size} images")
+    note(
+        f"{method.name}: {counted(len(source), 'sample')}{_left_out_text(source)}, "
+        f"{counted(total, 'step')} of {method.optim.batch_size} images"
+    )
+    if method.optim.warmup >= total:
+        note(
+            f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
+            "learning rate never reaches --lr (lower --warmup)"
+        )
     model.encoder.to(settings.device)
     progress = train_loop(
         model.encoder,
@@ -120,8 +134,9 @@ def run_training(
         images=progress.images,
         texts=progress.texts,
         skipped=progress.skipped,
+        truncated=progress.truncated,
         seconds=round(progress.seconds, 1),
-        left_out=dict(getattr(source, "left_out", {})),
+        left_out=_left_out(source),
         rewrites=loader.counts.to_json()["rewrites"],
     )
     if finished:
@@ -166,16 +181,14 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
     return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise CompoclipError(
-            f"cannot write to {folder}: {error.strerror}; choose another --out"
-        ) from error
+def _left_out(source: Source) -> dict[str, int]:
+    """How many captions and samples the reader of `source` left out, by reason."""
+    return {reason: n for reason, n in getattr(source, "left_out", {}).items() if n}
+
+
+def _left_out_text(source: Source) -> str:
+    counts = ", ".join(f"{n} x {reason}" for reason, n in _left_out(source).items())
+    return f" (left out: {counts})" if counts else ""
 
 
 class _Reporter:

@@ -30,7 +30,7 @@ class Progress:
     """Where a run stands: `step` steps are done, the next is `epoch_step` of `epoch`.
 
     signature: hash-like description of what must not change across a resume (method, settings,
-    data, seed, batch size). images, texts, skipped: totals so far.
+    data, seed, batch size). images, texts, skipped images, truncated texts: totals so far.
     """
 
     step: int
@@ -40,6 +40,7 @@ class Progress:
     images: int = 0
     texts: int = 0
     skipped: int = 0
+    truncated: int = 0
     seconds: float = 0.0
 
 
@@ -69,11 +70,12 @@ def save_state(
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise CompoclipError(
             f"cannot write the training state to {target}: {error}; free space or choose another "
             "--out, then --resume"
         ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     for old in _states(folder):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,466 @@
+"""Bad input through the command line: one clear line, the right exit code, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from benchmark_files import SUGARCREPE, sugarcrepe_row, write_json, write_sugarcrepe
+from compoclip.cli.main import main
+from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.train.log import read_log
+from train_helpers import write_config, write_data
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint directory of a tiny random model."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model = create_model(read_config(write_config(folder / "config.json")))
+    save_model(model, folder / "tiny" / "model")
+    return folder / "tiny" / "model"
+
+
+@pytest.fixture
+def copy(checkpoint: Path, tmp_path: Path) -> Path:
+    """The same checkpoint, to be damaged."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data", count=8)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """SugarCrepe in miniature, with an edition file: 14 items on two photos."""
+    write_sugarcrepe(tmp_path / "root")
+    for name in ("1.jpg", "2.jpg"):
+        path = tmp_path / "root" / "coco" / "val2017" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), {"1.jpg": "red", "2.jpg": "blue"}[name]).save(path)
+    (tmp_path / "root" / "edition.json").write_text('{"edition": "mini"}')
+    return tmp_path / "root"
+
+
+def training(table: Path, out: Path, *more: str) -> list[str]:
+    config = write_config(table.parent / "config.json")
+    start = ["train", "clip-ft", "--from-scratch", f"--model={config}", f"--data={table}"]
+    return [*start, f"--out={out}", "--batch-size=4", "--epochs=1", "--log-every=1", *more]
+
+
+def tuning(table: Path, out: Path, model: Path | str, *more: str) -> list[str]:
+    start = ["train", "clip-ft", f"--model={model}", f"--data={table}"]
+    return [*start, f"--out={out}", "--batch-size=4", "--epochs=1", *more]
+
+
+def evaluation(model: Path | str, root: Path, out: Path, *more: str) -> list[str]:
+    start = ["evaluate", str(model), "--on=sugarcrepe", f"--data={root}", f"--out={out}"]
+    return [*start, "--resamples=20", *more]
+
+
+def refused(capsys: Capture, argv: list[str], code: int, *words: str) -> None:
+    """`argv` fails with `code` and one line of the verb's, the last, which holds all `words`."""
+    assert main(argv) == code
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    lines = error.strip().splitlines()
+    assert [line.startswith(f"compoclip {argv[0]}: ") for line in lines].count(True) == 1
+    assert lines[-1].startswith(f"compoclip {argv[0]}: ")
+    for word in words:
+        assert word in lines[-1], lines[-1]
+
+
+def leftovers(folder: Path) -> list[str]:
+    """All files below a folder but the encoded features, which are meant to be used again."""
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and ".features" not in path.parts
+    )
+
+
+# ---- images
+
+
+def test_training_on_a_corrupt_image(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    image = table.parent / "3.png"
+    image.write_bytes(image.read_bytes()[:60])
+    out = tmp_path / "run"
+    refused(capsys, training(table, out), 1, "1 unreadable image", "3.png", "--max-bad")
+    assert not (out / "model").exists()
+    assert main(training(table, tmp_path / "other", "--max-bad=1")) == 0
+    captured = capsys.readouterr()
+    assert "3.png" in captured.err
+    assert "unreadable images left out of batches: 1" in captured.err
+    assert (tmp_path / "other" / "model").is_dir()
+
+
+def test_a_corrupt_jpeg_in_the_first_batch_leaves_no_run(
+    table: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    for image in table.parent.glob("*.png"):
+        jpeg = Image.open(image).copy()
+        jpeg.save(image, "JPEG")
+        image.write_bytes(image.read_bytes()[:200])
+    refused(capsys, training(table, tmp_path / "run"), 1, "damaged image", "replace", "--max-bad")
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_on_a_missing_image(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    (table.parent / "5.png").unlink()
+    argv = training(table, tmp_path / "run")
+    refused(capsys, argv, 1, "5.png: image not found", "check the images folder", "--max-bad")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_evaluating_a_corrupt_jpeg(
+    checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    photo = root / "coco" / "val2017" / "2.jpg"
+    photo.write_bytes(photo.read_bytes()[:300])
+    out = tmp_path / "out"
+    refused(capsys, evaluation(checkpoint, root, out), 1, str(photo), "replace", "--max-bad")
+    assert leftovers(out) == []
+    assert main(evaluation(checkpoint, root, out, "--max-bad=1")) == 0
+    shown = capsys.readouterr().out
+    assert "7 of 14" in shown
+    assert "1 image missing or damaged" in shown
+    assert "PARTIAL" in shown
+
+
+def test_evaluating_with_missing_photos(
+    checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (root / "coco" / "val2017" / "1.jpg").unlink()
+    out = tmp_path / "out"
+    argv = evaluation(checkpoint, root, out)
+    refused(capsys, argv, 1, "7 of 14", "1 image missing", "1.jpg", "--allow-partial")
+    assert not out.exists()
+    assert main([*argv, "--allow-partial"]) == 0
+    shown = capsys.readouterr().out
+    assert "7 of 14" in shown
+    assert "PARTIAL" in shown
+
+
+# ---- captions and tables
+
+
+def test_a_wrong_column(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    argv = training(table, tmp_path / "run", "--caption-column=tilte")
+    refused(capsys, argv, 2, str(table), "'tilte'", "image, caption")
+    assert not (tmp_path / "run").exists()
+
+
+def test_empty_captions_are_counted_and_shown(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    lines = table.read_text().splitlines()
+    lines[1:3] = ["0.png\t  ", "1.png\t"]
+    table.write_text("\n".join(lines) + "\n")
+    assert main(training(table, tmp_path / "run")) == 0
+    error = capsys.readouterr().err
+    assert "6 samples (left out: 2 x empty caption, 2 x sample without a caption)" in error
+    assert main(training(table, tmp_path / "again", "--json")) == 0
+    counts = json.loads(capsys.readouterr().out)["left_out"]
+    assert counts == {"empty caption": 2, "sample without a caption": 2}
+
+
+def test_only_empty_captions(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    table.write_text("image\tcaption\n0.png\t \n")
+    refused(capsys, training(table, tmp_path / "run"), 1, str(table), "empty caption: 1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_captions_over_the_context_are_cut_counted_and_shown(
+    table: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    lines = table.read_text().splitlines()
+    lines[1] = "0.png\t" + "a very long caption about a square " * 20
+    table.write_text("\n".join(lines) + "\n")
+    assert main(training(table, tmp_path / "run")) == 0
+    assert "1 text cut: longer than the model's context of 77 tokens" in capsys.readouterr().err
+    assert read_log(tmp_path / "run" / "train.jsonl")[-1]["truncated"] == 1
+    record = json.loads((tmp_path / "run" / "model" / "compoclip.json").read_text())
+    assert record["provenance"]["run"]["truncated"] == 1
+
+
+def test_benchmark_texts_over_the_context_are_counted_and_shown(
+    checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    long = sugarcrepe_row(caption="a red cup and " * 40)
+    write_json(root / "sugarcrepe" / "swap_obj.json", {"0": long, "1": sugarcrepe_row()})
+    assert main(evaluation(checkpoint, root, tmp_path / "out")) == 0
+    assert "1 text cut: longer than the model's context" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.55, 0.97])
+def test_a_truncated_tar(table: Path, tmp_path: Path, capsys: Capture, kept: float) -> None:
+    shard = tmp_path / "shards" / "train-000.tar"
+    shard.parent.mkdir()
+    with tarfile.open(shard, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(8):
+            (tmp_path / "caption").write_text("a red square")
+            tar.add(table.parent / f"{number}.png", f"{number}.png")
+            tar.add(tmp_path / "caption", f"{number}.txt")
+    data = shard.read_bytes()
+    content = 8 * (2 * 512 + 2 * 512)  # the end mark and padding begin there
+    shard.write_bytes(data[: int(content * kept)])
+    argv = training(table, tmp_path / "run", f"--data={shard.parent}")
+    refused(capsys, argv, 1, str(shard), "again")
+    assert not (tmp_path / "run").exists()
+    assert leftovers(shard.parent) == ["train-000.tar"]
+
+
+def test_data_that_is_not_there(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    argv = training(table, tmp_path / "run", f"--data={tmp_path / 'nothing.tsv'}")
+    refused(capsys, argv, 1, "nothing.tsv", "check the path")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- checkpoints
+
+
+def test_a_checkpoint_of_another_architecture(
+    checkpoint: Path, table: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = checkpoint / "open_clip_model.safetensors"
+    spec = f"ViT-S-32-alt@{file}"
+    words = (str(file), "ViT-S-32-alt", "(77, 16) in the file", "(77, 256) in the architecture")
+    refused(capsys, evaluation(spec, root, tmp_path / "out"), 1, *words)
+    refused(capsys, tuning(table, tmp_path / "run", spec), 1, *words)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_another_activation(
+    copy: Path, table: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    path = copy / "open_clip_config.json"
+    config = json.loads(path.read_text())
+    config["model_cfg"]["quick_gelu"] = True
+    path.write_text(json.dumps(config))
+    words = (str(copy), "activation: gelu vs quick_gelu", "restore")
+    refused(capsys, tuning(table, tmp_path / "run", copy), 1, *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_raw_file_does_not_tell_its_activation(
+    checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = checkpoint / "open_clip_model.safetensors"
+    words = (str(file), "activation", "ViT-B-32-quickgelu@", "--activation gelu")
+    refused(capsys, evaluation(f"ViT-B-32@{file}", root, tmp_path / "out"), 1, *words)
+    assert not (tmp_path / "out").exists()
+
+
+class _Payload:
+    """Pickles to a call that makes a folder."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = str(place)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.place,)
+
+
+@pytest.mark.parametrize("form", ["torch", "pickle", "nested"])
+def test_code_in_a_checkpoint_is_not_run(
+    root: Path, table: Path, tmp_path: Path, capsys: Capture, form: str
+) -> None:
+    place, file = tmp_path / "owned", tmp_path / "weights.pt"
+    payload = _Payload(place)
+    if form == "pickle":
+        file.write_bytes(pickle.dumps(payload))
+    else:
+        torch.save({"state_dict": payload} if form == "nested" else payload, file)
+    spec = f"RN50@{file}"
+    argv = evaluation(spec, root, tmp_path / "out", "--activation=gelu")
+    refused(capsys, argv, 1, str(file), "never run", "safetensors")
+    argv = tuning(table, tmp_path / "run", spec, "--activation=gelu")
+    refused(capsys, argv, 1, str(file), "never run", "safetensors")
+    assert not place.exists()
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_truncated_safetensors(
+    copy: Path, table: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = copy / "open_clip_model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    words = (str(file), "cut short", "again")
+    refused(capsys, evaluation(copy, root, tmp_path / "out"), 1, *words)
+    refused(capsys, tuning(table, tmp_path / "run", copy), 1, *words)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_are_not_finite(
+    copy: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = copy / "open_clip_model.safetensors"
+    state = load_file(file)
+    state["visual.proj"] = state["visual.proj"] * float("nan")
+    save_file(state, file)
+    (copy / "compoclip.json").unlink()
+    refused(capsys, evaluation(copy, root, tmp_path / "out"), 1, str(copy), "not finite", "damaged")
+    assert leftovers(tmp_path / "out") == []
+
+
+# ---- benchmarks and names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"0": {"filename": "1.jpg", "caption": "a', ("not valid JSON",)),
+        ('[{"filename": "1.jpg"}]', ("expected a JSON object",)),
+        ('{"0": {"filename": "1.jpg", "caption": "a"}}', ("row '0'", "negative_caption")),
+        ('{"0": {"filename": "../1.jpg", "caption": "a", "negative_caption": "b"}}', ("row '0'",)),
+    ],
+)
+def test_a_malformed_benchmark(
+    checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture, text: str, words: tuple[str, ...]
+) -> None:
+    file = root / "sugarcrepe" / f"{SUGARCREPE[3]}.json"
+    file.write_text(text)
+    refused(capsys, evaluation(checkpoint, root, tmp_path / "out"), 1, str(file), *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_names(
+    checkpoint: Path, table: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "out"
+    refused(capsys, ["train", "fsc-clap"], 2, "no method 'fsc-clap'", "did you mean fsc-clip")
+    argv = [*evaluation(checkpoint, root, out), "--on=sugarcrap"]
+    refused(capsys, argv, 2, "no benchmark 'sugarcrap'", "sugarcrepe")
+    refused(capsys, evaluation("VIT-B32", root, out), 2, "no model 'VIT-B32'", "ARCHITECTURE@FILE")
+    refused(capsys, tuning(table, out, "VIT-B32"), 2, "no model 'VIT-B32'", "ARCHITECTURE@FILE")
+    refused(capsys, tuning(table, out, "RN50:opanai"), 2, "no weights 'opanai'", "openai")
+    argv = [*training(table, out), f"--model={tmp_path / 'none.json'}"]
+    refused(capsys, argv, 1, "none.json", "no such file")
+    refused(capsys, ["rewrite", "a red cup", "--rewrites=negclop"], 2, "negclop", "negclip")
+    assert main(["trane"]) == 2
+    assert "no verb 'trane'; did you mean train?" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_devices_that_are_not_there(
+    checkpoint: Path,
+    table: Path,
+    root: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for argv in (
+        training(table, tmp_path / "run"),
+        evaluation(checkpoint, root, tmp_path / "out"),
+        ["bench", "text", f"--captions={root / 'sugarcrepe'}"],
+    ):
+        for device in ("cuda", "cuda:1"):
+            refused(capsys, [*argv, f"--device={device}"], 2, device, "--device cpu")
+        refused(capsys, [*argv, "--device=gpu"], 2, "'gpu'", "cuda")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "run").exists()
+
+
+# ---- places that cannot be written
+
+
+def test_output_below_a_file(
+    checkpoint: Path, table: Path, root: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for out in (file, file / "below", file / "far" / "below"):
+        refused(capsys, training(table, out), 1, str(out), "choose another")
+        refused(capsys, evaluation(checkpoint, root, out), 1, str(out), "choose another")
+        captions = tmp_path / "captions.txt"
+        captions.write_text("a red cup on a table\n")
+        argv = ["rewrite", str(captions), "-o", str(out / "x.jsonl")]
+        refused(capsys, argv, 1, str(out), "check folder")
+    assert file.read_text() == "mine"
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "compoclip.models.directory.save_file",
+        "compoclip.train.state.save_file",
+        "compoclip.models.atomic.os.replace",
+    ],
+)
+def test_a_disk_that_fills_up_while_training(
+    table: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(place, _full)
+        refused(capsys, training(table, out), 1, str(out), "No space left", "free space")
+    assert not (out / "model").exists()
+    assert not [name for name in leftovers(out) if "tmp" in name or "partial" in name]
+    assert main(training(table, out, "--resume")) == 0
+    assert (out / "model").is_dir()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_disk_that_fills_up_while_logging(
+    table: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> Any:
+        return open("/dev/full", "a", encoding="utf-8")
+
+    monkeypatch.setattr("compoclip.train.log.open", full, raising=False)
+    out = tmp_path / "run"
+    refused(capsys, training(table, out), 1, "train.jsonl", "No space left", "free space")
+
+
+def test_a_disk_that_fills_up_while_results_are_written(
+    checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    argv = evaluation(checkpoint, root, out)
+    for place in ("evaluation.io.os.replace", "evaluation.io.pq.write_table"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"compoclip.{place}", _full)
+            refused(capsys, [*argv, "--fresh"], 1, str(out), "No space left", "free space")
+        assert leftovers(out) == []
+    assert main(argv) == 0
+
+
+def test_results_that_are_no_results(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.json").write_text('{"schema": 1')
+    argv = ["compare", str(tmp_path / "a"), str(tmp_path / "a")]
+    refused(capsys, argv, 1, str(tmp_path / "a" / "x.json"), "evaluate again")
+
+
+def test_what_was_not_foreseen_is_one_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise KeyError("odd\nmany lines")
+
+    monkeypatch.setattr("compoclip.cli.compare.main", broken)
+    refused(capsys, ["compare", "a"], 1, "KeyError", "--debug")
+    with pytest.raises(KeyError):
+        main(["compare", "a", "--debug"])
