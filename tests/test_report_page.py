@@ -149,7 +149,7 @@ def test_errors_are_one_line(study, tmp_path, capsys):
     out = ["-o", str(tmp_path / "r.html"), "--resamples", "20"]
     for argv, code, said in (
         ([str(tmp_path / "none")], 1, "no such file or folder"),
-        ([str(bad)], 1, "not a result file"),
+        ([str(bad)], 1, "x.json: not "),
         ([results, "--base", "nobody"], 2, "--base nobody"),
         ([results, "--runs", str(tmp_path)], 1, "train.jsonl"),
         ([results, "--resamples", "0"], 2, "at least 1"),

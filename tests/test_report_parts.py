@@ -119,7 +119,9 @@ def test_the_summary_says_what_the_tests_say(study):
         assert {line.name for line in lines} == {n for n, d in by.items() if d.verdict == way}
     assert len(found.better) + len(found.worse) + len(found.same) == len(by)
     assert by["spatial"].verdict == "no difference"
-    assert any(line.startswith("spatial stayed at chance") for line in found.chance)
+    (stayed,) = [line for line in found.chance if line.startswith("Stayed at chance: ")]
+    assert "spatial (" in stayed
+    assert "object (" not in stayed
 
 
 def test_tables_flag_partial_and_chance(study):
@@ -145,7 +147,7 @@ def test_pictures_are_small_once_and_within_budget(tmp_path):
     assert max(first.width, first.height) == SIDE
     assert album.add(f"{tmp_path}/a.png").why == "shown before"
     crop = album.add(f"{tmp_path}/b.png#0,0,40,20")
-    assert (crop.width, crop.height) == (40, 20)
+    assert (crop.width, crop.height) == (160, 80)
     assert album.add(f"{tmp_path}/b.png").why == "left out to keep the page small"
     assert album.add(f"{tmp_path}/none.png").why == "photo not found or not readable"
     assert (album.unreadable, album.over_budget) == (1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from compoclip.evaluation.results import Score
 from compoclip.report.findings import BETTER, WORSE, direction
@@ -190,7 +191,7 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     """Axis limits in percent around values, with room for labels and never a span below 8."""
     low, high = 100 * min(values), 100 * max(values)
     room = max(0.2 * (high - low), (8 - (high - low)) / 2, 0.5)
-    return low - room, high + room
+    return max(low - room, -3.0), min(high + room, 103.0)
 
 
 def _extent(label: str) -> tuple[float, float]:
@@ -227,9 +228,11 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
                     color=colour,
                     linewidth=1.8,
                     linestyle=dash,
+                    marker=MARKERS[place % len(MARKERS)] if len(curve.steps) == 1 else "",
                     label=_short(run.name),
                 )
             axes.set_xlabel("step")
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             axes.legend(
                 loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10, handlelength=2.6,
                 borderaxespad=0.2,

@@ -118,31 +118,42 @@ def _change(d: Difference) -> Change:
     )
 
 
+_AGAINST_CHANCE = {  # standing before and after
+    ("at", "at"): "Stayed at chance",
+    ("above", "at"): "Fell to chance",
+    ("below", "at"): "Rose to chance",
+    ("below", "below"): "Stayed below chance",
+    ("at", "below"): "Fell below chance",
+    ("above", "below"): "Fell below chance",
+    ("at", "above"): "Rose above chance",
+    ("below", "above"): "Rose above chance",
+}
+
+
 def _chance(study: Study, model: str) -> list[str]:
-    """Skills, then single sub-tasks of the other skills, that guessing would do as well."""
-    found = []
+    """Skills that guessing would do as well, or did, and single sub-tasks of the other skills."""
+    found: dict[str, list[str]] = {}
+
+    def judge(name: str, before: Score, after: Score, risen: bool) -> None:
+        verdict = _AGAINST_CHANCE.get((standing(before), standing(after)))
+        if verdict and (risen or standing(after) != "above"):
+            found.setdefault(verdict, []).append(
+                f"{name} ({percent(before.value)} → {percent(after.value)}; "
+                f"chance {percent(after.chance)})"
+            )
+
     for skill, parts in study.skills.groups.items():
         before, after = (study.skills.scores[m][skill] for m in (study.base, model))
-        found += _at_chance(skill, before, after)
-        if len(parts) == 1 or standing(after) == "at":
-            continue
-        for part in parts:
-            ours, theirs = (
-                next(iter(study.results[m][part.benchmark].scores[part.name].values()))
-                for m in (study.base, model)
-            )
-            found += _at_chance(f"{skill}, sub-task {part.name} of {part.benchmark}", ours, theirs)
-    return found
-
-
-def _at_chance(name: str, before: Score, after: Score) -> list[str]:
-    numbers = f"({percent(before.value)} → {percent(after.value)}; chance {percent(after.chance)})"
-    was, now = standing(before), standing(after)
-    if now == "at":
-        return [f"{name} {'stayed' if was == 'at' else 'came'} at chance {numbers}"]
-    if now == "below":
-        return [f"{name} {'stayed' if was == 'below' else 'fell'} below chance {numbers}"]
-    return [f"{name} rose above chance {numbers}"] if was != "above" else []
+        judge(skill, before, after, risen=True)
+        if len(parts) > 1 and standing(after) == "above":
+            for part in parts:
+                ours, theirs = (
+                    next(iter(study.results[m][part.benchmark].scores[part.name].values()))
+                    for m in (study.base, model)
+                )
+                judge(f"{part.name} of {part.benchmark}", ours, theirs, risen=False)
+    order = dict.fromkeys(_AGAINST_CHANCE.values())
+    return [f"{verdict}: {', '.join(found[verdict])}" for verdict in order if verdict in found]
 
 
 def _general(study: Study, model: str) -> list[str]:

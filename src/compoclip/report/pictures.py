@@ -20,8 +20,11 @@ _BOX = re.compile(r"(.+)#(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+)", r
 
 @dataclass(frozen=True)
 class Picture:
-    """One photo. uri: "" when it is not embedded, and `why` then says why. number: of its first
-    use; later uses point there."""
+    """One photo, with the size to show it at.
+
+    uri: "" when it is not embedded, and `why` then says why. number: of its first use; later uses
+    point there.
+    """
 
     number: int
     uri: str
@@ -64,9 +67,10 @@ class Album:
         uri = data_uri(image)
         if len(uri) > self.budget:
             self.over_budget += 1
-            return Picture(number, "", *image.size, "left out to keep the page small")
+            return Picture(number, "", SIDE, SIDE, "left out to keep the page small")
         self.budget -= len(uri)
-        return Picture(number, uri, *image.size)
+        larger = max(1, SIDE // max(image.size))  # thumbnails and icons are shown enlarged
+        return Picture(number, uri, larger * image.width, larger * image.height)
 
 
 def data_uri(image: Image.Image) -> str:

@@ -72,6 +72,7 @@ def _uri(size: tuple[int, int], draw: Callable[[Axes, Theme], None], theme: Them
         "axes.linewidth": 0.8,
         "axes.axisbelow": True,
         "axes.grid": True,
+        "axes.formatter.useoffset": False,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "grid.color": theme.grid,

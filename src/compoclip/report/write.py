@@ -13,8 +13,8 @@ from compoclip import __version__
 from compoclip.benchmarks.skills import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.io import write_atomically
 from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.files import write_atomically
 from compoclip.report import figures
 from compoclip.report.examples import examples
 from compoclip.report.findings import findings
