@@ -406,7 +406,7 @@ def _full(*_: object, **__: object) -> None:
     [
         "compoclip.models.directory.save_file",
         "compoclip.train.state.save_file",
-        "compoclip.models.atomic.os.replace",
+        "os.replace",
     ],
 )
 def test_a_disk_that_fills_up_while_training(
@@ -439,9 +439,9 @@ def test_a_disk_that_fills_up_while_results_are_written(
 ) -> None:
     out = tmp_path / "out"
     argv = evaluation(checkpoint, root, out)
-    for place in ("evaluation.io.os.replace", "evaluation.io.pq.write_table"):
+    for place in ("os.replace", "pyarrow.parquet.write_table"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"compoclip.{place}", _full)
+            patch.setattr(place, _full)
             refused(capsys, [*argv, "--fresh"], 1, str(out), "No space left", "free space")
         assert leftovers(out) == []
     assert main(argv) == 0

@@ -23,6 +23,8 @@ VERBS = {
     "bench": "measure throughput",
 }
 
+_PIPE_CLOSED = 141  # as if ended by the signal, like other programs
+
 
 def usage() -> str:
     """The text of `compoclip --help`."""
@@ -61,12 +63,15 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _failed(verb, "interrupted", 130)
     except BrokenPipeError:
-        raise  # the reader of the output went away; see entry
+        raise  # the reader of the output, e.g. `head`, has seen enough; see entry
     except Exception as error:
         if "--debug" in argv:
             raise
         if isinstance(error, CompoclipError):
             return _failed(verb, str(error), error.exit_code)
+        if isinstance(error, OSError):
+            what = f"{error.filename or 'output'}: {error.strerror or error}"
+            return _failed(verb, f"{what}; check the path, its rights and the free space", 1)
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(verb, f"{what}; not foreseen: --debug shows where it comes from", 1)
 
@@ -78,21 +83,34 @@ def _failed(verb: str, message: str, code: int) -> int:
 
 def entry() -> None:
     """Console-script entry point."""
+    code: int | str | None
     try:
-        try:
-            code = main(sys.argv[1:])
-        finally:
-            sys.stdout.flush()  # here rather than at exit, where errors cannot be caught
+        code = main(sys.argv[1:])
     except BrokenPipeError:
-        _drop_output()  # e.g. `| head` has seen enough
-        code = 141  # as if ended by the signal, like other programs
+        code = _PIPE_CLOSED
     except OSError as error:
-        _drop_output()
-        print(f"compoclip: cannot write the output ({error.strerror})", file=sys.stderr)
-        code = 1
-    sys.exit(code)
+        code = _unwritten(error)
+    except SystemExit as end:  # how the option parser ends after --help or a wrong option
+        code = end.code
+    sys.exit(_flushed(code))
 
 
-def _drop_output() -> None:
-    """Let what is left of standard output go nowhere, so that closing it does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flushed(code: int | str | None) -> int | str | None:
+    """Write what standard output holds back; the exit code after that.
+
+    Done here rather than at exit, where errors cannot be caught any more.
+    """
+    try:
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        # what is left goes nowhere, so that closing the output does not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return _PIPE_CLOSED
+        return code or _unwritten(error)
+
+
+def _unwritten(error: OSError) -> int:
+    print(f"compoclip: cannot write the output ({error.strerror})", file=sys.stderr)
+    return 1

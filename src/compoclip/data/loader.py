@@ -170,6 +170,8 @@ class BatchLoader:
                 collate_fn=_as_it_is,
                 worker_init_fn=_init_worker,
                 persistent_workers=True,
+                # Not the global one: seeds drawn from it would change dropout, with workers only.
+                generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
             )
         return iter(self._workers)

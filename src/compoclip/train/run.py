@@ -107,6 +107,7 @@ def run_training(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
             "learning rate never reaches --lr (lower --warmup)"
         )
+    torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
     model.encoder.to(settings.device)
     progress = train_loop(
         model.encoder,
