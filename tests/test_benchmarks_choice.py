@@ -87,7 +87,7 @@ def test_sub_tasks_need_only_their_files_and_drop_undefined_aggregates(tmp_path:
     assert found.headline == "micro"
     assert found.expected == {"swap_obj": 245, "swap_att": 666}
     assert set(found.skills) == {"swap_obj", "swap_att"}
-    with pytest.raises(CompoclipError, match=r"replace_obj\.json: file not found"):
+    with pytest.raises(CompoclipError, match=r"replace_obj\.json: no such file"):
         load_benchmark("sugarcrepe", tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_malformed_rows_end_in_one_line(
 
 
 def test_absent_files(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match="file not found"):
+    with pytest.raises(CompoclipError, match="no such file"):
         load_benchmark("foils", tmp_path)
     (tmp_path / "foils").mkdir()
     with pytest.raises(CompoclipError, match=r"holds no \.jsonl or \.json"):

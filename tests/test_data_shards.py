@@ -7,8 +7,8 @@ import json
 import os
 import pickle
 import tarfile
-import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,14 +143,14 @@ def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
     folder = tmp_path / "data"
     folder.mkdir()
     path = numbered(folder / "a.tar", 0, 3)
-    make = tempfile.mkstemp
+    touch = Path.touch
 
-    def refuse(*args: object, dir: Path, **options: object) -> object:
-        if dir == folder:
+    def refuse(self: Path, *args: Any, **options: Any) -> None:
+        if self.parent == folder:
             raise PermissionError(13, "Permission denied")
-        return make(*args, dir=dir, **options)
+        touch(self, *args, **options)
 
-    monkeypatch.setattr("compoclip.data.cachefile.tempfile.mkstemp", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
     assert len(ShardSource([path])) == 3
     assert [p.name for p in folder.iterdir()] == ["a.tar"]
     assert len(list((cache / "compoclip").iterdir())) == 1
@@ -164,7 +164,7 @@ def test_nowhere_to_keep_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*args: object, **options: object) -> object:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compoclip.data.cachefile.tempfile.mkstemp", full)
+    monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(CompoclipError, match=r"nowhere to keep its index .*No space left"):
         ShardSource([path])
 

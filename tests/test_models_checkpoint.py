@@ -184,13 +184,8 @@ def test_saving_never_leaves_half_a_checkpoint(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(saved)
-    with pytest.raises(CompoclipError, match="already exists; ask to overwrite"):
+    with pytest.raises(CompoclipError, match="already exists; choose another place"):
         save_model(model, saved)
-    other = tmp_path / "photos"
-    other.mkdir()
-    (other / "photo.jpg").write_bytes(b"1")
-    with pytest.raises(CompoclipError, match="it is no checkpoint"):
-        save_model(model, other, overwrite=True)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -198,15 +193,13 @@ def test_saving_never_leaves_half_a_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr(directory, "save_file", full)
         with pytest.raises(CompoclipError, match="No space left on device"):
-            save_model(model, saved, overwrite=True)
-    assert load_model(saved).identity == model.identity
+            save_model(model, tmp_path / "other")
     (tmp_path / "file").write_text("")
-    with pytest.raises(CompoclipError, match="cannot write the checkpoint"):
+    with pytest.raises(CompoclipError, match="cannot be written"):
         save_model(model, tmp_path / "file" / "model")
-    model.encoder.logit_scale.data.add_(1)
-    assert save_model(model, saved, overwrite=True) == load_model(saved).identity
+    assert load_model(saved).identity == model.identity
     left = sorted(p.name for p in tmp_path.iterdir())
-    assert left == ["file", "merges.gz", "model", "photos"]
+    assert left == ["file", "merges.gz", "model"]
 
 
 # --- raw files -----------------------------------------------------------------------------------
@@ -333,7 +326,7 @@ def test_malformed_json_files_are_one_line(saved: Path) -> None:
     with pytest.raises(CompoclipError, match=r"compoclip\.json: has no identity"):
         load_model(saved)
     (saved / "compoclip.json").write_text("{")
-    with pytest.raises(CompoclipError, match=r"compoclip\.json: not readable as JSON"):
+    with pytest.raises(CompoclipError, match=r"compoclip\.json: not valid JSON"):
         load_model(saved)
     config_file = saved / "open_clip_config.json"
     config_file.write_text("[1]")

@@ -246,7 +246,7 @@ def test_bad_specs_and_places(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match="already exists"):
         write_suite(full, SuiteSpec(CONFIG, 2))
     assert files_of(full) == {"notes.txt": b"keep me"}
-    with pytest.raises(CompoclipError, match="cannot write the suite"):
+    with pytest.raises(CompoclipError, match="cannot be written"):
         write_suite(full / "notes.txt" / "suite", SuiteSpec(CONFIG, 2))
 
 

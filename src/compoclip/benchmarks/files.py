@@ -6,14 +6,13 @@ naming the file, the row and the remedy.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from compoclip import files
 from compoclip.errors import CompoclipError
 
 
@@ -23,19 +22,8 @@ def read_text(path: Path, remedy: str = "") -> str:
     `remedy` is added to the message when the file is absent, e.g. how to select other parts.
     Raises CompoclipError naming the file.
     """
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError as error:
-        hint = remedy or "put the official file there, or name its place with an option"
-        raise CompoclipError(f"{path}: file not found; {hint}") from error
-    except UnicodeDecodeError as error:
-        raise CompoclipError(
-            f"{path}: not UTF-8 text (byte {error.start}); fetch the official file again"
-        ) from error
-    except OSError as error:
-        raise CompoclipError(
-            f"{path}: cannot be read ({error.strerror}); check the path"
-        ) from error
+    absent = remedy or "put the official file there, or name its place with an option"
+    return files.read_text(path, absent=absent, damaged="fetch the official file again")
 
 
 class _DuplicateKeyError(ValueError):
@@ -87,39 +75,6 @@ def read_jsonl(path: Path, remedy: str = "") -> list[tuple[int, dict[str, Any]]]
         if line.strip():
             where = f"{path}: line {number}"
             rows.append((number, record(_parse(line, where), where)))
-    return rows
-
-
-def read_csv(
-    path: Path, columns: Sequence[str], *, delimiter: str = ",", remedy: str = ""
-) -> list[tuple[int, dict[str, str]]]:
-    """Rows of a CSV file with a header, each with its 1-based row number (the header is no row).
-
-    Only `columns` must exist; all columns are returned. Raises CompoclipError naming the absent
-    column, or the row whose number of cells differs from the header's.
-    """
-    stream = io.StringIO(read_text(path, remedy), newline="")
-    reader = csv.reader(stream, delimiter=delimiter, strict=True)
-    rows: list[tuple[int, dict[str, str]]] = []
-    try:
-        header = next(reader, [])
-        for column in columns:
-            if column not in header:
-                raise CompoclipError(
-                    f"{path}: no column {column!r} in the header; fetch the official file again"
-                )
-        for cells in reader:
-            if not cells:
-                continue
-            number = len(rows) + 1
-            if len(cells) != len(header):
-                raise CompoclipError(
-                    f"{path}: row {number} has {len(cells)} cells, the header {len(header)}; "
-                    "check quoting and delimiter"
-                )
-            rows.append((number, dict(zip(header, cells))))
-    except csv.Error as error:
-        raise CompoclipError(f"{path}: row {len(rows) + 1}: {error}; check the quoting") from error
     return rows
 
 
@@ -217,9 +172,7 @@ def file_hash(path: Path) -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
-        raise CompoclipError(
-            f"{path}: cannot be read ({error.strerror}); check the path"
-        ) from error
+        raise files.unreadable(path, error) from error
 
 
 def data_hash(files: Mapping[str, Path], extra: Sequence[str] = ()) -> str:

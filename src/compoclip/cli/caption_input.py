@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.textfiles import read_json, read_jsonl, read_lines
+from compoclip.data.textfiles import read_jsonl, read_lines
 from compoclip.errors import CompoclipError
+from compoclip.files import read_json
 
 
 def read_captions(path: Path) -> list[str]:
@@ -42,7 +43,7 @@ def _captions(path: Path) -> Iterator[str]:
 
 def _document(path: Path) -> Any:
     try:
-        return read_json(path)
+        return read_json(path, damaged="mend the file")
     except CompoclipError:
         lines = list(read_jsonl(path))  # some publishers name JSON lines .json
         return [row for _, row in lines]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines, unreadable
+from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
 _ID_COLUMN = "id"

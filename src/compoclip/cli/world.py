@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +13,8 @@ import tyro
 from PIL import Image
 
 from compoclip.console import emit_json
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
+from compoclip.files import write_atomically
 from compoclip.world.captions import captions_for
 from compoclip.world.config import read_world_config
 from compoclip.world.dataset import TrainingSet, write_training_set
@@ -269,18 +268,10 @@ def _thing(thing: Thing) -> str:
 
 
 def _save(sheet: Image.Image, path: Path) -> None:
-    """Write the sheet as the kind of image its name says. Raises CompoclipError."""
+    """Write the sheet as the kind of image its name says. Raises UsageError or CompoclipError."""
     buffer = io.BytesIO()
     try:
         sheet.save(buffer, Image.registered_extensions()[path.suffix.lower()])
     except (KeyError, OSError, ValueError) as error:
         raise UsageError(f"{path}: no image format of that name; end it in .png") from error
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(buffer.getvalue())
-        os.replace(partial, path)
-    except OSError as error:
-        raise CompoclipError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+    write_atomically(path, lambda place: place.write_bytes(buffer.getvalue()))

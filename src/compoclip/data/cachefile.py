@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
+from compoclip.files import replacing, unreadable
 
 
 def fingerprint(path: Path) -> str:
@@ -16,7 +16,7 @@ def fingerprint(path: Path) -> str:
     try:
         status = path.stat()
     except OSError as error:
-        raise CompoclipError(f"{path}: {error.strerror}; check the path") from None
+        raise unreadable(path, error) from None
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
@@ -41,20 +41,13 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
     """
     reasons = []
     for target in cache_paths(path, suffix):
-        temporary: Path | None = None
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=target.name[:100], dir=target.parent)
-            os.close(handle)
-            temporary = Path(name)
-            write(temporary)
-            os.replace(temporary, target)
+            with replacing(target) as temporary:
+                write(temporary)
             return target
         except OSError as error:
             reasons.append(f"{target.parent}: {error.strerror or error}")
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
     raise CompoclipError(
         f"{path}: nowhere to keep its index ({'; '.join(reasons)}); free space, or set "
         "XDG_CACHE_HOME to a folder that can be written"

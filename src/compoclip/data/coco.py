@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from compoclip.data.rows import FolderImages, RowBuilder, RowSource, relative_image
-from compoclip.data.textfiles import read_json
 from compoclip.errors import CompoclipError
+from compoclip.files import read_json
 
 
 def open_coco(path: Path, images: Path | None = None) -> RowSource:
@@ -16,7 +16,7 @@ def open_coco(path: Path, images: Path | None = None) -> RowSource:
     names. Raises CompoclipError for a file of another form or a caption of an unknown image.
     """
     root = images if images is not None else path.parent
-    data = read_json(path)
+    data = read_json(path, damaged="fetch the file again")
     builder = RowBuilder(path)
     captions: dict[object, list[str]] = {}
     names: dict[object, str] = {}

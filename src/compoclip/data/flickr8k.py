@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 from compoclip.data.rows import FolderImages, RowBuilder, RowSource
-from compoclip.data.textfiles import read_lines, unreadable
+from compoclip.data.textfiles import read_lines
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
 
 NO_PHOTO = "id with captions but no photo"
 NO_CAPTIONS = "listed photo without captions"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.data.rows import FolderImages, RowBuilder, RowSource, relative_image
-from compoclip.data.textfiles import read_json
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
 
 # Karpathy's train split leaves out the part of COCO val2014 that everybody trains on as well.
 _TRAIN = ("train", "restval")
@@ -26,7 +26,7 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     CompoclipError for a file of another form, UsageError for a split that it does not have.
     """
     root = images if images is not None else path.parent
-    data = read_json(path)
+    data = read_json(path, damaged="fetch the file again")
     if isinstance(data, dict) and isinstance(data.get("images"), list):
         rows = _original(data["images"], path, split)
     elif isinstance(data, list):

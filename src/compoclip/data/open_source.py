@@ -14,8 +14,9 @@ from compoclip.data.rows import RowSource
 from compoclip.data.shards import ShardSource, find_shards
 from compoclip.data.tables import open_table
 from compoclip.data.tarindex import IMAGE_EXTENSIONS
-from compoclip.data.textfiles import delimited_header, read_json, read_lines
+from compoclip.data.textfiles import delimited_header, read_lines
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
 
 FORMATS = (
     "table (.csv, .tsv, .jsonl, .parquet, or a folder of .parquet)",
@@ -115,7 +116,7 @@ def _open_folder(
 
 
 def _open_json(path: Path, images: Path | None, split: str | None) -> RowSource:
-    data = read_json(path)
+    data = read_json(path, damaged="fetch the file again")
     if isinstance(data, dict) and "annotations" in data:
         _refuse(str(path), "COCO annotations", split=split)
         return open_coco(path, images)

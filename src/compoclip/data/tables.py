@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from compoclip.data.columns import cell_captions, pick_columns
 from compoclip.data.embedded import EmbeddedImages, holds_bytes
 from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource, relative_image
-from compoclip.data.textfiles import delimited_header, read_delimited, read_jsonl, unreadable
+from compoclip.data.textfiles import delimited_header, read_delimited, read_jsonl
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
 
 _PARQUET_BATCH = 8192
 

@@ -9,19 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
+from compoclip.files import unreadable
 
 _FIELD_LIMIT = 1 << 27  # the csv module's default of 128 KiB is less than a long list of captions
-
-
-def read_json(path: Path) -> Any:
-    """A whole JSON document. Raises CompoclipError when it cannot be read or is not JSON."""
-    try:
-        with path.open("rb") as file:
-            return json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise CompoclipError(f"{path}: not valid JSON ({error}); fetch the file again") from None
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,8 +89,3 @@ def delimited_header(path: Path) -> list[str]:
         raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def unreadable(path: Path, error: OSError) -> CompoclipError:
-    """The error to raise for a file that cannot be opened or read."""
-    return CompoclipError(f"{path}: {error.strerror or error}; check the path")

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.io import write_atomically
 from compoclip.evaluation.outcomes import Scores
+from compoclip.files import write_atomically
 from compoclip.models.identity import ModelIdentity
 
 KEY_BYTES = 16

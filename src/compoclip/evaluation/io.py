@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,31 +12,7 @@ import pyarrow.parquet as pq
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import SCHEMA, Results, Score
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file in the same folder, then move it to `path`.
-
-    Raises CompoclipError when the folder cannot be written or the disk is full.
-    """
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:80]}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        write(temporary)
-        os.replace(temporary, path)
-    except Exception as error:
-        if isinstance(error, CompoclipError):
-            raise
-        reason = getattr(error, "strerror", None) or error
-        raise CompoclipError(
-            f"{path}: cannot be written ({reason}); free space or choose another folder"
-        ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+from compoclip.files import read_json, write_atomically
 
 
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
@@ -103,10 +76,7 @@ def load_items(results: Results) -> pa.Table:
 
 def _load(path: Path) -> Results:
     remedy = "delete it, or evaluate again"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CompoclipError(f"{path}: not a result file ({error}); {remedy}") from error
+    data = read_json(path, damaged=remedy)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         version = data.get("schema") if isinstance(data, dict) else None
         raise CompoclipError(

@@ -19,7 +19,6 @@ layout, of which every benchmark is taken whose annotation files are all there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from compoclip.benchmarks.case import Benchmark
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta, option_types
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
 
 SUITE = "suite.json"
 
@@ -94,10 +94,7 @@ def _parse(text: str, root: Path, images: Path | None) -> Target:
 
 def read_suite(path: Path) -> list[Target]:
     """The benchmarks that a suite file lists. Raises CompoclipError naming the file and entry."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CompoclipError(f"{path}: not a readable suite file ({error})") from error
+    data = read_json(path, damaged="give a suite file, or the folder that holds one")
     entries = data.get("benchmarks") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
         raise CompoclipError(f'{path}: expected {{"benchmarks": [{{"name": ...}}, ...]}}')

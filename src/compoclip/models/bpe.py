@@ -11,7 +11,7 @@ from pathlib import Path
 
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
-from compoclip.errors import CompoclipError
+from compoclip.files import write_atomically
 
 Pair = tuple[str, str]
 
@@ -98,10 +98,4 @@ def merges_file(merges: Iterable[Pair]) -> bytes:
 
 def write_merges(merges: Iterable[Pair], path: Path) -> None:
     """Write `merges_file` to `path` in one step. Raises CompoclipError when that fails."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(merges_file(merges))
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CompoclipError(f"{path}: cannot write the merges file ({error.strerror})") from error
+    write_atomically(path, lambda place: place.write_bytes(merges_file(merges)))

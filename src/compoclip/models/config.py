@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
+from compoclip.files import read_json
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,9 @@ class ModelConfig:
         return data
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises CompoclipError when it is missing or malformed."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CompoclipError(f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise CompoclipError(f"{path}: not readable as JSON ({error})") from error
+    data = read_json(path, damaged="restore the original file")
     if not isinstance(data, dict):
         raise CompoclipError(f"{path}: expected a JSON object")
     return data
@@ -53,7 +48,7 @@ def read_config(path: Path) -> ModelConfig:
 
     Raises CompoclipError when it is missing, malformed or has unknown compoclip settings.
     """
-    data = read_json(path)
+    data = read_object(path)
     config = data.get("model_cfg", data)
     lacking = [key for key in ("embed_dim", "vision_cfg", "text_cfg") if key not in config]
     if lacking:

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from compoclip import __version__
 from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
 from compoclip.models.architecture import with_activation
-from compoclip.models.atomic import whole_directory
-from compoclip.models.config import read_config, read_json
+from compoclip.models.config import read_config, read_object
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import LoadedModel, assemble, current_identity
 from compoclip.models.weights import read_state_dict, weights_hash
@@ -63,7 +63,7 @@ def load_directory(path: Path, name: str, activation: str | None = None) -> Load
 
 
 def _verified(loaded: LoadedModel, record: Path) -> LoadedModel:
-    data = read_json(record)
+    data = read_object(record)
     if not isinstance(data.get("identity"), dict):
         raise CompoclipError(
             f"{record}: has no identity; delete the file or re-save the checkpoint"
@@ -85,14 +85,13 @@ def save_model(
     provenance: Mapping[str, Any] | None = None,
     dtype: str = "float32",
     adapter: str | None = None,
-    overwrite: bool = False,
 ) -> ModelIdentity:
     """Write a checkpoint directory in one step: it is complete or not there.
 
     provenance: JSON-ready record of how the weights were made (default: what was loaded).
     dtype "float16" halves the file: matrices are rounded, vectors and scalars stay float32.
-    overwrite: replace an existing checkpoint directory. Returns the identity as saved.
-    Raises CompoclipError when the place is taken or not writable, or float16 would overflow.
+    Returns the identity as saved. Raises CompoclipError when the place is taken or not writable,
+    or float16 would overflow.
     """
     state = _as_stored(loaded.encoder.model.state_dict(), dtype)
     identity = replace(current_identity(loaded), weights=weights_hash(state))
@@ -110,7 +109,7 @@ def save_model(
         "identity": identity.to_json(),
         "provenance": dict(loaded.provenance if provenance is None else provenance),
     }
-    with whole_directory(directory, CONFIG, overwrite) as temporary:
+    with new_folder(directory) as temporary:
         save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
         _write_json(temporary / CONFIG, config.to_json())
         _write_json(temporary / RECORD, record)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import replacing
 from compoclip.rewrites.records import Settings, count, records
 from compoclip.rewrites.statistics import Tally
 
@@ -92,9 +93,9 @@ def _prepare(out: Path, part: Path, made_from: dict[str, Any]) -> None:
         if out.exists() and not part.exists():
             os.replace(out, part)
         return
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(made_from, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    text = json.dumps(made_from, indent=1, sort_keys=True) + "\n"
+    with replacing(path) as place:
+        place.write_text(text, encoding="utf-8")
 
 
 def _compare(out: Path, before: Any, now: dict[str, Any]) -> None:

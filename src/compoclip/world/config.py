@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
+from compoclip.files import read_json
 from compoclip.world.scene import WorldConfig
 
 
@@ -17,12 +17,7 @@ def read_world_config(path: Path) -> WorldConfig:
     Raises CompoclipError when the file is missing, malformed, or names an unknown field, and
     UsageError when a value is out of range.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CompoclipError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise CompoclipError(f"{path}: not JSON ({error})") from error
+    data = read_json(path, damaged="mend the file")
     known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}
     if not isinstance(data, dict) or (unknown := sorted(set(data) - set(known))):
         named = f"unknown field '{unknown[0]}'" if isinstance(data, dict) else "not an object"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from compoclip.console import track
-from compoclip.errors import CompoclipError
+from compoclip.files import replacing, unwritable
 from compoclip.world.captions import captions_for
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
@@ -60,7 +59,7 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
                 for _ in track(jobs, "writing scenes", len(shards), "shards"):
                     pass
     except OSError as error:
-        raise CompoclipError(f"cannot write to {out}: {error.strerror or error}") from error
+        raise unwritable(out, error) from error
     return shards
 
 
@@ -88,6 +87,5 @@ def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(data)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        partial.write_bytes(data)

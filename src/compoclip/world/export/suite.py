@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +14,7 @@ from typing import Any
 
 from compoclip import __version__
 from compoclip.console import track
-from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
 from compoclip.world.dataset import png_bytes
 from compoclip.world.export import aro, hard_positives, pairs, retrieval, sugarcrepe, zero_shot
 from compoclip.world.export.part import Part, SuiteSpec
@@ -44,7 +41,7 @@ def write_suite(out: Path, spec: SuiteSpec, workers: int = 1) -> list[Part]:
     or not at all. Raises CompoclipError when it exists and is not empty, when it cannot be
     written, or when the config leaves too few items.
     """
-    with _new_folder(out) as folder, _mapper(workers) as each:
+    with new_folder(out) as folder, _mapper(workers) as each:
         parts: list[Part] = []
         for made in track(each(_build, BUILDERS, repeat(spec)), "making items", len(BUILDERS)):
             parts += made
@@ -111,25 +108,3 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield pool.map
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place when the block is done without an error."""
-    out = out.absolute()
-    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise CompoclipError(f"{out}: already exists; choose another place or delete it")
-        partial.mkdir(parents=True)
-        yield partial
-        if out.exists():
-            out.rmdir()
-        os.replace(partial, out)
-    except OSError as error:
-        raise CompoclipError(
-            f"cannot write the suite to {out}: {error.strerror or error}; "
-            "free space or choose another place"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""Files and folders: read with one clear line when that fails, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from compoclip.errors import CompoclipError
+
+
+def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> CompoclipError:
+    """The error to raise for a file or folder that cannot be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return CompoclipError(f"{path}: no such file; {remedy}")
+    return CompoclipError(f"{path}: cannot be read ({error.strerror or error}); check the path")
+
+
+def read_text(
+    path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
+) -> str:
+    """The content of a UTF-8 file, without a byte order mark.
+
+    absent, damaged: what to do when the file is not there, or is no such text. Raises
+    CompoclipError naming the file and the remedy.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{path}: not UTF-8 text (byte {error.start}); {damaged}") from error
+    except OSError as error:
+        raise unreadable(path, error, absent) from error
+
+
+def read_json(
+    path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
+) -> Any:
+    """The value in a JSON file. Raises CompoclipError like `read_text`, and for no JSON."""
+    text = read_text(path, absent=absent, damaged=damaged)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CompoclipError(f"{path}: not valid JSON ({error}); {damaged}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield an empty file in the folder of `path`; what it is after the block becomes `path`.
+
+    Readers see the old file or the new one, never a part. Errors of the block pass through, and
+    nothing is left behind.
+    """
+    temporary = _beside(path)
+    try:
+        temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode
+        yield temporary
+        temporary.chmod(mode)  # safetensors makes files that nobody else can read
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file, then move it to `path`, whose folder is made if need be.
+
+    Raises CompoclipError when the folder cannot be written or the disk is full.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            write(temporary)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(path, error) from error
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `folder`, which takes its place when the block is done.
+
+    The files directly in it are flushed to the disk before. Raises CompoclipError when `folder` is
+    there already and not empty, or when writing fails; then nothing is left behind.
+    """
+    folder = folder.absolute()
+    temporary = _beside(folder)
+    try:
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise CompoclipError(f"{folder}: already exists; choose another place or delete it")
+        temporary.mkdir(parents=True)
+        yield temporary
+        mode = temporary.stat().st_mode & 0o666
+        for file in temporary.iterdir():
+            if file.is_file():
+                file.chmod(mode)  # see `replacing`
+                _sync(file)
+        if folder.exists():
+            folder.rmdir()
+        os.replace(temporary, folder)
+        _sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def unwritable(path: Path, error: Exception) -> CompoclipError:
+    """The error to raise for a file or folder that cannot be written."""
+    reason = getattr(error, "strerror", None) or error
+    return CompoclipError(
+        f"{path}: cannot be written ({reason}); free space or choose another place"
+    )
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
