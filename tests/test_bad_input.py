@@ -358,6 +358,25 @@ def test_unknown_names(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--batch-size=0", "from 1 on"),
+        ("--lr=-1", "from 0 on"),
+        ("--lr=nan", "from 0 on"),
+        ("--epochs=0", "more than 0"),
+        ("--beta2=1", "less than 1"),
+        ("--workers=-1", "not be negative"),
+        ("--stop-after=-1", "not be negative"),
+    ],
+)
+def test_numbers_out_of_range(
+    table: Path, tmp_path: Path, capsys: Capture, option: str, words: str
+) -> None:
+    refused(capsys, training(table, tmp_path / "run", option), 2, option.partition("=")[0], words)
+    assert not (tmp_path / "run").exists()
+
+
 def test_devices_that_are_not_there(
     checkpoint: Path,
     table: Path,

@@ -34,7 +34,7 @@ class TrainOptions:
         workers: Processes that read data; the result does not depend on it.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
-        crop: Random resized crops of 90 to 100 % of the image; off shows the whole image.
+        crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
@@ -79,17 +79,17 @@ def main(argv: Sequence[str]) -> int:
 
     recipe = load_recipe(argv[0])
 
-    def train(options: TrainOptions, method: Method) -> int:
-        return run(options, method)
+    def train(run: TrainOptions, method: Method) -> int:  # the names head the help
+        return start(run, method)
 
     # The options of a method are the parameters of its recipe, known only now.
-    train.__annotations__["options"] = TrainOptions
+    train.__annotations__["run"] = TrainOptions
     train.__annotations__["method"] = Annotated[Method, tyro.conf.arg(constructor=recipe)]
     return tyro.cli(
         train,
         prog=f"compoclip train {argv[0]}",
         args=list(argv[1:]),
-        config=(tyro.conf.OmitArgPrefixes,),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
 
 
@@ -106,7 +106,7 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def run(options: TrainOptions, method: object) -> int:
+def start(options: TrainOptions, method: object) -> int:
     """Build model and data as the options say, and train."""
     from compoclip.data.open_source import open_source
     from compoclip.methods.base import Method
@@ -114,6 +114,9 @@ def run(options: TrainOptions, method: object) -> int:
     from compoclip.train.run import RunSettings, run_training
 
     assert isinstance(method, Method)
+    for name in ("workers", "max_bad", "save_every", "log_every", "stop_after"):
+        if getattr(options, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")
     device = device_named(options.device)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss
 
 
@@ -61,6 +63,20 @@ class Optim:
     warmup: int = 50
     clip_grad: float = 0.0
     max_logit_scale: float = 100.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a value that no training can use."""
+        least = {"batch_size": 1, "max_logit_scale": 1}
+        for each in fields(self):
+            value, low = getattr(self, each.name), least.get(each.name, 0)
+            if not low <= value < math.inf:
+                option = each.name.replace("_", "-")
+                raise UsageError(f"--{option} {value}: must be a number from {low} on")
+        if not self.epochs:
+            raise UsageError("--epochs 0: must be more than 0")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise UsageError(f"--{name} {getattr(self, name)}: must be less than 1")
 
 
 @dataclass(frozen=True)
