@@ -155,6 +155,15 @@ def _object(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | Non
     return (Exists(mention(rng.choice(facts.things), rng)),)
 
 
+def _kind(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
+    """The bare kind, half the time with its place: shape and place alone tell scenes apart."""
+    i = rng.randrange(len(facts.things))
+    phrase = mention(facts.things[i], rng, 0)
+    if facts.positions[i] and rng.random() < 0.5:
+        phrase = _extend(phrase, Position(rng.choice(facts.positions[i])))
+    return (Exists(phrase),)
+
+
 def _predicate(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
     statements: list[Statement] = []
     for thing in rng.sample(facts.things, min(len(facts.things), rng.choice((1, 1, 2)))):
@@ -303,6 +312,7 @@ def _long(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
 
 CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
     "object": (0.12, _object),
+    "kind": (0.0, _kind),
     "predicate": (0.08, _predicate),
     "position": (0.2, _position),
     "conjunction": (0.12, _conjunction),

@@ -1,0 +1,72 @@
+"""Several models side by side: one row a skill or benchmark, one column a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compoclip.console import table
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.tables import percent
+
+_UP, _DOWN = "+", "-"
+
+
+def overview_text(results: Sequence[Results], base: str) -> str:
+    """An aligned table: headlines of every benchmark, and sub-tasks of those that map skills.
+
+    A cell is the score in percent with its 95 % interval. "+" or "-" marks scores whose interval
+    lies wholly above or below that of `base`. The last column is chance.
+    """
+    models = list(dict.fromkeys(each.model for each in results))
+    models.sort(key=lambda name: name != base)
+    by_key = {(each.model, each.benchmark): each for each in results}
+    benchmarks = list(dict.fromkeys(each.benchmark for each in results))
+    rows: list[list[str]] = []
+    for benchmark in benchmarks:
+        columns = [by_key.get((model, benchmark)) for model in models]
+        first = next(each for each in columns if each is not None)
+        rows.append(_row(f"{benchmark} ({first.headline})", [_headline(each) for each in columns]))
+        for part in _parts(columns):
+            rows.append(_row(f"  {part}", [_main(each, part) for each in columns]))
+    header = ["", *models, "chance"]
+    note = f"{_UP} / {_DOWN}: the 95 % interval lies above / below that of {base}"
+    return table(rows, header) + "\n" + note
+
+
+def _parts(columns: Iterable[Results | None]) -> list[str]:
+    """Sub-tasks in order, where a benchmark has more than one."""
+    names = list(dict.fromkeys(part for each in columns if each for part in each.scores))
+    return names if len(names) > 1 else []
+
+
+def _headline(results: Results | None) -> Score | None:
+    return None if results is None else results.aggregates.get(results.headline)
+
+
+def _main(results: Results | None, part: str) -> Score | None:
+    """The first metric of a sub-task is its main one."""
+    if results is None or part not in results.scores:
+        return None
+    return next(iter(results.scores[part].values()))
+
+
+def _row(name: str, scores: Sequence[Score | None]) -> list[str]:
+    base = scores[0]
+    known = next((score for score in scores if score is not None), None)
+    return [
+        name,
+        *(_cell(score, base) for score in scores),
+        percent(known.chance) if known is not None else "",
+    ]
+
+
+def _cell(score: Score | None, base: Score | None) -> str:
+    if score is None:
+        return "-"
+    mark = " "
+    if base is not None and score is not base:
+        if score.low > base.high:
+            mark = _UP
+        elif score.high < base.low:
+            mark = _DOWN
+    return f"{percent(score.value)} [{percent(score.low)}, {percent(score.high)}]{mark}"
