@@ -3,8 +3,8 @@
     python scripts/measure_false_negatives.py [--captions 2000] [--seed 0]
 
 Each caption is true of its scene. A rewrite that the oracle also finds true is a false negative.
-What the oracle cannot judge (scrambled or vague text) is counted apart. "foreign" are false rewrites
-whose falsehood rests on a word that names nothing in the world.
+What the oracle cannot judge (scrambled or vague text) is counted apart. "foreign" are rewrites that
+are false through a word that names nothing in the world.
 """
 
 from __future__ import annotations
