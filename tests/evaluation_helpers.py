@@ -147,3 +147,15 @@ def choice_benchmark(
         for k in range(n)
     )
     return replace(Benchmark(name=name, content=cases, data_hash="d1"), **changes)
+
+
+def bootstrap_means(
+    values: np.ndarray, clusters: np.ndarray, resamples: int, seed: int = 0
+) -> np.ndarray:
+    """The mean in every resample: whole clusters drawn one resample at a time, items listed."""
+    members: dict[object, list[float]] = {name: [] for name in sorted(set(clusters.tolist()))}
+    for value, cluster in zip(values.tolist(), clusters.tolist()):
+        members[cluster].append(value)
+    names, rng = list(members), np.random.default_rng(seed)
+    draws = (rng.integers(len(names), size=len(names)) for _ in range(resamples))
+    return np.array([np.mean([v for k in draw for v in members[names[k]]]) for draw in draws])

@@ -9,14 +9,14 @@ from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     evaluate,
-    percentile_interval,
     plan,
     resample,
     rows_of,
     rule_from_json,
     rule_to_json,
 )
-from compoclip.evaluation.statistics import cluster_bootstrap
+from compoclip.evaluation.statistics import percentile_interval
+from evaluation_helpers import bootstrap_means
 
 SUBTASKS = ["a", "a", "a", "a", "b", "b", "c"]
 LABELS = [{"r": v} for v in ("on", "on", "on", "in", "in", "by")] + [{}]
@@ -93,15 +93,28 @@ def test_unknown_metric_and_weighting_are_errors():
         value(Aggregate(("a",), "median"))
 
 
-def test_bootstrap_of_a_plain_mean_is_the_cluster_bootstrap():
+def test_bootstrap_of_a_plain_mean_draws_whole_clusters():
     rng = np.random.default_rng(0)
     values = {"accuracy": rng.integers(0, 2, size=300).astype(float)}
     clusters = [f"photo {k % 60}" for k in range(300)]
     applies = {"accuracy": np.ones(300, dtype=bool)}
     tree = plan(Aggregate(("s",), "micro"), ["s"] * 300, [{}] * 300, applies, "accuracy")
     (draws,) = resample([tree], values, clusters, 500, 7)
-    expected = cluster_bootstrap(values["accuracy"], np.array(clusters), resamples=500, seed=7)
-    assert percentile_interval(draws) == pytest.approx(expected)
+    np.testing.assert_allclose(
+        draws, bootstrap_means(values["accuracy"], np.array(clusters), 500, 7)
+    )
+
+
+def test_clusters_widen_the_interval():
+    outcomes = np.random.default_rng(0).integers(2, size=50).astype(float)
+    values, applies = {"accuracy": np.repeat(outcomes, 10)}, {"accuracy": np.ones(500, dtype=bool)}
+    tree = plan(Aggregate(("s",), "micro"), ["s"] * 500, [{}] * 500, applies, "accuracy")
+    widths = []
+    for clusters in ([str(k // 10) for k in range(500)], [str(k) for k in range(500)]):
+        (draws,) = resample([tree], values, clusters, 2000, 0)
+        low, high = percentile_interval(draws)
+        widths.append(high - low)
+    assert widths[0] / widths[1] == pytest.approx(10**0.5, rel=0.15)
 
 
 def test_bootstrap_draws_equal_a_plain_loop_for_a_nested_rule():

@@ -14,9 +14,9 @@ from compoclip.evaluation.compare import compare, one_model
 from compoclip.evaluation.io import load_items
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import holm, mcnemar, paired_bootstrap
+from compoclip.evaluation.statistics import bootstrap_p, holm, mcnemar, percentile_interval
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import FakeEncoder, choice_benchmark, photos
+from evaluation_helpers import FakeEncoder, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)
 
@@ -50,7 +50,8 @@ def test_counts_p_values_and_intervals_match_the_outcomes(tmp_path):
     assert (headline.base, headline.other) == pytest.approx((40 / 60, 50 / 60))
     a, b = (np.array(load_items(r[0])["used.accuracy"]) for r in (other, base))
     clusters = np.array(load_items(base[0])["cluster"])
-    expected = paired_bootstrap(a, b, clusters, resamples=300, seed=4)
+    draws = bootstrap_means(a - b, clusters, 300, 4)
+    expected = ((a - b).mean(), *percentile_interval(draws), bootstrap_p(draws))
     assert (headline.difference, headline.low, headline.high, headline.p) == pytest.approx(expected)
     even, odd = found.subtasks
     assert (even.name, even.n, even.base_only, even.other_only) == ("even", 30, 5, 10)

@@ -23,8 +23,8 @@ from compoclip.benchmarks.case import (
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.io import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import cluster_bootstrap, wilson
-from evaluation_helpers import FakeEncoder, all_forms, choice_benchmark, photos
+from compoclip.evaluation.statistics import percentile_interval, wilson
+from evaluation_helpers import FakeEncoder, all_forms, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)
 
@@ -58,16 +58,14 @@ def test_scores_match_a_plain_loop_over_the_items(tmp_path):
     assert load_results(tmp_path / "out") == [result]
 
 
-def test_repeated_images_get_a_cluster_bootstrap(tmp_path):
+def test_repeated_images_get_a_bootstrap_over_photos(tmp_path):
     benchmark = choice_benchmark(tmp_path / "p", n=40, shared=10)
     (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", QUICK)
     table = load_items(result)
     micro = result.aggregates["micro"]
     assert micro.interval == "bootstrap"
-    expected = cluster_bootstrap(
-        np.array(table["used.accuracy"]), np.array(table["cluster"]), resamples=200
-    )
-    assert (micro.low, micro.high) == pytest.approx(expected)
+    draws = bootstrap_means(np.array(table["used.accuracy"]), np.array(table["cluster"]), 200)
+    assert (micro.low, micro.high) == pytest.approx(percentile_interval(draws))
 
 
 def test_every_form_gets_all_its_metrics_and_chance(tmp_path):

@@ -60,24 +60,6 @@ def test_bad_configurations_are_one_line(config: dict[str, object], message: str
         Preprocess.from_config(config)
 
 
-def test_training_depends_on_the_generator_alone() -> None:
-    image, preprocess = picture((90, 80)), Preprocess((32, 32))
-    state = torch.random.get_rng_state()
-    first = preprocess.training(image, random.Random(3))
-    torch.manual_seed(9)
-    assert torch.equal(first, preprocess.training(image, random.Random(3)))
-    assert not torch.equal(first, preprocess.training(image, random.Random(4)))
-    assert first.shape == (3, 32, 32)
-    torch.random.set_rng_state(state)
-
-
-def test_training_without_cropping_is_a_plain_resize() -> None:
-    image = picture((32, 32))
-    preprocess = Preprocess((32, 32))
-    got = preprocess.training(image, random.Random(0), scale=(1.0, 1.0), ratio=(1.0, 1.0))
-    assert torch.equal(got, preprocess.evaluation(image))
-
-
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (224, 224)])
 def test_crops_follow_torchvisions_law(size: tuple[int, int]) -> None:
     height, width = size

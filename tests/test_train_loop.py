@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from train_helpers import write_config, write_data
 
 from compoclip.data.open_source import open_source
 from compoclip.errors import CompoclipError, UsageError
@@ -20,6 +19,7 @@ from compoclip.models.checkpoint import LoadedModel, create_model, load_model, r
 from compoclip.train.log import read_log
 from compoclip.train.optim import build_optimizer, decays, learning_rate
 from compoclip.train.run import RunSettings, run_training
+from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
 

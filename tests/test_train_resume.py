@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from train_helpers import write_config, write_data
 
 from compoclip.cli.main import main
+from compoclip.cli.train import main as train
 from compoclip.errors import CompoclipError
 from compoclip.train.log import read_log
 from compoclip.train.state import latest_state
+from train_helpers import write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
 
@@ -132,6 +133,4 @@ def test_a_full_disk_keeps_the_last_state(
     monkeypatch.undo()
     assert main(arguments(folder, "run", "--resume")) == 0
     with pytest.raises(CompoclipError, match="finished"):
-        from compoclip.cli.train import main as train
-
         train(arguments(folder, "run")[1:])

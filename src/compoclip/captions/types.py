@@ -86,7 +86,3 @@ class Caption:
     tokens: tuple[Token, ...]
     chunks: tuple[Chunk, ...] = ()
     graph: SceneGraph | None = None
-
-    def chunk_text(self, chunk: Chunk) -> str:
-        """The characters of the caption that `chunk` covers."""
-        return self.text[self.tokens[chunk.first].start : self.tokens[chunk.stop - 1].end]

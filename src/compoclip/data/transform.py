@@ -30,8 +30,8 @@ class RandomCrop:
 class ImageTransform:
     """What training does to an image: `crop` it at random, or (None) treat it as evaluation does.
 
-    Gives the same pixels as `Preprocess.training` and `Preprocess.evaluation`, but skips the
-    general machinery where it has nothing to do, which matters for small images.
+    Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, but skips the general
+    machinery where it has nothing to do, which matters for small images.
     """
 
     preprocess: Preprocess

@@ -164,12 +164,6 @@ def _combine(tree: Plan, leaf_value: Callable[[Mean], Values]) -> Values:
     return mean
 
 
-def percentile_interval(draws: Values, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap draws, without the undefined ones."""
-    low, high = np.nanquantile(draws, [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
-
-
 def rule_to_json(rule: Aggregate) -> dict[str, object]:
     """A JSON-ready form of a rule, stored with results so that they can be compared later."""
     return {

@@ -14,20 +14,24 @@ from compoclip.evaluation.aggregate import (
     Mean,
     Plan,
     evaluate,
-    percentile_interval,
     plan,
     resample,
     rows_of,
     rule_from_json,
 )
 from compoclip.evaluation.io import load_items
-from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.items import MAIN, POSITIVE_SCORE
 from compoclip.evaluation.outcomes import Indices, Values
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import RESAMPLES, holm, mcnemar
+from compoclip.evaluation.statistics import (
+    RESAMPLES,
+    bootstrap_p,
+    holm,
+    mcnemar,
+    percentile_interval,
+)
 
 LEVEL = 0.05
-_MAIN = "main"
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ class Pair:
             benchmark=base.benchmark,
             headline=base.headline,
             trees={
-                name: plan(rule, names, labels, applies, _MAIN)
+                name: plan(rule, names, labels, applies, MAIN)
                 for name, rule in rules.items()
                 if here & rule.subtasks()
             },
@@ -210,11 +214,11 @@ class Pair:
 
     def subtasks(self, resamples: int, seed: int) -> list[Difference]:
         """Each sub-task's main metric."""
-        trees = [Mean(_MAIN, rows) for rows in self.subtask_rows.values()]
+        trees = [Mean(MAIN, rows) for rows in self.subtask_rows.values()]
         drawn = resample(trees, self.gap(), self.clusters, resamples, seed)
         found = []
         for (name, rows), tree, draws in zip(self.subtask_rows.items(), trees, drawn):
-            one, two = self.base[_MAIN][rows] > 0.5, self.other[_MAIN][rows] > 0.5
+            one, two = self.base[MAIN][rows] > 0.5, self.other[MAIN][rows] > 0.5
             b, c = int((one & ~two).sum()), int((two & ~one).sum())
             difference = self._difference(name, tree, draws, mcnemar(b, c))
             found.append(replace(difference, base_only=b, other_only=c))
@@ -272,15 +276,9 @@ def _values(table: pa.Table) -> dict[str, Values]:
             each = np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
             main = np.where(np.isnan(main), each, main)
             values[metric] = each
-    values[_MAIN] = main
+    values[MAIN] = main
     values[POSITIVE_SCORE] = np.array(table[POSITIVE_SCORE].to_pylist(), dtype=np.float64)
     return values
-
-
-def bootstrap_p(draws: Values) -> float:
-    """Twice the smaller share of draws on either side of zero, as in `paired_bootstrap`."""
-    side = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
-    return min(1.0, 2 * (side + 1) / (len(draws) + 1))
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compoclip.benchmarks.case import Case, Classification, ImageRef, Retrieval
+from compoclip.benchmarks.case import Classification, ImageRef, Retrieval
+from compoclip.benchmarks.coverage import Content
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.cache import FeatureCache, content_key, image_content_key
@@ -18,7 +19,6 @@ from compoclip.evaluation.encoder import Encoder, TextKey
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.outcomes import Scores
 
-Content = tuple[Case, ...] | Retrieval | Classification
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -17,17 +17,14 @@ from compoclip.evaluation.aggregate import (
     Mean,
     Plan,
     evaluate,
-    percentile_interval,
     resample,
     rows_of,
 )
-from compoclip.evaluation.compare import Difference, Pair, bootstrap_p, corrected
-from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.compare import Difference, Pair, corrected
+from compoclip.evaluation.items import MAIN, POSITIVE_SCORE
 from compoclip.evaluation.outcomes import Values
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES, mcnemar
-
-MAIN = "main"
+from compoclip.evaluation.statistics import RESAMPLES, bootstrap_p, mcnemar, percentile_interval
 
 
 @dataclass(frozen=True)

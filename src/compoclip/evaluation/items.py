@@ -14,6 +14,8 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.evaluation.outcomes import Outcomes, Values
 
 POSITIVE_SCORE = "positive_score"
+MAIN = "main"
+"""What rules call each item's own main metric, the first of its form that applies."""
 
 
 def image_key(ref: ImageRef) -> str:

@@ -16,7 +16,7 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.benchmarks.coverage import present, without
+from compoclip.benchmarks.coverage import Content, present, without
 from compoclip.benchmarks.edition import listed
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
@@ -24,7 +24,6 @@ from compoclip.evaluation.aggregate import rule_to_json
 from compoclip.evaluation.cache import FeatureCache
 from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
 from compoclip.evaluation.encode import (
-    Content,
     EncodeOptions,
     distinct_images,
     distinct_texts,

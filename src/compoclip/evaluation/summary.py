@@ -14,17 +14,14 @@ from compoclip.evaluation.aggregate import (
     Plan,
     evaluate,
     leaves,
-    percentile_interval,
     plan,
     resample,
     rows_of,
 )
-from compoclip.evaluation.items import POSITIVE_SCORE, Items
+from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Items
 from compoclip.evaluation.outcomes import Outcomes, Values
 from compoclip.evaluation.results import Score
-from compoclip.evaluation.statistics import RESAMPLES, wilson
-
-MAIN = "main"
+from compoclip.evaluation.statistics import RESAMPLES, percentile_interval, wilson
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torchvision.transforms.functional as tvf
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from torchvision.transforms import InterpolationMode
 
 from compoclip.errors import CompoclipError
 
-_MODES = {"bicubic": InterpolationMode.BICUBIC, "bilinear": InterpolationMode.BILINEAR}
+_FILTERS = ("bicubic", "bilinear")
 _RESIZE_MODES = ("shortest", "longest", "squash")
 
 
@@ -38,9 +36,9 @@ class Preprocess:
     fill_color: int = 0
 
     def __post_init__(self) -> None:
-        if self.interpolation not in _MODES:
+        if self.interpolation not in _FILTERS:
             raise CompoclipError(
-                f"image interpolation '{self.interpolation}' is not one of {', '.join(_MODES)}"
+                f"image interpolation '{self.interpolation}' is not one of {', '.join(_FILTERS)}"
             )
         if self.resize_mode not in _RESIZE_MODES:
             raise CompoclipError(
@@ -86,26 +84,6 @@ class Preprocess:
         config = PreprocessCfg(**{**self.to_config(), "size": self.size})
         pixels: torch.Tensor = image_transform_v2(config, is_train=False)(image)
         return pixels
-
-    def training(
-        self,
-        image: Image.Image,
-        rng: random.Random,
-        scale: tuple[float, float] = (0.9, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    ) -> torch.Tensor:
-        """(3, H, W) float32 pixels of a random crop, resized, not flipped; chance from `rng`."""
-        top, left, height, width = random_crop(image.height, image.width, rng, scale, ratio)
-        cropped = tvf.resized_crop(
-            image, top, left, height, width, list(self.size), _MODES[self.interpolation]
-        )
-        return self.normalise(cropped)
-
-    def normalise(self, image: Image.Image) -> torch.Tensor:
-        """(3, H, W) float32: RGB in [0, 1] minus mean, over std; the size stays."""
-        pixels = tvf.to_tensor(image.convert("RGB"))
-        normal: torch.Tensor = tvf.normalize(pixels, list(self.mean), list(self.std))
-        return normal
 
 
 def random_crop(

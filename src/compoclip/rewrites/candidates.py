@@ -10,30 +10,30 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from compoclip.captions.lexicon import lexicon
+from compoclip.captions.words import word_set
 from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, not_things
 from compoclip.rewrites.exchange import related
-from compoclip.rewrites.wordlists import words
 
 Weighted = tuple[tuple[str, int], ...]
 
 _ENOUGH = 3
-_FIXED_ADJECTIVES = words(
+_FIXED_ADJECTIVES = word_set(
     "other different several many few more most various such own another next close multiple "
     "numerous certain able ready sure half only much less least last first second third due main "
     "real possible available stuffed nearby near far entire complete"
 )
-_LIGHT_VERBS = words(
+_LIGHT_VERBS = word_set(
     "be have do get make take go show include feature contain see use try seem appear look let "
     "keep put set come be need want like surround consist"
 )
 # Sorts and stages of things, which can be true besides the word: a dog may be a pet and a female.
-_SORTS = words(
+_SORTS = word_set(
     "male female adult young pet stray prey game body world creature being individual member "
     "survivor larva offspring mascot specimen product item unit piece part element structure "
     "relief failure hero friend enemy companion owner student patient employee comrade fool "
     "native local visitor stranger host neighbor neighbour leader worker expert"
 )
-_WITHOUT_SINGULAR = words(
+_WITHOUT_SINGULAR = word_set(
     "pants scissors glasses trousers shorts jeans binoculars headphones people cattle "
     "bread rice meat lettuce corn grass snow sand gravel coffee tea milk beer juice soda wine "
     "broccoli produce equipment furniture luggage food water soup cheese pasta"

@@ -11,10 +11,10 @@ from functools import lru_cache
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.prepositions import preposition_synonyms
 from compoclip.captions.types import Token
+from compoclip.captions.words import word_set
 from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, may_coincide
 from compoclip.rewrites.edit import ARTICLES
 from compoclip.rewrites.structure import Link, Mention, Structure
-from compoclip.rewrites.wordlists import words
 
 SYMMETRIC = "symmetric-relation"
 SAME_ROLE = "same-role"
@@ -27,8 +27,8 @@ SAME_PARTS = "same-parts"
 
 _OPEN_LINKS = (Link.SYMMETRIC, Link.COORDINATED, Link.START)
 _SAME_PLACE = (frozenset(("in", "at", "inside", "within")), frozenset(("on", "upon", "atop")))
-_PLURAL_WORDS = words("these those both many several few various multiple some")
-_HUMAN = words("people beings occupations athletes")
+_PLURAL_WORDS = word_set("these those both many several few various multiple some")
+_HUMAN = word_set("people beings occupations athletes")
 Span = tuple[int, int]
 
 

@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from compoclip.captions.types import Caption, Token
+from compoclip.captions.words import word_set
 from compoclip.rewrites import exchange
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import exchanged
 from compoclip.rewrites.elements import names_together
 from compoclip.rewrites.structure import Structure, structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
-from compoclip.rewrites.wordlists import words
 
 NO_PAIR = "no-legal-pair"
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
-_FIXED_ADJECTIVES = words(
+_FIXED_ADJECTIVES = word_set(
     "other same different several many few more most various such own another next close full "
     "multiple numerous certain able ready sure half whole only"
 )
-_MANNER_ADVERBS = words(
+_MANNER_ADVERBS = word_set(
     "up down left right inside outside indoors outdoors upside forward forwards backward backwards "
     "upright sideways away together alone apart overhead fast slow high low"
 )
-_NO_MANNER = words(
+_NO_MANNER = word_set(
     "really nearly only fully partially partly mostly mainly possibly probably apparently "
     "slightly completely currently recently early daily likely closely directly simply "
     "extremely very usually brightly highly newly freshly early"
 )
-_LIGHT_VERBS = words("be have do get make take go show include feature contain see")
+_LIGHT_VERBS = word_set("be have do get make take go show include feature contain see")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _is_thing(s: Structure, index: int) -> bool:
 
 
 #: Nouns whose exchange with a thing gives no sensible statement.
-_ATTRIBUTES = words(
+_ATTRIBUTES = word_set(
     "top bottom front back middle center centre side left right end color colour size shape way "
     "time kind type sort day night each all one other another corner edge background foreground "
     "picture photo photograph image drawing painting shot view scene distance line couple"

@@ -7,13 +7,13 @@ dog turns into a cow.
 from __future__ import annotations
 
 from compoclip.captions.types import Token
-from compoclip.rewrites.wordlists import words
+from compoclip.captions.words import word_set
 
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
 # These open a scope that runs to the end of the clause ...
-_NO = words("no without neither nor none nobody nothing lacking missing minus except")
+_NO = word_set("no without neither nor none nobody nothing lacking missing minus except")
 # ... and these colour the whole clause.
-_NOT = words(
+_NOT = word_set(
     "not n't n’t cannot never or either maybe perhaps possibly probably might may could would "
     "should if only unless hardly barely almost supposedly fake pretend"
 )

@@ -12,19 +12,19 @@ from enum import Enum
 
 from compoclip.captions.prepositions import PREPOSITIONS, is_symmetric
 from compoclip.captions.types import Caption, Token
+from compoclip.captions.words import word_set
 from compoclip.rewrites.scope import unasserted
-from compoclip.rewrites.wordlists import words
 
 NOUNS = frozenset(("NN", "NNS"))
 _COORDINATORS = frozenset(
     ("and", "or", ",", ";", ".", ":", "&", "/", "-", "plus", "while", "as", "but", "nor", "whilst")
 )
 _RELATIVE = frozenset(("that", "which", "who", "whose", "where", "there"))
-_STATIC = words(
+_STATIC = word_set(
     "sit stand lie lay kneel crouch squat lean rest hang sleep park place locate situate position "
     "perch pose display live stay wait walk run play swim float graze drive"
 )
-_PLACE_PREPOSITIONS = words(
+_PLACE_PREPOSITIONS = word_set(
     "on in at inside within upon atop under above over below beneath underneath behind outside "
     "of from during for"
 ) | {"on top of", "in front of", "in the middle of"}
@@ -227,6 +227,6 @@ _SYMMETRIC_PAIRS = frozenset(
         ("close", "by"),
     )
 )
-_SYMMETRIC_WORDS = words(
+_SYMMETRIC_WORDS = word_set(
     "resembling matching overlapping intersecting crossing joining sharing like"
 )
