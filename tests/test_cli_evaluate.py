@@ -209,6 +209,14 @@ def test_malformed_suites_name_the_file(tmp_path, text):
         read_suite(tmp_path / "suite.json")
 
 
+def test_several_on_name_all_their_benchmarks(model, root, tmp_path, capsys):
+    arguments = ["evaluate", "--on", "sugarcrepe:add_obj,id=a", "sugarcrepe:add_att,id=b"]
+    arguments += ["--data", str(root), "--on=sugarcrepe:swap_obj,id=c", "--out", str(tmp_path)]
+    assert main([*arguments, str(model)]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"tiny on {name}" in shown for name in "abc")
+
+
 def test_names_of_models(model):
     assert verb.named_models([str(model), "b=random:RN50", "bundled"]) == {
         "tiny": str(model),

@@ -77,10 +77,25 @@ def main(argv: Sequence[str]) -> int:
     options = tyro.cli(
         EvaluateOptions,
         prog="compoclip evaluate",
-        args=list(argv),
+        args=_one_on(argv),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     return run(options)
+
+
+def _one_on(argv: Sequence[str]) -> list[str]:
+    """`argv` with all --on as one, at the end: of several the parser would drop all but the last."""
+    rest: list[str] = []
+    values: list[str] = []
+    taking = seen = False
+    for argument in argv:
+        if argument == "--on" or argument.startswith("--on="):
+            taking, seen = argument == "--on", True
+            values += [] if taking else [argument.removeprefix("--on=")]
+            continue
+        taking = taking and not argument.startswith("-")
+        (values if taking else rest).append(argument)
+    return [*rest, "--on", *values] if seen else rest
 
 
 def run(options: EvaluateOptions) -> int:
