@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _one_on(argv: Sequence[str]) -> list[str]:
-    """`argv` with all --on as one, at the end: of several the parser would drop all but the last."""
+    """`argv` with all --on joined at the end: of several the parser would keep the last alone."""
     rest: list[str] = []
     values: list[str] = []
     taking = seen = False
