@@ -94,9 +94,7 @@ def test_workers_do_not_change_the_result(folder: Path) -> None:
     assert weights(folder / "one") == weights(folder / "two")
 
 
-def test_resume_refuses_other_settings(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_refuses_other_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(folder, "run", "--stop-after=3")) == 0
     assert main(arguments(folder, "run")) == 2
     assert "unfinished run; add --resume" in capsys.readouterr().err

@@ -1,0 +1,199 @@
+"""The rules of the house: which room may know of which, and what every file must have."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "compoclip"
+# Each room may import the rooms before it, itself, and the modules at the package's root.
+ROOMS = (
+    "captions",
+    "rewrites",
+    "losses",
+    "models",
+    "data",
+    "methods",
+    "train",
+    "benchmarks",
+    "evaluation",
+    "world",
+    "report",
+    "cli",
+)
+LIGHT = ("captions", "rewrites", "benchmarks")  # rooms without torch
+MOST_LINES = 400
+LONGER = {
+    "tests/test_bad_input.py": "one catalogue of everything that can be wrong with input",
+    "tests/test_models_checkpoint.py": "one model saved and loaded in every way",
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(name: str) -> str:
+    """The room of a dotted module name; "" for the package itself and the modules at its root."""
+    parts = name.split(".")
+    inside = len(parts) > 2 or (len(parts) == 2 and (PACKAGE / parts[1]).is_dir())
+    return parts[1] if inside else ""
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import of a module, wherever in the file it stands."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+            yield node.lineno, node.module or ""
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if (PACKAGE.parent / full.replace(".", "/")).with_suffix(".py").is_file():
+                    yield node.lineno, full
+
+
+def in_room(room: str) -> list[Path]:
+    return [path for path in modules() if room_of(name_of(path)) == room]
+
+
+def test_every_folder_is_a_known_room() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert folders == set(ROOMS)
+
+
+def test_imports_run_downwards_only() -> None:
+    wrong = []
+    for path in modules():
+        room = room_of(name_of(path))
+        allowed = ROOMS[: ROOMS.index(room) + 1] if room else ()
+        if name_of(path) == "compoclip.__main__":
+            allowed = ROOMS
+        for line, name in imported(path):
+            other = room_of(name) if name.split(".")[0] == "compoclip" else ""
+            if other and other not in allowed:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert wrong == []
+
+
+def test_the_world_is_known_to_the_command_line_alone() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules()
+        if room_of(name_of(path)) not in ("world", "cli")
+        for line, name in imported(path)
+        if room_of(name) == "world"
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("room", "other", "allowed"),
+    [
+        ("data", "losses", {"compoclip.losses.contract"}),  # owner and role of a text
+        ("models", "losses", {"compoclip.losses.contract"}),  # what an encoder returns
+        ("train", "methods", {"compoclip.methods.base"}),  # never a method by name
+        ("report", "train", {"compoclip.train.log"}),
+    ],
+)
+def test_rooms_know_only_the_contract_of_others(room: str, other: str, allowed: set[str]) -> None:
+    found = {name for path in in_room(room) for _, name in imported(path) if room_of(name) == other}
+    assert found == allowed
+
+
+@pytest.mark.parametrize("room", LIGHT)
+def test_light_rooms_leave_torch_out(room: str) -> None:
+    names = [name_of(path) for path in in_room(room)]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "print(*(m for m in ('torch', 'torchvision', 'open_clip') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_the_front_door_is_light() -> None:
+    code = "import compoclip.__main__, compoclip.cli.main, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_losses_know_nothing_but_tensors() -> None:
+    allowed = {"__future__", "collections", "contextlib", "dataclasses", "enum", "torch", "typing"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in in_room("losses")
+        for line, name in imported(path)
+        if name.split(".")[0] not in allowed and not name.startswith("compoclip.losses")
+    ]
+    assert wrong == []
+
+
+def test_methods_hold_no_maths() -> None:
+    """No tensor library anywhere in the room, and no operator but comparisons in a recipe."""
+    wrong = []
+    for path in in_room("methods"):
+        for line, name in imported(path):
+            if name.split(".")[0] in ("torch", "numpy", "scipy", "open_clip"):
+                wrong.append(f"{path.name}:{line} imports {name}")
+        if path.stem not in ("base", "registry"):
+            arithmetic = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.BinOp))
+            wrong += [f"{path.name}:{node.lineno} computes" for node in arithmetic]
+    assert wrong == []
+
+
+def documented(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every public class, function and method of a module, and whether it has a docstring.
+
+    Special methods, and methods that a protocol only declares, need none.
+    """
+
+    def within(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, bool]]:
+        for child in node.body:
+            if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            body = child.body[0]
+            declared = isinstance(body, ast.Expr) and getattr(body.value, "value", 0) is ...
+            if child.name.startswith("_") or declared:
+                continue
+            yield f"{prefix}.{child.name}", ast.get_docstring(child) is not None
+            if isinstance(child, ast.ClassDef):
+                yield from within(child, f"{prefix}.{child.name}")
+
+    tree = tree_of(path)
+    yield name_of(path), ast.get_docstring(tree) is not None
+    yield from within(tree, name_of(path))
+
+
+def test_everything_public_is_documented() -> None:
+    assert [name for path in modules() for name, good in documented(path) if not good] == []
+
+
+def test_files_stay_small() -> None:
+    folders = (PACKAGE, ROOT / "tests", ROOT / "scripts")
+    sizes = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for folder in folders
+        for path in folder.rglob("*.py")
+    }
+    long = {name for name, lines in sizes.items() if lines > MOST_LINES}
+    assert long == {name for name in LONGER if name in sizes}
