@@ -12,6 +12,7 @@ import tyro
 
 from compoclip import console
 from compoclip.cli.device import device_named
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.places import require_writable
 
@@ -25,11 +26,8 @@ class EvaluateOptions:
     not computed again.
 
     Examples:
-
         compoclip evaluate bundled --on sugarcrepe --data /data
-
         compoclip evaluate base=ViT-B-32-quickgelu:openai tuned=runs/fsc/model --on suite/
-
         compoclip evaluate bundled --on sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017
 
     Args:
@@ -54,7 +52,11 @@ class EvaluateOptions:
         json: Print the results as JSON.
     """
 
-    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
+    ]
     on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
     data: Path = Path("data")
     images: Path | None = None
@@ -74,12 +76,7 @@ class EvaluateOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Parse, evaluate every model, print a table a benchmark."""
-    options = tyro.cli(
-        EvaluateOptions,
-        prog="compoclip evaluate",
-        args=_one_on(argv),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = parse(EvaluateOptions, "evaluate", _one_on(argv))
     return run(options)
 
 
@@ -115,9 +112,11 @@ def run(options: EvaluateOptions) -> int:
     targets = parse_targets(options.on, options.data, options.images)
     benchmarks = [target.load() for target in targets]
 
+    from compoclip.evaluation.run import Options, evaluate, require_data
+
+    require_data(benchmarks, options.allow_partial)
     device = device_named(options.device)
     from compoclip.evaluation.model_encoder import ModelEncoder
-    from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.tables import results_text
     from compoclip.models.checkpoint import load_model
 

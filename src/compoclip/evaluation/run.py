@@ -112,6 +112,16 @@ def evaluate(
     return [done[each] for each in names]
 
 
+def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
+    """Refuse what `evaluate` would refuse for lack of data; needs no model.
+
+    Raises CompoclipError for missing images or annotations unless `allow_partial`, and where
+    nothing is left to score.
+    """
+    for benchmark in benchmarks:
+        _job(benchmark, allow_partial)
+
+
 def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
     """What can be scored, after refusing incomplete data."""
     content, missing = present(benchmark)
