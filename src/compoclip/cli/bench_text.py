@@ -8,15 +8,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import open_clip
 import torch
-import tyro
 
 from compoclip import __version__
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.device import device_named
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
@@ -44,13 +44,13 @@ class Options:
     """arithmetic (bfloat16: autocast)"""
     seed: int = 0
     """seed of the draw"""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: bool = False
     """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit code."""
-    options = tyro.cli(Options, prog="compoclip bench text", args=list(arguments))
+    options = parse(Options, "bench text", arguments)
     if min(options.batch_size, options.batches, options.repeats) < 1:
         raise UsageError("--batch-size, --batches and --repeats must be at least 1")
     device = device_named(options.device)

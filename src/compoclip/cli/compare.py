@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from compoclip import console
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 
 
@@ -22,7 +23,6 @@ class CompareOptions:
     Models measured on different annotations or under different rules are refused.
 
     Example:
-
         compoclip compare results/base results/fsc results/negclip
 
     Args:
@@ -33,7 +33,11 @@ class CompareOptions:
         json: Print the comparisons as JSON.
     """
 
-    results: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS ...")]
+    results: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
+    ]
     resamples: int = 2000
     seed: int = 0
     json: bool = False
@@ -41,12 +45,7 @@ class CompareOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Parse, compare, print one table a pair."""
-    options = tyro.cli(
-        CompareOptions,
-        prog="compoclip compare",
-        args=list(argv),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = parse(CompareOptions, "compare", argv)
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
     if options.resamples < 1:

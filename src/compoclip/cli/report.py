@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from compoclip import console
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 
 
@@ -19,7 +20,6 @@ class ReportOptions:
     with intervals, plots, examples, every number and where it comes from. Needs no network.
 
     Example:
-
         compoclip report results -o report.html --runs runs/negclip runs/fsc-clip
 
     Args:
@@ -34,7 +34,11 @@ class ReportOptions:
         json: Print what was written as JSON.
     """
 
-    results: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS ...")]
+    results: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
+    ]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
     runs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...")] = ()
     base: str | None = None
@@ -46,12 +50,7 @@ class ReportOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Parse, write the page, say where it is."""
-    options = tyro.cli(
-        ReportOptions,
-        prog="compoclip report",
-        args=list(argv),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = parse(ReportOptions, "report", argv)
     if not options.results:
         raise UsageError("give at least one results folder; see report --help")
     if options.resamples < 1:

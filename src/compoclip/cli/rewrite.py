@@ -12,6 +12,7 @@ import tyro
 
 from compoclip import console
 from compoclip.captions.tagger import get_tagger
+from compoclip.cli.options import parse
 from compoclip.cli.rewrite_input import CaptionFile, caption_file
 from compoclip.errors import UsageError
 from compoclip.rewrites.corpus import write_corpus
@@ -31,11 +32,8 @@ class RewriteOptions:
     --workers. A rerun of an interrupted run goes on where it stopped.
 
     Examples:
-
         compoclip rewrite "a red star to the left of a large mug"
-
         compoclip rewrite captions.txt -o negatives.jsonl --rewrites negclip,replace --workers 4
-
         compoclip rewrite coco.csv --column title -o out.jsonl --epoch 3
 
     Args:
@@ -51,7 +49,7 @@ class RewriteOptions:
         json: Print records (a text) or statistics (a file) as JSON.
     """
 
-    source: Annotated[str, tyro.conf.Positional]
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     rewrites: str = "all"
     column: str = "caption"
@@ -64,12 +62,7 @@ class RewriteOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Parse the options, rewrite a text or a file; returns the exit code."""
-    options = tyro.cli(
-        RewriteOptions,
-        prog="compoclip rewrite",
-        args=list(argv),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = parse(RewriteOptions, "rewrite", argv)
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched

@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("name a method first: compoclip train METHOD ...; see train --help")
     import tyro
 
+    from compoclip.cli.options import MARKERS
     from compoclip.methods.base import Method
 
     recipe = load_recipe(argv[0])
@@ -89,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         train,
         prog=f"compoclip train {argv[0]}",
         args=list(argv[1:]),
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        config=MARKERS,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import tyro
 from PIL import Image
 
+from compoclip.cli.options import parse
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
 from compoclip.files import write_atomically
@@ -26,7 +27,6 @@ from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.sheet import contact_sheet
 
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
-Json = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TrainOptions:
     """which scenes; suites never show those of train"""
     workers: int = 1
     """processes; the bytes do not depend on it"""
-    json: Json = False
+    json: bool = False
     """print JSON"""
 
 
@@ -69,7 +69,7 @@ class SuiteOptions:
     """which scenes; never those of train"""
     workers: int = 1
     """processes; the bytes do not depend on it"""
-    json: Json = False
+    json: bool = False
     """print JSON"""
 
 
@@ -91,7 +91,7 @@ class ShowOptions:
     """another seed, other scenes"""
     split: Split = "train"
     """which scenes"""
-    json: Json = False
+    json: bool = False
     """print scenes and captions as JSON"""
 
 
@@ -99,7 +99,7 @@ class ShowOptions:
 class AskOptions:
     """Ask the oracle whether a caption is true of a scene."""
 
-    caption: tyro.conf.Positional[str]
+    caption: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTION")]
     """e.g. "a red star left of a mug\""""
     scene: int = 0
     """index of the scene"""
@@ -107,13 +107,13 @@ class AskOptions:
     """seed of the scenes"""
     split: Split = "train"
     """which scenes"""
-    json: Json = False
+    json: bool = False
     """print JSON"""
 
 
 def train(arguments: Sequence[str]) -> int:
     """Write a training set."""
-    options = tyro.cli(TrainOptions, prog="compoclip world train", args=list(arguments))
+    options = parse(TrainOptions, "world train", arguments)
     if min(options.count, options.captions, options.workers) < 1:
         raise UsageError("--count, --captions and --workers must be at least 1")
     start = time.monotonic()
@@ -147,7 +147,7 @@ def train(arguments: Sequence[str]) -> int:
 
 def suite(arguments: Sequence[str]) -> int:
     """Write the benchmarks."""
-    options = tyro.cli(SuiteOptions, prog="compoclip world suite", args=list(arguments))
+    options = parse(SuiteOptions, "world suite", arguments)
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
     start = time.monotonic()
@@ -177,7 +177,7 @@ def suite(arguments: Sequence[str]) -> int:
 
 def show(arguments: Sequence[str]) -> int:
     """Draw a contact sheet."""
-    options = tyro.cli(ShowOptions, prog="compoclip world show", args=list(arguments))
+    options = parse(ShowOptions, "world show", arguments)
     if min(options.count, options.captions) < 1 or options.start < 0:
         raise UsageError("--count and --captions must be at least 1, --start at least 0")
     config = WorldConfig(size=options.size)
@@ -204,7 +204,7 @@ def show(arguments: Sequence[str]) -> int:
 
 def ask(arguments: Sequence[str]) -> int:
     """Print the oracle's verdict."""
-    options = tyro.cli(AskOptions, prog="compoclip world ask", args=list(arguments))
+    options = parse(AskOptions, "world ask", arguments)
     if options.scene < 0:
         raise UsageError("--scene must be 0 or more")
     if not options.caption.strip():

@@ -1,0 +1,30 @@
+"""How every verb turns its arguments into options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import tyro
+
+T = TypeVar("T")
+
+MARKERS = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
+"""Flags have one form each; None is what an option is when it is not given."""
+
+
+def parse(options: Callable[..., T], verb: str, arguments: Sequence[str]) -> T:
+    """`options` built from the arguments of `compoclip VERB`.
+
+    options: a dataclass, whose docstring up to "Args:" heads the help. Ends the process with code 2
+    and a message on wrong usage, with 0 after --help.
+    """
+    about = (inspect.getdoc(options) or "").partition("\nArgs:")[0].strip()
+    return tyro.cli(
+        options,
+        prog=f"compoclip {verb}",
+        args=list(arguments),
+        description=about,
+        config=MARKERS,
+    )
