@@ -190,7 +190,7 @@ class BatchLoader:
         fresh = {id: reason for id, reason in made.bad if id not in self.bad}
         self.bad.update(fresh)
         if len(self.bad) > self._max_bad:
-            first = "; ".join(list(self.bad.values())[:3])
+            first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
             raise CompoclipError(
                 f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
                 "mend the data or raise --max-bad"
