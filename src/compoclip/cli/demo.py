@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,18 +82,26 @@ def main(argv: Sequence[str]) -> int:
 
 def _write_world(options: DemoOptions) -> None:
     """Training scenes and the test suite, unless they are there already."""
+    from compoclip.world.config import read_world_config
     from compoclip.world.dataset import TrainingSet, write_training_set
-    from compoclip.world.export.suite import SuiteSpec, write_suite
-    from compoclip.world.scene import WorldConfig
+    from compoclip.world.export.part import SuiteSpec
+    from compoclip.world.export.suite import write_suite
 
     data, suite = options.out / "data", options.out / "suite"
-    spec = TrainingSet(WorldConfig(), options.scenes, options.seed, captions=2)
+    world = read_world_config(Path(str(files("compoclip"))) / "world" / "base" / "world.json")
+    # Scenes and captions with something to confuse: two things or more, said together.
+    crowded = replace(
+        world,
+        objects=(0.1, 0.6, 0.2, 0.1),
+        caption_weights=(("conjunction", 0.45), ("object", 0.06), ("negation", 0.02)),
+    )
+    spec = TrainingSet(crowded, options.scenes, options.seed, captions=2)
     if not (data / "world.json").is_file() or _scenes(data) != options.scenes:
         console.note(f"drawing {options.scenes} training scenes -> {data}")
         write_training_set(data, spec)
     if not (suite / "suite.json").is_file():
         console.note(f"writing the test suite -> {suite}")
-        write_suite(suite, SuiteSpec(WorldConfig(), options.items_per_task, options.seed))
+        write_suite(suite, SuiteSpec(world, options.items_per_task, options.seed))
 
 
 def _scenes(data: Path) -> int:

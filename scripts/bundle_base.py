@@ -1,0 +1,43 @@
+"""Put a trained checkpoint into the package as the bundled base model, in half precision.
+
+    python scripts/bundle_base.py RUN/model --world recipes/base/world-2-scenes.json
+
+Writes src/compoclip/world/base: the open_clip directory, and the world it was trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from compoclip.errors import CompoclipError
+from compoclip.models.checkpoint import load_model, save_model
+from compoclip.world.config import read_world_config
+
+_TARGET = Path(__file__).parents[1] / "src" / "compoclip" / "world" / "base"
+
+
+def main() -> int:
+    """Save, check that it loads, print its size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--world", type=Path, required=True)
+    options = parser.parse_args()
+    read_world_config(options.world)
+    loaded = load_model(options.model)
+    save_model(loaded, _TARGET, dtype="float16", overwrite=True)
+    shutil.copyfile(options.world, _TARGET / "world.json")
+    bundled = load_model("bundled")
+    parameters = sum(p.numel() for p in bundled.encoder.parameters())
+    size = sum(file.stat().st_size for file in _TARGET.iterdir())
+    print(f"{_TARGET}: {parameters / 1e6:.2f} M parameters, {size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CompoclipError as error:
+        sys.exit(f"bundle_base: {error}")
