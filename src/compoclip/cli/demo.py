@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from compoclip.methods.base import Optim
 
 BASE = "base"
+_CAPTIONS = {"conjunction": 0.6, "relation": 0.15, "long": 0.1, "object": 0.05, "position": 0.05}
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _write_world(options: DemoOptions) -> None:
     """Training scenes and the test suite, unless they are there already."""
+    from compoclip.world.captions import CAPTION_TYPES
     from compoclip.world.config import read_world_config
     from compoclip.world.dataset import TrainingSet, write_training_set
     from compoclip.world.export.part import SuiteSpec
@@ -90,10 +92,9 @@ def _write_world(options: DemoOptions) -> None:
     data, suite = options.out / "data", options.out / "suite"
     world = read_world_config(Path(str(files("compoclip"))) / "world" / "base" / "world.json")
     # Scenes and captions with something to confuse: two things or more, said together.
+    weights = {**_CAPTIONS, **dict.fromkeys(CAPTION_TYPES.keys() - _CAPTIONS.keys(), 0.02)}
     crowded = replace(
-        world,
-        objects=(0.1, 0.6, 0.2, 0.1),
-        caption_weights=(("conjunction", 0.45), ("object", 0.06), ("negation", 0.02)),
+        world, objects=(0.1, 0.6, 0.2, 0.1), caption_weights=tuple(sorted(weights.items()))
     )
     spec = TrainingSet(crowded, options.scenes, options.seed, captions=2)
     if not (data / "world.json").is_file() or _scenes(data) != options.scenes:

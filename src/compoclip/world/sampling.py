@@ -58,7 +58,12 @@ class _Tables:
 @lru_cache(maxsize=32)
 def _tables(config: WorldConfig) -> _Tables:
     kinds, colours = config.kinds or tuple(KINDS), config.colours or tuple(COLOURS)
-    for given, known, name in ((kinds, KINDS, "kind"), (colours, COLOURS, "colour")):
+    backdrops = config.backdrops or tuple(BACKDROP_COLOURS)
+    for given, known, name in (
+        (kinds, KINDS, "kind"),
+        (colours, COLOURS, "colour"),
+        (backdrops, BACKDROP_COLOURS, "backdrop"),
+    ):
         if unknown := [word for word in given if word not in known]:
             raise UsageError(f"world: unknown {name} {unknown[0]!r}; known: {', '.join(known)}")
     held = held_out_attributes(config)
@@ -72,7 +77,7 @@ def _tables(config: WorldConfig) -> _Tables:
         kinds=kinds,
         hollow=tuple(k for k in kinds if KINDS[k].hollow),
         solid=tuple(k for k in kinds if KINDS[k].solid),
-        backdrops=tuple(b for b in BACKDROP_COLOURS if fits[b]),
+        backdrops=tuple(b for b in BACKDROP_COLOURS if b in backdrops and fits[b]),
         colours=table,
         novel={
             b: tuple(sorted(p for p in held if p[0] in fits[b] and p[1] in kinds))

@@ -54,8 +54,9 @@ class WorldConfig:
     kind and colour of an earlier one (this is what counts are about). same_colour: chance that it
     copies just the colour. anchored: chance that an object sits clearly in one of the nine regions
     of the picture (corner, edge, middle) instead of anywhere. patterned: chance of a pattern.
-    textured: chance of a background that is not plain. kinds, colours: the allowed subset, empty
-    for all. synonyms: chance that a word of a caption is replaced by a synonym.
+    textured: chance of a background that is not plain. kinds, colours, backdrops (background
+    colours): the allowed subset, empty for all. synonyms: chance that a word of a caption is
+    replaced by a synonym.
     caption_weights: (caption type, weight) for the types that differ from the default.
     holdout_seed, holdout_attribute, holdout_relation: which share of the (colour, kind) pairs
     and of the (kind, relation, kind) triples is kept out of ordinary splits (see `splits`).
@@ -72,6 +73,7 @@ class WorldConfig:
     textured: float = 0.4
     kinds: tuple[str, ...] = ()
     colours: tuple[str, ...] = ()
+    backdrops: tuple[str, ...] = ()
     synonyms: float = 0.15
     caption_weights: tuple[tuple[str, float], ...] = ()
     holdout_seed: int = 0
