@@ -47,8 +47,8 @@ class DemoOptions:
     scenes: int = 8000
     items_per_task: int = 250
     epochs: float = 1.0
-    batch_size: int = 128
-    lr: float = 3e-4
+    batch_size: int = 32
+    lr: float = 7e-4
     seed: int = 0
     json: bool = False
 
@@ -121,7 +121,7 @@ def _train(options: DemoOptions, method: str) -> None:
         console.note(f"{method}: already trained -> {out}")
         return
     settings = RunSettings(
-        out=out, seed=options.seed, crop=False, save_every=50, log_every=2, resume=True
+        out=out, seed=options.seed, crop=False, save_every=100, log_every=5, resume=True
     )
     run_training(
         load_model(options.model),
@@ -136,7 +136,7 @@ def _optim(options: DemoOptions) -> Optim:
     from compoclip.methods.base import Optim
 
     return Optim(
-        epochs=options.epochs, batch_size=options.batch_size, lr=options.lr, warmup=10, clip_grad=1
+        epochs=options.epochs, batch_size=options.batch_size, lr=options.lr, warmup=20, clip_grad=1
     )
 
 

@@ -68,6 +68,11 @@ def _tables(config: WorldConfig) -> _Tables:
             raise UsageError(f"world: unknown {name} {unknown[0]!r}; known: {', '.join(known)}")
     held = held_out_attributes(config)
     fits = {b: [c for c in colours if not clashes(c, b)] for b in BACKDROP_COLOURS}
+    if not any(fits[b] for b in backdrops):
+        raise CompoclipError(
+            f"world: no background ({', '.join(backdrops)}) shows a thing in {', '.join(colours)}; "
+            "allow more backgrounds or colours"
+        )
     table = {
         (b, k): tuple(c for c in fits[b] if (c, k) not in held)
         for b in BACKDROP_COLOURS
