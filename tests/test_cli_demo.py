@@ -1,0 +1,42 @@
+"""The demo at toy size: every stage runs, a second call repeats none, the report is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compoclip.cli.main import main
+
+
+@pytest.mark.slow
+def test_demo_runs_end_to_end_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "demo"
+    arguments = [
+        "demo",
+        f"--out={out}",
+        "--scenes=64",
+        "--items-per-task=8",
+        "--methods",
+        "fsc-clip",
+    ]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "world-foils (macro)" in shown
+    assert "bind_colour" in shown
+    page = (out / "report.html").read_text()
+    assert "fsc-clip" in page
+    assert "base" in page
+    log = (out / "runs" / "fsc-clip" / "train.jsonl").read_text().splitlines()
+    assert json.loads(log[-1])["step"] == 2
+    weights = out / "runs" / "fsc-clip" / "model" / "open_clip_model.safetensors"
+    before = weights.stat().st_mtime_ns
+
+    assert main([*arguments, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert weights.stat().st_mtime_ns == before
+    assert {result["model"] for result in again["results"]} == {"base", "fsc-clip"}

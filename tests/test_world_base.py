@@ -1,0 +1,57 @@
+"""The bundled base model: what ships loads, in compoclip and in plain open_clip, and is small."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import open_clip
+import torch
+from torch.nn import functional as F
+
+from compoclip.models.checkpoint import load_model
+from compoclip.world.config import read_world_config
+from compoclip.world.render import render
+from compoclip.world.sampling import scene_for
+
+FOLDER = Path(str(files("compoclip"))) / "world" / "base"
+
+
+def test_it_is_small_enough_to_ship() -> None:
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 8_000_000
+    parameters = sum(p.numel() for p in load_model("bundled").encoder.parameters())
+    assert 2_000_000 <= parameters <= 4_000_000
+
+
+def test_plain_open_clip_loads_it_with_equal_features() -> None:
+    loaded = load_model("bundled")
+    plain = open_clip.create_model(f"local-dir:{FOLDER}").eval()
+    ids = loaded.tokenizer(["a red star", "a large blue house to the left of a mug"])
+    pixels = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(
+            plain.encode_image(pixels), loaded.encoder.encode_images(pixels).pooled, atol=1e-5
+        )
+        assert torch.allclose(
+            plain.encode_text(ids), loaded.encoder.encode_texts(ids).pooled, atol=1e-5
+        )
+
+
+def test_it_names_the_colours_of_single_things() -> None:
+    loaded = load_model("bundled")
+    world = read_world_config(FOLDER / "world.json")
+    scenes = [scene_for(world, 5, "test", i) for i in range(200)]
+    single = [scene for scene in scenes if len(scene.things) == 1]
+    assert len(single) >= 30
+    from PIL import Image
+
+    pixels = torch.stack(
+        [loaded.preprocess.evaluation(Image.fromarray(render(scene, 64))) for scene in single]
+    )
+    ids = loaded.tokenizer([f"a {colour} thing" for colour in world.colours])
+    with torch.no_grad():
+        image = F.normalize(loaded.encoder.encode_images(pixels).pooled, dim=-1)
+        text = F.normalize(loaded.encoder.encode_texts(ids).pooled, dim=-1)
+    named = (image @ text.T).argmax(1).tolist()
+    right = sum(world.colours[i] == s.things[0].colour for i, s in zip(named, single))
+    assert right / len(single) >= 0.8
