@@ -29,7 +29,7 @@ def patch_attention(similarity: Tensor, attention: Attention = "minmax") -> Tens
     if attention == "softmax":
         return similarity.softmax(-1)
     patches = similarity.shape[-1]
-    low, high = similarity.aminmax(dim=-1, keepdim=True)
+    low, high = similarity.amin(-1, keepdim=True), similarity.amax(-1, keepdim=True)
     span = high - low
     flat = span < 1e-6
     weight = (similarity - low) / span.masked_fill(flat, 1.0)
