@@ -10,9 +10,10 @@ from PIL import Image
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.judgement import standing
 from compoclip.evaluation.results import Score
 from compoclip.report.diff import word_diff
-from compoclip.report.findings import direction, findings, standing
+from compoclip.report.findings import direction, findings
 from compoclip.report.pictures import SIDE, Album
 from compoclip.report.plotting import place_labels
 from compoclip.report.study import (
@@ -134,7 +135,7 @@ def test_tables_flag_partial_and_chance(study):
     assert [part.name for part in rows["binding"].parts] == ["binding", "swap_att"]
     assert rows["spatial"].parts == ()
     hard = next(s for s in sheets(study) if s.benchmark == "hard_positives")
-    assert "cut at the model's context length" in hard.notes[0]
+    assert "cut: longer than the model's context" in hard.notes[0]
 
 
 def test_pictures_are_small_once_and_within_budget(tmp_path):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from compoclip.console import counted, table
+from compoclip.console import table
 from compoclip.evaluation.compare import Comparison, Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.judgement import chance_flag, data_notes
 from compoclip.evaluation.results import Results, Score
-
-_RATES = ("brittleness", "both_below", POSITIVE_SCORE)  # not scores: below chance is no flaw
 
 
 def results_text(results: Results) -> str:
     """One benchmark: sub-tasks and aggregates with interval, chance, ties, items used of expected.
 
-    The headline is marked. Scores below chance are flagged. Where ties decide outcomes, their
+    The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
     number is followed by the strict and the fractional value.
     """
     title = f"{results.model} on {results.benchmark}"
@@ -27,8 +26,9 @@ def results_text(results: Results) -> str:
         mark = " (headline)" if name == results.headline else ""
         rows.append([f"= {name}{mark}", *_cells(score)])
     header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
-    notes = [f"  {line}" for line in _notes(results)]
-    return "\n".join([title, table(rows, header), *notes])
+    notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
+    notes += data_notes(results)
+    return "\n".join([title, table(rows, header), *(f"  {line}" for line in notes)])
 
 
 def _cells(score: Score) -> list[str]:
@@ -37,7 +37,6 @@ def _cells(score: Score) -> list[str]:
     if score.ties and score.strict is not None and score.fractional is not None:
         ties += f" (strict {percent(score.strict)}, fractional {percent(score.fractional)})"
     n = str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}"
-    below = score.metric not in _RATES and score.value < score.chance
     return [
         score.metric,
         percent(score.value),
@@ -45,24 +44,8 @@ def _cells(score: Score) -> list[str]:
         "" if positive else percent(score.chance),
         n,
         "" if positive else ties,
-        "below chance" if below else "",
+        chance_flag(score),
     ]
-
-
-def _notes(results: Results) -> list[str]:
-    lines = []
-    if results.partial:
-        lines.append("PARTIAL: not the score of the whole benchmark")
-    if results.missing_count:
-        lines.append(
-            f"{counted(results.missing_count, 'image')} missing or damaged, "
-            f"e.g. {results.missing[0]}"
-        )
-    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
-    if results.truncated_texts:
-        cut = counted(results.truncated_texts, "text")
-        lines.append(f"{cut} cut: longer than the model's context")
-    return lines
 
 
 def comparison_text(comparison: Comparison) -> str:

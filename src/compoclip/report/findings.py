@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.judgement import standing
 from compoclip.evaluation.results import Score
 from compoclip.report.study import (
     BRITTLENESS,
@@ -53,13 +54,6 @@ def direction(difference: Difference) -> str:
         return SAME
     up = difference.verdict == "higher"
     return BETTER if up != (difference.name in LOWER_IS_BETTER) else WORSE
-
-
-def standing(score: Score) -> str:
-    """ "at" chance when the 95 % interval holds it, else "above" or "below"."""
-    if score.low <= score.chance <= score.high:
-        return "at"
-    return "above" if score.low > score.chance else "below"
 
 
 def findings(study: Study) -> tuple[Findings, ...]:

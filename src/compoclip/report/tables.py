@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from compoclip.benchmarks.skills import SKILLS
 from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.judgement import chance_flag, data_notes
 from compoclip.evaluation.results import Results, Score
-from compoclip.report.findings import SAME, direction, standing
+from compoclip.report.findings import SAME, direction
 from compoclip.report.study import BRITTLENESS, MATCH, Study, Table
 from compoclip.report.wording import (
     count,
@@ -19,10 +20,7 @@ from compoclip.report.wording import (
     percent,
     points,
     signed_interval,
-    words_for,
 )
-
-_RATES = ("brittleness", "both_below", POSITIVE_SCORE)  # not accuracies: below chance is no flaw
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ def _sizes(scores: Sequence[Score]) -> str:
 
 def _cell(score: Score, change: Difference | None, flagged: bool) -> Cell:
     way = direction(change) if change is not None else SAME
-    flag = {"at": "at chance", "below": "below chance"}.get(standing(score), "") if flagged else ""
+    flag = chance_flag(score) if flagged else ""
     cell = Cell(percent(score.value), score.value, interval(score.low, score.high), flag=flag)
     if change is None:
         return cell
@@ -209,18 +207,14 @@ def _sheet(study: Study, benchmark: str) -> Sheet:
             for score in [each.aggregates.get(rule)]
             if score is not None
         ),
-        notes=tuple(note for each in _notes(measured) for note in each),
+        notes=_notes(measured),
         partial=any(each.partial for each in measured.values()),
     )
 
 
 def _detail(part: str, metric: str, model: str, score: Score, headline: bool = False) -> Detail:
     cosine = score.metric == POSITIVE_SCORE
-    flags = []
-    if score.metric not in _RATES and standing(score) != "above":
-        flags.append(f"{standing(score)} chance")
-    if score.n < score.expected:
-        flags.append("partial")
+    flags = (chance_flag(score), "partial" if score.n < score.expected else "")
     n = count(score.n)
     if score.n != score.expected:
         n += f" of {count(score.expected)}"
@@ -236,29 +230,18 @@ def _detail(part: str, metric: str, model: str, score: Score, headline: bool = F
         ties="–" if cosine else count(score.ties),
         strict=percent(score.strict) if tied and score.strict is not None else "–",
         fractional=percent(score.fractional) if tied and score.fractional is not None else "–",
-        flags=tuple(flags),
+        flags=tuple(flag for flag in flags if flag),
         headline=headline,
     )
 
 
-def _notes(measured: Mapping[str, Results]) -> Sequence[Sequence[str]]:
-    """Coverage and truncation, said once where it is the same for all models."""
+def _notes(measured: Mapping[str, Results]) -> tuple[str, ...]:
+    """What is to be said about the data, once where it is the same for all models."""
     texts: dict[str, list[str]] = {}
     for model, each in measured.items():
-        lines = []
-        if each.missing_count:
-            lines.append(
-                f"{words_for(each.missing_count, 'image')} missing or damaged, "
-                f"e.g. {each.missing[0] if each.missing else 'not listed'}"
-            )
-        lines += [f"{words_for(n, 'row')} left out: {why}" for why, n in each.left_out.items() if n]
-        if each.truncated_texts:
-            lines.append(
-                f"{words_for(each.truncated_texts, 'text')} cut at the model's context length"
-            )
-        for line in lines:
+        for line in data_notes(each):
             texts.setdefault(line, []).append(model)
-    return [
-        [line if len(models) == len(measured) else f"{line} ({', '.join(models)})"]
+    return tuple(
+        line if len(models) == len(measured) else f"{line} ({', '.join(models)})"
         for line, models in texts.items()
-    ]
+    )

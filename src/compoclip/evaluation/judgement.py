@@ -1,0 +1,36 @@
+"""What must be said about a score wherever it is shown: chance, coverage, texts that were cut."""
+
+from __future__ import annotations
+
+from compoclip.console import counted
+from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.results import Results, Score
+
+_NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
+
+
+def standing(score: Score) -> str:
+    """ "at" chance when the 95 % interval holds it, else "above" or "below"."""
+    if score.low <= score.chance <= score.high:
+        return "at"
+    return "above" if score.low > score.chance else "below"
+
+
+def chance_flag(score: Score) -> str:
+    """ "at chance", "below chance", or "" for a score above it and for rates that are no score."""
+    where = standing(score)
+    return "" if where == "above" or score.metric in _NO_ACCURACIES else f"{where} chance"
+
+
+def data_notes(results: Results) -> list[str]:
+    """What is missing or was left out of the data, and how many texts the model cannot read whole;
+    one line each."""
+    lines = []
+    if results.missing_count:
+        first = f", e.g. {results.missing[0]}" if results.missing else ""
+        lines.append(f"{counted(results.missing_count, 'image')} missing or damaged{first}")
+    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
+    if results.truncated_texts:
+        cut = counted(results.truncated_texts, "text")
+        lines.append(f"{cut} cut: longer than the model's context")
+    return lines
