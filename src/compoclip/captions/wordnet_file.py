@@ -50,7 +50,6 @@ class Synset:
     hyponyms: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
     attributes: tuple[int, ...] = ()
-    verb_group: tuple[int, ...] = ()
     words: tuple[WordPointer, ...] = ()
 
 
@@ -126,7 +125,6 @@ def parse_synset(line: str) -> Synset:
         tuple(plain["~"]),
         tuple(plain["&"]),
         tuple(plain["="]),
-        tuple(plain["$"]),
         tuple(words),
     )
 
