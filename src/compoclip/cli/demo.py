@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compoclip import console
+from compoclip.cli.options import parse
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -55,14 +56,7 @@ class DemoOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Run the stages in order, print the table, name the report."""
-    import tyro
-
-    options = tyro.cli(
-        DemoOptions,
-        prog="compoclip demo",
-        args=list(argv),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = parse(DemoOptions, "demo", argv)
     started = time.monotonic()
     _write_world(options)
     for method in options.methods:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from compoclip.models.identity import ModelIdentity
 from compoclip.models.preprocess import Preprocess, random_crop
 
 _RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -36,18 +35,6 @@ class ImageTransform:
 
     preprocess: Preprocess
     crop: RandomCrop | None = RandomCrop()
-
-    @classmethod
-    def of(cls, model: ModelIdentity, crop: RandomCrop | None = None) -> ImageTransform:
-        """The transform that belongs to a model."""
-        preprocess = Preprocess(
-            size=model.image_size,
-            mean=model.image_mean,
-            std=model.image_std,
-            interpolation=model.interpolation,
-            resize_mode=model.resize_mode,
-        )
-        return cls(preprocess, crop)
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
         """(3, H, W) float32 pixels; `rng` places the crop and is not used without one."""

@@ -200,7 +200,7 @@ def _losses(
     """Every loss term by name, and their weighted sum."""
     device = torch.device(settings.device)
     pixels = batch.pixels.to(device, non_blocking=True)
-    ids = tokenize(list(batch.block.texts)).to(device)
+    ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
     layout = batch.block.layout(method.plan.rewrites, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
         features = encoder.features(pixels, ids, local=method.needs_local)

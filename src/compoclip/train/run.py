@@ -91,7 +91,7 @@ def run_training(
     loader = BatchLoader(
         source,
         plan,
-        ImageTransform.of(model.identity, RandomCrop() if settings.crop else None),
+        ImageTransform(model.preprocess, RandomCrop() if settings.crop else None),
         batch_size=method.optim.batch_size,
         seed=settings.seed,
         workers=settings.workers,
@@ -166,6 +166,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
     """A hash over everything that must be the same for a resumed run to be the same run."""
     record = {
         "weights": model.identity.weights,
+        "activation": model.identity.activation,
         "tokenizer": model.identity.tokenizer,
         "method": method.name,
         "settings": dict(method.settings),
