@@ -23,7 +23,7 @@ class EvaluateOptions:
 
     Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
     where it stopped; results that are already there for the same weights, data and protocol are
-    not computed again.
+    not computed again. Several models also get one table side by side, the first as the base.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
@@ -117,6 +117,7 @@ def run(options: EvaluateOptions) -> int:
     require_data(benchmarks, options.allow_partial)
     device = device_named(options.device)
     from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.overview import overview_text
     from compoclip.evaluation.tables import results_text
     from compoclip.models.checkpoint import load_model
 
@@ -139,6 +140,8 @@ def run(options: EvaluateOptions) -> int:
             print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
     if options.json:
         console.emit_json([asdict(each) for each in everything])
+    elif len(models) > 1:
+        print(overview_text(everything, base=next(iter(models))))
     return 0
 
 

@@ -14,7 +14,8 @@ _UP, _DOWN = "+", "-"
 def overview_text(results: Sequence[Results], base: str) -> str:
     """An aligned table: headlines of every benchmark, and sub-tasks of those that map skills.
 
-    A cell is the score in percent with its 95 % interval. "+" or "-" marks scores whose interval
+    A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
+    there shows how many of its items were used. "+" or "-" marks scores whose interval
     lies wholly above or below that of `base`. The last column is chance.
     """
     models = list(dict.fromkeys(each.model for each in results))
@@ -25,7 +26,8 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     for benchmark in benchmarks:
         columns = [by_key.get((model, benchmark)) for model in models]
         first = next(each for each in columns if each is not None)
-        rows.append(_row(f"{benchmark} ({first.headline})", [_headline(each) for each in columns]))
+        name = f"{benchmark} ({first.headline}{_part_of(first)})"
+        rows.append(_row(name, [_headline(each) for each in columns]))
         for part in _parts(columns):
             rows.append(_row(f"  {part}", [_main(each, part) for each in columns]))
     header = ["", *models, "chance"]
@@ -37,6 +39,11 @@ def _parts(columns: Iterable[Results | None]) -> list[str]:
     """Sub-tasks in order, where a benchmark has more than one."""
     names = list(dict.fromkeys(part for each in columns if each for part in each.scores))
     return names if len(names) > 1 else []
+
+
+def _part_of(results: Results) -> str:
+    score = results.aggregates[results.headline]
+    return f", {score.n} of {score.expected} items" if results.partial else ""
 
 
 def _headline(results: Results | None) -> Score | None:
