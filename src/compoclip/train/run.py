@@ -212,6 +212,6 @@ class _Reporter:
             f"step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
             f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
-            f"{left / 60:.0f} min left"
+            f"{f'{left / 60:.0f} min' if left >= 90 else f'{left:.0f} s'} left"
         )
         self._last, self._before = now, dict(record)
