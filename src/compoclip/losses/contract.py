@@ -24,13 +24,20 @@ class Layout:
     owner: (T,) int64, index of the image a text belongs to; one owner's texts need not be adjacent.
     role: (T,) int64, a `Role`.
     rewrite: (T,) int64, index into the method's list of rewrites; -1 for captions.
-    images: B.
+    images: B, all images of the batch, also those that a method adds (neighbours, negative images).
+    text_id: (T,) int64, equal exactly where two texts are equal after tokenisation, or None.
+    image_id: (B,) int64, equal exactly where two images are the same photo, or None.
+    side: (B,) int64, 0 for the images of the data, 1 for the generated negative image that a row
+    brought along (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
     """
 
     owner: Tensor
     role: Tensor
     rewrite: Tensor
     images: int
+    text_id: Tensor | None = None
+    image_id: Tensor | None = None
+    side: Tensor | None = None
 
 
 @dataclass(frozen=True)
