@@ -55,10 +55,12 @@ def decode(text: str, record: str) -> Caption:
 
 def _encode_graph(graph: SceneGraph) -> list[Any]:
     objects = [
-        [o.name, *_ends(o.span), [[a.name, *_ends(a.span)] for a in o.attributes]]
+        [o.name, *_ends(o.span), [[a.name, *_ends(a.span), a.kind] for a in o.attributes]]
         for o in graph.objects
     ]
-    relations = [[r.subject, r.name, r.object, *_ends(r.span)] for r in graph.relations]
+    relations = [
+        [r.subject, r.name, r.object, *_ends(r.span), r.words, r.kind] for r in graph.relations
+    ]
     return [objects, relations]
 
 
@@ -69,13 +71,16 @@ def _decode_graph(graph: list[Any]) -> SceneGraph:
             GraphObject(
                 name,
                 Span(start, end),
-                tuple(GraphAttribute(a, Span(first, last)) for a, first, last in attributes),
+                tuple(
+                    GraphAttribute(a, Span(first, last), kind)
+                    for a, first, last, kind in attributes
+                ),
             )
             for name, start, end, attributes in objects
         ),
         tuple(
-            GraphRelation(subject, name, target, Span(start, end))
-            for subject, name, target, start, end in relations
+            GraphRelation(subject, name, target, Span(start, end), words, kind)
+            for subject, name, target, start, end, words, kind in relations
         ),
     )
 

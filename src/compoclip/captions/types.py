@@ -7,6 +7,7 @@ substrings.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,32 @@ class GraphObject:
 
 @dataclass(frozen=True, slots=True)
 class GraphAttribute:
-    """A property of one object, such as "red" or "striped"."""
+    """A property of one object, such as "red", "two" or "sleeping".
+
+    `kind` tells apart what not every use counts as an attribute: qualities ("red", "wooden", "dark
+    blue"), numbers ("two", "group of") and actions without an object ("smiling").
+    """
 
     name: str
     span: Span
+    kind: Literal["quality", "number", "action"] = "quality"
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRelation:
-    """A directed relation between two objects, given by their index in the graph."""
+    """A directed relation between two objects, given by their index in the graph.
+
+    `name` holds lemmas ("sit on", "surround by"), `words` the words as the caption has them, without
+    auxiliaries ("sitting on", "surrounded by"), so that "subject words object" reads as a phrase.
+    A possessor is the object of a relation "of", however it is put ("the man's hat": hat of man).
+    """
 
     subject: int
     name: str
     object: int
     span: Span
+    words: str = ""
+    kind: Literal["preposition", "verb", "passive", "possession"] = "preposition"
 
 
 @dataclass(frozen=True, slots=True)
