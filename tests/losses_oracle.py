@@ -14,7 +14,8 @@ from torch import Tensor
 from compoclip.losses.contract import Features, Layout, Role
 
 CAPTION, POSITIVE, NEGATIVE = Role.CAPTION, Role.POSITIVE, Role.NEGATIVE
-KINDS = 3
+KINDS = 3  # rewrites 0, 1, 2 make negatives
+POSITIVES = (3, 4, 5)  # and these make positives
 
 
 # One (owner, role, rewrite) a text; captions first unless the case says otherwise.
@@ -43,12 +44,29 @@ CASES: dict[str, list[tuple[int, Role, int]]] = {
         (1, NEGATIVE, 0),
         (0, NEGATIVE, 0),
     ],
+    "positives": [(i, CAPTION, -1) for i in range(4)]
+    + [(i, POSITIVE, k) for k in POSITIVES for i in (0, 1)]
+    + [(3, POSITIVE, 4), (0, NEGATIVE, 0), (0, NEGATIVE, 1), (2, NEGATIVE, 1)],
+    "bags": [(i, CAPTION, -1) for i in range(3)]
+    + [(0, POSITIVE, 3)] * 3
+    + [(0, NEGATIVE, 1)] * 2
+    + [(0, NEGATIVE, 0), (1, POSITIVE, 3), (1, NEGATIVE, 0), (2, NEGATIVE, 1)],
 }
 
 
 def layout_of(texts: Sequence[tuple[int, Role, int]]) -> Layout:
+    """The layout; some captions, negatives and images of it are the same text or photo."""
     owner, role, rewrite = (torch.tensor([int(t[i]) for t in texts]) for i in range(3))
-    return Layout(owner, role, rewrite, images=int(owner.max()) + 1)
+    images = int(owner.max()) + 1
+    text_id, image_id = torch.arange(len(texts)) % 11, torch.arange(images)
+    return Layout(
+        owner,
+        role,
+        rewrite,
+        images,
+        text_id=text_id.masked_fill(text_id == 2, 1),
+        image_id=image_id.masked_fill(image_id == 3, 0),
+    )
 
 
 def features_for(

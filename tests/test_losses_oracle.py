@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import losses_loops as loops
 import losses_oracle as oracle
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.local import local_hn_loss
 from losses_oracle import CASES, KINDS, LEAVES, features_for, gradients, layout_of, with_dtype
 
@@ -53,6 +55,11 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
                     ),
                     partial(oracle.scr, score=oracle.local_score(attention, grad), **c),
                 )
+    for symmetric in (False, True):
+        pairs[f"hard positive {symmetric}"] = (
+            partial(hard_positive_loss, symmetric_pos=symmetric),
+            partial(loops.hard_positive, symmetric_pos=symmetric),
+        )
     return pairs
 
 

@@ -14,12 +14,15 @@ from torch import Tensor
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.local import local_hn_loss
 from losses_oracle import (
     CAPTION,
     CASES,
     KINDS,
     NEGATIVE,
+    POSITIVE,
+    POSITIVES,
     features_for,
     gradients,
     layout_of,
@@ -41,6 +44,8 @@ LOSSES: dict[str, LossFn] = {
     "local softmax": partial(local_hn_loss, attention="softmax", **CALIBRATED),
     "local grad": partial(local_hn_loss, attention_grad=True, **CALIBRATED),
     "local zero": partial(local_hn_loss, missing_hn="zero", rewrites=KINDS, **CALIBRATED),
+    "hard positive": hard_positive_loss,
+    "hard positive symmetric": partial(hard_positive_loss, symmetric_pos=True),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
@@ -55,19 +60,32 @@ def assert_finite(loss: LossFn, features: Features, layout: Layout) -> Tensor:
     return value
 
 
+def _shuffled(layout: Layout, rng: torch.Generator) -> Tensor:
+    """A random order of the texts in which the captions of an image, and its positives, keep theirs.
+
+    Losses that want one caption, or one positive, read the first.
+    """
+    texts = torch.randperm(layout.owner.numel(), generator=rng)
+    for image in range(layout.images):
+        for role in (CAPTION, POSITIVE):
+            own = (layout.owner[texts] == image) & (layout.role[texts] == role)
+            texts[own] = texts[own].sort().values
+    return texts
+
+
 @every_loss
-@pytest.mark.parametrize("case", ["full", "ragged", "every role, any order"])
+@pytest.mark.parametrize("case", ["full", "ragged", "every role, any order", "positives", "bags"])
 def test_order_of_images_and_texts_is_irrelevant(loss: LossFn, case: str) -> None:
     layout = layout_of(CASES[case])
     f = features_for(layout)
     rng = torch.Generator().manual_seed(1)
     images = torch.randperm(layout.images, generator=rng)
-    texts = torch.randperm(layout.owner.numel(), generator=rng)
-    if case == "every role, any order":  # image 1 has two captions: the first stays first
-        texts = torch.tensor([9, 8, 3, 4, 7, 6, 2, 1, 5, 0])
+    texts = _shuffled(layout, rng)
     assert f.patches is not None
     assert f.tokens is not None
     assert f.token_mask is not None
+    assert layout.text_id is not None
+    assert layout.image_id is not None
     moved = Features(
         image=f.image[images],
         text=f.text[texts],
@@ -78,7 +96,12 @@ def test_order_of_images_and_texts_is_irrelevant(loss: LossFn, case: str) -> Non
     )
     place = torch.argsort(images)
     other = Layout(
-        place[layout.owner[texts]], layout.role[texts], layout.rewrite[texts], layout.images
+        place[layout.owner[texts]],
+        layout.role[texts],
+        layout.rewrite[texts],
+        layout.images,
+        text_id=layout.text_id[texts],
+        image_id=layout.image_id[images],
     )
     value, again = loss(f, layout), loss(moved, other)
     torch.testing.assert_close(value, again, atol=1e-12, rtol=1e-12)
@@ -240,6 +263,19 @@ def test_constant_scores(images: int) -> None:
         assert focused == pytest.approx((1 - 1 / 4) ** 2 * math.log(4))
 
 
+@pytest.mark.parametrize("images", [1, 2, 7])
+def test_constant_scores_of_positives(images: int) -> None:
+    """Three positives and one negative an image, and one image more that has its caption only."""
+    texts = [(i, CAPTION, -1) for i in range(images + 1)]
+    own = [(i, POSITIVE, k) for i in range(images) for k in POSITIVES]
+    layout = layout_of([*texts, *own, *((i, NEGATIVE, 0) for i in range(images))])
+    f = _perfect(layout, spread=False)
+    log_b, log_h = math.log(images + 1), math.log(images)
+    assert hard_positive_loss(f, layout).item() == pytest.approx(log_h)
+    both = hard_positive_loss(f, layout, symmetric_pos=True).item()
+    assert both == pytest.approx((log_h + log_b) / 2)
+
+
 def test_perfect_scores() -> None:
     layout = layout_of(CASES["full"])
     f = _perfect(layout, spread=True)
@@ -338,3 +374,12 @@ def test_local_reads_own_patches_only() -> None:
     assert f.patches is not None
     assert f.patches.grad is not None
     assert f.patches.grad.abs().sum((1, 2)).nonzero().flatten().tolist() == [2]
+
+
+def test_no_hard_positive_is_exactly_zero() -> None:
+    layout = layout_of(CASES["full"])
+    f = features_for(layout)
+    value = hard_positive_loss(f, layout)
+    assert value.item() == 0.0
+    for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
+        assert not grad.any()

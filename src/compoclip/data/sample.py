@@ -16,12 +16,16 @@ class Sample:
     """`id` is unique in its source and stable; `image` is a file or the encoded bytes.
 
     negatives: hard-negative captions that came with the data (NegCLIP TSV), possibly empty.
+    neighbours: indices, in the source, of the samples with similar images that the data names.
+    negative_image: the image of the (first) negative caption, where the data has one.
     """
 
     id: str
     image: Path | bytes
     captions: tuple[str, ...]
     negatives: tuple[str, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    negative_image: Path | bytes | None = None
 
 
 class Source(Protocol):
@@ -40,10 +44,13 @@ class Source(Protocol):
 class Batch:
     """What the training loop receives: pixels (B, 3, H, W) float32 and the texts that go with them.
 
+    ids: of the samples drawn; there may be more images, such as neighbours, after theirs.
     skipped: ids of samples left out of this batch because they could not be read.
+    kind: "single" or "composed", for methods whose steps differ.
     """
 
     pixels: torch.Tensor
     block: TextBlock
     ids: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    kind: str = "single"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from compoclip.losses.contract import Layout, Role
+from compoclip.rewrites.tokenkey import token_key
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class TextBlock:
 
     texts: T strings. owner: T image indices in [0, images). role: T roles.
     rewrite: T names of the rewrite that made the text; "" for captions.
+    photos: `images` names, equal where two images are the same photo; () when not known.
+    side: `images` numbers, 1 for the negative image that a row brought along; () is 0 for all.
     """
 
     texts: tuple[str, ...]
@@ -23,6 +26,8 @@ class TextBlock:
     role: tuple[Role, ...]
     rewrite: tuple[str, ...]
     images: int
+    photos: tuple[str, ...] = ()
+    side: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}
@@ -30,15 +35,40 @@ class TextBlock:
             raise ValueError("texts, owner, role and rewrite must have the same length")
         if any(not 0 <= owner < self.images for owner in self.owner):
             raise ValueError(f"owner must lie in [0, {self.images})")
+        if any(len(each) not in (0, self.images) for each in (self.photos, self.side)):
+            raise ValueError("photos and side must name every image, or none")
 
-    def layout(self, rewrites: Sequence[str], device: torch.device | str = "cpu") -> Layout:
-        """The tensors a loss may see; `rewrites` fixes the index of each rewrite name."""
+    def layout(
+        self,
+        rewrites: Sequence[str],
+        device: torch.device | str = "cpu",
+        ids: torch.Tensor | None = None,
+    ) -> Layout:
+        """The tensors a loss may see; `rewrites` fixes the index of each rewrite name.
+
+        ids: (T, context) token ids, on the CPU. With them texts are the same when their ids are;
+        without, when CLIP's tokenizer cannot tell them apart.
+        """
         index = {name: i for i, name in enumerate(rewrites)}
+        texts: Iterable[Hashable] = map(token_key, self.texts)
+        if ids is not None:
+            texts = (row.tobytes() for row in ids.numpy())
+
+        def tensor(values: Iterable[int]) -> torch.Tensor:
+            return torch.tensor(list(values), dtype=torch.int64, device=device)
+
         return Layout(
-            owner=torch.tensor(self.owner, dtype=torch.int64, device=device),
-            role=torch.tensor([int(r) for r in self.role], dtype=torch.int64, device=device),
-            rewrite=torch.tensor(
-                [index.get(name, -1) for name in self.rewrite], dtype=torch.int64, device=device
-            ),
+            owner=tensor(self.owner),
+            role=tensor(map(int, self.role)),
+            rewrite=tensor(index.get(name, -1) for name in self.rewrite),
             images=self.images,
+            text_id=tensor(_numbered(texts)),
+            image_id=tensor(_numbered(self.photos)) if self.photos else None,
+            side=tensor(self.side) if self.side else None,
         )
+
+
+def _numbered(items: Iterable[Hashable]) -> list[int]:
+    """Equal numbers for equal items, counted from 0 in order of appearance."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(item, len(seen)) for item in items]

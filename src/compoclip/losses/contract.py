@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -66,3 +67,20 @@ class Loss(Protocol):
     """
 
     def __call__(self, features: Features, layout: Layout) -> Tensor: ...
+
+
+@runtime_checkable
+class StatefulLoss(Loss, Protocol):
+    """A loss that remembers numbers from one optimiser step to the next.
+
+    Called exactly once a step, with the features of the whole batch. Its state belongs to the
+    training state: a run that is resumed with it goes on as if nothing had happened.
+    """
+
+    def state_dict(self) -> dict[str, float]:
+        """The numbers to keep, by name; finite, and equal after a round trip through JSON."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from `state`; the empty mapping stands for the start of a run."""
+        ...

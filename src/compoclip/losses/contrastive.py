@@ -11,6 +11,26 @@ from compoclip.losses.precision import full_precision
 from compoclip.losses.rows import MissingHN, caption_index, check, phantom_count
 
 
+def match_loss(logits: Tensor, target: Tensor | None = None) -> Tensor:
+    """Mean over rows of CE(logits_i, target_i); entries of -inf are left out of their softmax.
+
+    Inputs: `logits` (N, M), `target` (N,) int64, by default column i for row i. No row at all
+    gives zero, still connected to the graph.
+    """
+    if target is None:
+        target = torch.arange(logits.shape[0], device=logits.device)
+    return F.cross_entropy(logits, target, reduction="sum") / max(1, logits.shape[0])
+
+
+def symmetric_contrast(logit_scale: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Half the contrast of a_i with all b_j, half that of b_i with all a_j; both (N, D).
+
+    The shared core of every loss of the CLIP kind.
+    """
+    logits = logit_scale * a @ b.T
+    return (match_loss(logits) + match_loss(logits.T)) / 2
+
+
 def clip_loss(features: Features, layout: Layout) -> Tensor:
     r"""Symmetric contrastive loss between images and their captions.
 
@@ -30,10 +50,7 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     """
     check(features, layout)
     with full_precision(features) as f:
-        caption = f.text[caption_index(layout)]
-        logits = f.logit_scale * f.image @ caption.T
-        target = torch.arange(layout.images, device=logits.device)
-        return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+        return symmetric_contrast(f.logit_scale, f.image, f.text[caption_index(layout)])
 
 
 def negclip_loss(
@@ -72,5 +89,4 @@ def negclip_loss(
         phantom = phantoms.to(to_text.dtype).log().expand(layout.images, 1)
         to_text = torch.cat([to_text, phantom], dim=1)
         to_image = f.logit_scale * caption @ f.image.T
-        target = torch.arange(layout.images, device=to_text.device)
-        return (F.cross_entropy(to_text, target) + F.cross_entropy(to_image, target)) / 2
+        return (match_loss(to_text) + match_loss(to_image)) / 2

@@ -68,13 +68,16 @@ def check(features: Features, layout: Layout) -> None:
         raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
 
 
-def texts_by_owner(layout: Layout, role: Role) -> tuple[Tensor, Tensor]:
-    """Per image its texts of one role, in the order of the list.
+def texts_by_owner(layout: Layout, role: Role, rewrite: int | None = None) -> tuple[Tensor, Tensor]:
+    """Per image its texts of one role (and of one rewrite, if given), in the order of the list.
 
     Returns (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the
     largest number that any image has.
     """
-    position = torch.nonzero(layout.role == int(role)).squeeze(1)
+    wanted = layout.role == int(role)
+    if rewrite is not None:
+        wanted = wanted & (layout.rewrite == rewrite)
+    position = torch.nonzero(wanted).squeeze(1)
     owner, order = torch.sort(layout.owner[position], stable=True)
     position = position[order]
     image = torch.arange(layout.images, device=owner.device)
@@ -87,16 +90,26 @@ def texts_by_owner(layout: Layout, role: Role) -> tuple[Tensor, Tensor]:
     return index, torch.arange(width, device=owner.device) < count[:, None]
 
 
+def first_text(layout: Layout, role: Role, rewrite: int | None = None) -> tuple[Tensor, Tensor]:
+    """Per image its first text of one role (and of one rewrite, if given).
+
+    Returns (B,) indices into the texts (0 where there is none) and a (B,) mask.
+    """
+    index, valid = texts_by_owner(layout, role, rewrite)
+    if index.shape[1] == 0:
+        return index.new_zeros(layout.images), valid.new_zeros(layout.images)
+    return index[:, 0], valid[:, 0]
+
+
 def caption_index(layout: Layout) -> Tensor:
     """(B,) the first caption of every image.
 
     Raises ValueError when an image has none: contrastive losses have no target for it.
     """
-    index, valid = texts_by_owner(layout, Role.CAPTION)
-    if not valid.any(1).all():
-        bare = int((~valid.any(1)).nonzero()[0])
-        raise ValueError(f"image {bare} of the batch has no caption")
-    return index[:, 0]
+    index, valid = first_text(layout, Role.CAPTION)
+    if not valid.all():
+        raise ValueError(f"image {int((~valid).nonzero()[0])} of the batch has no caption")
+    return index
 
 
 def hard_negative_rows(layout: Layout) -> RowIndex:

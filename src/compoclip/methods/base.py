@@ -6,25 +6,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from compoclip.data.plans import CaptionPlan, ImagePlan, Single, image_kinds
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss
 
-
-@dataclass(frozen=True)
-class CaptionPlan:
-    """Which rewrites accompany a caption; one draw of each per sample and epoch."""
-
-    rewrites: tuple[str, ...] = ()
+__all__ = ["CaptionPlan", "LossTerm", "Method", "Optim", "Trains"]
 
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A weighted loss. `needs_local` asks the encoder for patch and token features."""
+    """A weighted loss. `needs_local` asks the encoder for patch and token features.
+
+    on: the kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
+    """
 
     name: str
     loss: Loss
     weight: float = 1.0
     needs_local: bool = False
+    on: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Method:
-    """One published recipe: caption plan + weighted losses + what trains + optimiser defaults.
+    """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
     `settings` records the recipe's own hyper-parameters for logs and checkpoints.
     """
@@ -91,9 +91,19 @@ class Method:
     losses: tuple[LossTerm, ...]
     optim: Optim
     trains: Trains = Trains()
+    images: ImagePlan = Single()
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
 
     @property
     def needs_local(self) -> bool:
         """Whether any loss reads patch and token features."""
         return any(term.needs_local for term in self.losses)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of all rewrites; `Layout.rewrite` is an index into them."""
+        return tuple(dict.fromkeys((*self.plan.kinds, *image_kinds(self.images))))
+
+    def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
+        """The losses of a batch of this kind."""
+        return tuple(term for term in self.losses if term.on in ("", kind))

@@ -201,11 +201,13 @@ def _losses(
     device = torch.device(settings.device)
     pixels = batch.pixels.to(device, non_blocking=True)
     ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = batch.block.layout(method.plan.rewrites, device)
+    layout = batch.block.layout(method.kinds, device, ids)
+    active = method.terms_on(batch.kind)
+    local = any(term.needs_local for term in active)
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-        features = encoder.features(pixels, ids, local=method.needs_local)
-    terms = {term.name: term.loss(features, layout) for term in method.losses}
-    loss = torch.stack([term.weight * terms[term.name] for term in method.losses]).sum()
+        features = encoder.features(pixels, ids, local=local)
+    terms = {term.name: term.loss(features, layout) for term in active}
+    loss = torch.stack([term.weight * terms[term.name] for term in active]).sum()
     return {f"loss/{name}": value.item() for name, value in terms.items()}, loss
 
 
@@ -232,7 +234,7 @@ def _advance(
         step=progress.step + 1,
         epoch=progress.epoch + epoch_step // steps_per_epoch,
         epoch_step=epoch_step % steps_per_epoch,
-        images=progress.images + len(batch.ids),
+        images=progress.images + batch.block.images,
         texts=progress.texts + len(batch.block.texts),
         skipped=progress.skipped + len(batch.skipped),
         truncated=progress.truncated + truncated,

@@ -95,13 +95,8 @@ def fits(thing: Thing, kind: str | None, attributes: tuple[Attribute, ...]) -> b
     return all(getattr(thing, a.family) == a.value for a in attributes)
 
 
-def looks(thing: Thing, rng: random.Random, count: int | None = None) -> tuple[Attribute, ...]:
-    """Some attributes of the thing: mostly its colour, sometimes its pattern and size.
-
-    count: exactly this many (0 to 3), most telling first; by default drawn.
-    """
-    if count is None:
-        count = rng.choices((0, 1, 2, 3), (0.2, 0.5, 0.23, 0.07))[0]
+def looks(thing: Thing, rng: random.Random, count: int) -> tuple[Attribute, ...]:
+    """At most `count` attributes of the thing: mostly its colour, sometimes pattern and size."""
     pool = [Attribute("colour", thing.colour)]
     if thing.pattern != "plain":
         pool.append(Attribute("pattern", thing.pattern))
@@ -114,8 +109,13 @@ def looks(thing: Thing, rng: random.Random, count: int | None = None) -> tuple[A
     return tuple(pool[:count])
 
 
-def mention(thing: Thing, rng: random.Random, count: int | None = None) -> NounPhrase:
-    """ "a red star": a noun phrase that the thing fits."""
+def _told(thing: Thing, config: WorldConfig, rng: random.Random) -> NounPhrase:
+    """ "a red star", with as many attributes as the config has them."""
+    return mention(thing, rng, rng.choices((0, 1, 2, 3), config.attributes)[0])
+
+
+def mention(thing: Thing, rng: random.Random, count: int) -> NounPhrase:
+    """ "a red star": a noun phrase that the thing fits, with at most `count` attributes."""
     return NounPhrase(frozenset((thing.kind,)), thing.kind, looks(thing, rng, count))
 
 
@@ -152,7 +152,7 @@ Maker = Callable[[Facts, WorldConfig, random.Random], Form | None]
 
 
 def _object(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
-    return (Exists(mention(rng.choice(facts.things), rng)),)
+    return (Exists(_told(rng.choice(facts.things), config, rng)),)
 
 
 def _kind(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
@@ -189,14 +189,14 @@ def _position(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
     thing = facts.things[i]
     if rng.random() < 0.3 and (subject := definite(facts, thing, rng)):
         return (Claim(subject, (Position(name),)),)
-    return (Exists(_extend(mention(thing, rng), Position(name))),)
+    return (Exists(_extend(_told(thing, config, rng), Position(name))),)
 
 
 def _conjunction(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
     if len(facts.things) < 2:
         return None
     count = min(len(facts.things), rng.choice((2, 2, 2, 3, 4)))
-    return tuple(Exists(mention(t, rng)) for t in rng.sample(facts.things, count))
+    return tuple(Exists(_told(t, config, rng)) for t in rng.sample(facts.things, count))
 
 
 def _fact(facts: Facts, rng: random.Random) -> tuple[str, int, int] | None:
@@ -215,7 +215,7 @@ def _relation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
         subject, other = definite(facts, a, rng), definite(facts, b, rng)
         if subject and other:
             return (Claim(subject, (Relation(name, other),)),)
-    return (Exists(_extend(mention(a, rng), Relation(name, mention(b, rng)))),)
+    return (Exists(_extend(_told(a, config, rng), Relation(name, _told(b, config, rng)))),)
 
 
 def counted(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase:
@@ -234,7 +234,7 @@ def _count(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None
     if others and rng.random() < 0.4:
         second = rng.choice(others)
         phrase = counted(facts, second, rng)
-        return Exists(first), Exists(phrase if phrase.number > 1 else mention(second, rng))
+        return Exists(first), Exists(phrase if phrase.number > 1 else _told(second, config, rng))
     return (Exists(first),)
 
 
@@ -263,7 +263,7 @@ def _negation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
         return (Exists(phrase),)
     thing = rng.choice(facts.things)
     if draw < 0.75:
-        return (Exists(_extend(mention(thing, rng), Lacking(phrase))),)
+        return (Exists(_extend(_told(thing, config, rng), Lacking(phrase))),)
     subject = definite(facts, thing, rng)
     if subject is None or any(
         isinstance(m, Attribute) and m.family == "colour" for m in subject.modifiers
@@ -281,7 +281,7 @@ def _scenery(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | No
         texture = drop.texture if rng.random() < 0.4 else ""
         return (Background("" if texture else drop.colour, texture),)
     thing = rng.choice(facts.things)
-    return (Exists(_extend(mention(thing, rng), _background(facts, rng))),)
+    return (Exists(_extend(_told(thing, config, rng), _background(facts, rng))),)
 
 
 def _long(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:

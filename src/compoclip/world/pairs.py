@@ -24,7 +24,14 @@ from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.sampling import apart, draw_scene, spot
 from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.splits import ORDINARY, SPLITS, generator, held_out_in
-from compoclip.world.vocabulary import BACKDROP_COLOURS, KINDS, SIZES, can_show, clashes
+from compoclip.world.vocabulary import (
+    BACKDROP_COLOURS,
+    COLOURS,
+    KINDS,
+    SIZES,
+    can_show,
+    clashes,
+)
 from compoclip.world.wording import Wording
 
 _ATTEMPTS = 3000
@@ -72,12 +79,20 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
             Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
             for form in forms
         )
+        if not _known(other, config):
+            continue
         if _in_split(scene, other, config, split) and _separates(scene, other, first, second):
             return WorldPair(scene, other, first, second, skill)
     raise CompoclipError(
         f"world: no pair of skill {skill!r} fits split {split!r} of this configuration; "
         "allow more kinds, colours and objects"
     )
+
+
+def _known(scene: Scene, config: WorldConfig) -> bool:
+    """Whether the config has all kinds and colours of a scene."""
+    kinds, colours = config.kinds or KINDS, config.colours or COLOURS
+    return all(t.kind in kinds and t.colour in colours for t in scene.things)
 
 
 def _in_split(a: Scene, b: Scene, config: WorldConfig, split: str) -> bool:

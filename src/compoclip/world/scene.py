@@ -58,6 +58,7 @@ class WorldConfig:
     colours): the allowed subset, empty for all. synonyms: chance that a word of a caption is
     replaced by a synonym.
     caption_weights: (caption type, weight) for the types that differ from the default.
+    attributes: weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions.
     holdout_seed, holdout_attribute, holdout_relation: which share of the (colour, kind) pairs
     and of the (kind, relation, kind) triples is kept out of ordinary splits (see `splits`).
     """
@@ -76,6 +77,7 @@ class WorldConfig:
     backdrops: tuple[str, ...] = ()
     synonyms: float = 0.15
     caption_weights: tuple[tuple[str, float], ...] = ()
+    attributes: tuple[float, ...] = (0.2, 0.5, 0.23, 0.07)
     holdout_seed: int = 0
     holdout_attribute: float = 0.1
     holdout_relation: float = 0.03
@@ -92,4 +94,9 @@ class WorldConfig:
             raise UsageError(
                 "world: objects needs 1 to 4 weights, none negative and one above zero "
                 "(the chance of 1, 2, 3 and 4 objects)"
+            )
+        if len(self.attributes) != 4 or min(self.attributes) < 0 or sum(self.attributes) <= 0:
+            raise UsageError(
+                "world: attributes needs 4 weights, none negative and one above zero "
+                "(the chance of 0, 1, 2 and 3 attributes)"
             )

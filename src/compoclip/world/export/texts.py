@@ -148,10 +148,22 @@ def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
 def seemly(form: Form, config: WorldConfig) -> bool:
     """Whether a training caption could say this.
 
-    False for held-out compounds, patterns on kinds that cannot show them, and things inside solid
-    ones: a false caption with those could be told from its words alone.
+    False for kinds and colours that the config leaves out, held-out compounds, patterns on kinds
+    that cannot show them, and things inside solid ones: a false caption with those could be told
+    from its words alone.
     """
-    return not names_held_out(form, config) and all(_can_be(node) for node in nodes_of(form))
+    nodes = nodes_of(form)
+    return not names_held_out(form, config) and all(_known(n, config) and _can_be(n) for n in nodes)
+
+
+def _known(node: Node, config: WorldConfig) -> bool:
+    """Whether the config has the kinds and colours that the node names."""
+    match node:
+        case NounPhrase():
+            return not config.kinds or node.kinds <= set(config.kinds)
+        case Attribute("colour", value):
+            return not config.colours or value in config.colours
+    return True
 
 
 def _can_be(node: Node) -> bool:
