@@ -91,7 +91,7 @@ class Method:
     losses: tuple[LossTerm, ...]
     optim: Optim
     trains: Trains = Trains()
-    images: ImagePlan = Single()
+    images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
 
     @property

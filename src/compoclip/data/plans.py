@@ -1,0 +1,185 @@
+"""Which texts and which images a method wants beside the data's own, as plain data.
+
+`TextPlan` draws the texts of a sample by a `CaptionPlan`; `BatchLoader` makes batches by an
+`ImagePlan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from compoclip.errors import UsageError
+
+GRAPH_POSITIVE, GRAPH_NEGATIVE = "graph-positive", "graph-negative"
+BAG, BAG_NEGATIVE = "bag", "bag-negative"
+CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
+CROSS_SWAP = "cross-swap"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One text, from a rewrite drawn uniformly among those of `of` that apply to the caption."""
+
+    name: str
+    of: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """From epoch `start` (counted from 0) on, at most so many positive and negative graph texts."""
+
+    start: int
+    positives: int
+    negatives: int
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """Positive and negative sub-graph texts of each caption (MosaiCLIP, METHODS 5.2-5.7).
+
+    weights: of the categories object, relation, attribute. stages: the curriculum, in order of
+    `start`, the first at 0. vocabulary: file with the words of replacements; "" is the built-in.
+    filtered: whether texts pass the validity rules.
+    """
+
+    weights: tuple[float, float, float] = (0.08, 0.46, 0.46)
+    stages: tuple[Stage, ...] = (Stage(0, 3, 6),)
+    vocabulary: str = ""
+    filtered: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for weights or stages that nothing can be drawn by."""
+        if min(self.weights) < 0 or not sum(self.weights) > 0:
+            raise UsageError(f"graph weights must be >= 0, one of them more, not {self.weights}")
+        starts = [stage.start for stage in self.stages]
+        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+            raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
+        if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
+            raise UsageError("a curriculum stage cannot have fewer than 0 texts")
+
+    def at(self, epoch: int) -> Stage:
+        """The stage of an epoch."""
+        return [stage for stage in self.stages if stage.start <= epoch][-1]
+
+
+@dataclass(frozen=True)
+class BagPlan:
+    """Up to `size` sentences of each image from a file, and a negative of each (DAC, METHODS 9).
+
+    file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for none).
+    negatives: the rewrite that makes them where the file has none. size: sentences an epoch, drawn
+    anew when there are more.
+    """
+
+    file: str
+    size: int = 10
+    negatives: str = "tsvlc-rb"
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an impossible size."""
+        if self.size < 1:
+            raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
+
+
+@dataclass(frozen=True)
+class CaptionPlan:
+    """Which texts accompany a caption; all are drawn anew for every sample and epoch.
+
+    rewrites: at most one text each. "given" is one of the negatives that came with the data.
+    hn_fraction: the share of captions that have negatives at all; always the same captions, and
+    those of a smaller share are among those of a larger one.
+    graph, bags: see there; None is none.
+    """
+
+    rewrites: tuple[str | OneOf, ...] = ()
+    hn_fraction: float = 1.0
+    graph: GraphPlan | None = None
+    bags: BagPlan | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError when the share is no share."""
+        if not 0 <= self.hn_fraction <= 1:
+            raise UsageError(f"hn-fraction {self.hn_fraction}: must lie between 0 and 1")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names that texts of this plan carry, each once; `Layout.rewrite` is an index here."""
+        names = [name for each in self.rewrites for name in _names(each)]
+        if self.graph is not None:
+            names += [GRAPH_POSITIVE, GRAPH_NEGATIVE]
+        if self.bags is not None:
+            names += [BAG, BAG_NEGATIVE]
+        return tuple(dict.fromkeys(names))
+
+
+def _names(rewrite: str | OneOf) -> tuple[str, ...]:
+    return (rewrite,) if isinstance(rewrite, str) else rewrite.of
+
+
+@dataclass(frozen=True)
+class Single:
+    """Every image of the data by itself."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Two images of one orientation joined to one, with texts of both (CLIC, METHODS 7).
+
+    layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape and
+    pads. normalisation: "model" or "imagenet" (released, composed images only). alternate: every
+    other step shows single images with their captions instead.
+    """
+
+    layout: Literal["squash", "letterbox"] = "squash"
+    normalisation: Literal["model", "imagenet"] = "model"
+    alternate: bool = True
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """`count` similar images with each image, with captions and negatives (NegCLIP, METHODS 2).
+
+    mined: find them with the model's image features before training, the `among` nearest of each;
+    otherwise they come with the data (column neg_image).
+    """
+
+    count: int = 1
+    mined: bool = False
+    among: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises UsageError when more are wanted than there are to draw from."""
+        if not 0 <= self.count <= self.among:
+            raise UsageError(
+                f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
+            )
+
+
+@dataclass(frozen=True)
+class NegativeImages:
+    """The image made from the negative caption, with each image (TripletCLIP, METHODS 12)."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Batches of variations of one object among ordinary pairs (GNM-CLIP, METHODS 13).
+
+    A group takes `variations` samples with the same `group` column, and `pairs` without one.
+    """
+
+    variations: int = 2
+    pairs: int = 8
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for impossible numbers."""
+        if self.variations < 1 or self.pairs < 0:
+            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
+
+
+ImagePlan = Single | Composed | Neighbours | NegativeImages | Groups
+
+
+def image_kinds(plan: ImagePlan) -> tuple[str, ...]:
+    """The names that texts which an image plan adds carry."""
+    return (*CLIC_TEXTS, CROSS_SWAP) if isinstance(plan, Composed) else ()
