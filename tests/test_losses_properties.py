@@ -61,7 +61,7 @@ def assert_finite(loss: LossFn, features: Features, layout: Layout) -> Tensor:
 
 
 def _shuffled(layout: Layout, rng: torch.Generator) -> Tensor:
-    """A random order of the texts in which the captions of an image, and its positives, keep theirs.
+    """A random order of the texts; the captions of an image, and its positives, keep theirs.
 
     Losses that want one caption, or one positive, read the first.
     """

@@ -1,0 +1,48 @@
+"""Hard positives: rewrites that keep the meaning must score like captions."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contrastive import match_loss
+from compoclip.losses.precision import full_precision
+from compoclip.losses.rows import caption_index, check, first_text
+
+
+def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool = False) -> Tensor:
+    r"""Contrast of images, and of captions, with the hard positives of the batch (L_pos).
+
+    .. math::
+        L = \frac{1}{2 |H|} \sum_{i \in H} \Big[ \mathrm{CE}_{j \in H}(s\, u_i \cdot v_j,\ i)
+            + \mathrm{CE}_{j \in H}(s\, t_i \cdot v_j,\ i) \Big]
+
+    with H the images that have a hard positive. The second term compares texts with texts.
+
+    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION t_i and the first
+    POSITIVE v_i of each image; further ones and negatives are not read. Images without a positive
+    are neither rows nor columns. Without any, the loss is exactly zero, with zero gradient. Equal
+    scores give ln |H|.
+
+    symmetric_pos: average each of the two terms with its reverse, in which the positive v_i, i in
+    H, ranks all B images (or all B captions); equal scores then give (ln |H| + ln B) / 2.
+
+    Raises: ValueError when an image has no caption.
+    Relation: added to `negclip_loss` (positives take no part in that) and to `global_hn_loss` with
+    gamma = beta = 0, which is the L_neg of the same objective.
+    Reference: Kamath et al., The Hard Positive Truth about Vision-Language Compositionality (ECCV
+    2024); the form of the objective is that of Doveh et al., Teaching Structured Vision & Language
+    Concepts to Vision & Language Models (CVPR 2023).
+    """
+    check(features, layout)
+    caption = caption_index(layout)
+    index, valid = first_text(layout, Role.POSITIVE)
+    owner = valid.nonzero().squeeze(1)
+    with full_precision(features) as f:
+        positive = f.logit_scale * f.text[index[owner]]
+        # (B, |H|) scores of images, and of captions, with the positives.
+        both = [f.image @ positive.T, f.text[caption] @ positive.T]
+        terms = [match_loss(scores[owner]) for scores in both]
+        if symmetric_pos:
+            terms += [match_loss(scores.T, owner) for scores in both]
+        return sum(terms[1:], start=terms[0]) / len(terms)
