@@ -1,26 +1,32 @@
-"""From a caption's text to its tokens and noun chunks."""
+"""From a caption's text to its tokens, noun chunks and scene graph."""
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 from compoclip.captions.chunks import noun_chunks
+from compoclip.captions.graph import parse_graph
 from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger
 from compoclip.captions.types import Caption
 
-#: Raise it whenever words, tags, lemmas or chunks may come out differently.
-PARSER_VERSION = "1"
+#: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
+PARSER_VERSION = "2"
 #: Fewer texts than this are parsed here: starting processes would take longer.
 POOL_FLOOR = 2000
 _BATCH = 500
 
 
 def parse(text: str, tagger: Tagger | None = None) -> Caption:
-    """The tokens and noun chunks of a caption (no scene graph). Never raises on odd text."""
+    """The tokens, noun chunks and scene graph of a caption. Never raises on odd text.
+
+    The graph takes a quarter of the time of the tags and is always made.
+    """
     tokens = (tagger or get_tagger()).tag(text)
-    return Caption(text, tokens, noun_chunks(tokens))
+    bare = Caption(text, tokens, noun_chunks(tokens))
+    return replace(bare, graph=parse_graph(bare))
 
 
 def parse_many(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+RelationKind = Literal["preposition", "verb", "passive", "possession"]
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -70,8 +72,8 @@ class GraphAttribute:
 class GraphRelation:
     """A directed relation between two objects, given by their index in the graph.
 
-    `name` holds lemmas ("sit on", "surround by"), `words` the words as the caption has them, without
-    auxiliaries ("sitting on", "surrounded by"), so that "subject words object" reads as a phrase.
+    `name` holds lemmas ("sit on", "surround by"), `words` the words as the caption has them,
+    without auxiliaries ("sitting on", "surrounded by"), so that "subject words object" reads well.
     A possessor is the object of a relation "of", however it is put ("the man's hat": hat of man).
     """
 
@@ -80,7 +82,7 @@ class GraphRelation:
     object: int
     span: Span
     words: str = ""
-    kind: Literal["preposition", "verb", "passive", "possession"] = "preposition"
+    kind: RelationKind = "preposition"
 
 
 @dataclass(frozen=True, slots=True)
