@@ -17,6 +17,7 @@ from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.local import local_hn_loss
+from compoclip.losses.multi_text import multi_text_loss
 from losses_oracle import CASES, KINDS, LEAVES, features_for, gradients, layout_of, with_dtype
 
 LossFn = Callable[[Features, Layout], Tensor]
@@ -60,6 +61,13 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
             partial(hard_positive_loss, symmetric_pos=symmetric),
             partial(loops.hard_positive, symmetric_pos=symmetric),
         )
+    for masked in (False, True):
+        for reduction in ("mean", "sum"):
+            options = {"reduction": reduction, "mask_duplicates": masked}
+            pairs[f"multi-text {reduction} {masked}"] = (
+                partial(multi_text_loss, **options),
+                partial(loops.multi_text, **options),
+            )
     return pairs
 
 

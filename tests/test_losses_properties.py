@@ -16,6 +16,7 @@ from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.local import local_hn_loss
+from compoclip.losses.multi_text import multi_text_loss
 from losses_oracle import (
     CAPTION,
     CASES,
@@ -46,6 +47,8 @@ LOSSES: dict[str, LossFn] = {
     "local zero": partial(local_hn_loss, missing_hn="zero", rewrites=KINDS, **CALIBRATED),
     "hard positive": hard_positive_loss,
     "hard positive symmetric": partial(hard_positive_loss, symmetric_pos=True),
+    "multi-text": multi_text_loss,
+    "multi-text masked": partial(multi_text_loss, mask_duplicates=True),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
@@ -274,6 +277,10 @@ def test_constant_scores_of_positives(images: int) -> None:
     assert hard_positive_loss(f, layout).item() == pytest.approx(log_h)
     both = hard_positive_loss(f, layout, symmetric_pos=True).item()
     assert both == pytest.approx((log_h + log_b) / 2)
+    log_t, count = math.log(5 * images + 1), 4 * images + 1
+    assert multi_text_loss(f, layout).item() == pytest.approx((log_t + log_b) / 2)
+    summed = multi_text_loss(f, layout, reduction="sum").item()
+    assert summed == pytest.approx(((images + 1) * log_t + count * log_b) / 2)
 
 
 def test_perfect_scores() -> None:
@@ -383,3 +390,37 @@ def test_no_hard_positive_is_exactly_zero() -> None:
     assert value.item() == 0.0
     for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
         assert not grad.any()
+
+
+def test_multi_text_of_captions_alone_is_clip() -> None:
+    layout = layout_of(CASES["no negative"])
+    f = features_for(layout)
+    torch.testing.assert_close(multi_text_loss(f, layout), clip_loss(f, layout))
+
+
+def test_multi_text_when_all_texts_are_equal() -> None:
+    """Then nothing is wrong for any image: only its own positives are left in its softmax."""
+    layout = layout_of(CASES["positives"])
+    layout = replace(layout, text_id=torch.zeros_like(layout.owner))
+    f = _perfect(layout, spread=False)
+    counts = torch.bincount(layout.owner[layout.role != int(NEGATIVE)])
+    expected = counts.log().mean() / 2
+    assert multi_text_loss(f, layout, mask_duplicates=True).item() == pytest.approx(expected.item())
+
+
+def test_owner_of_a_cached_negative_does_not_matter() -> None:
+    layout = layout_of(CASES["positives"])
+    cached = layout.role == int(NEGATIVE)
+    moved = replace(layout, owner=layout.owner.masked_fill(cached, 1))
+    f = features_for(layout)
+    for masked in (False, True):
+        value = multi_text_loss(f, layout, mask_duplicates=masked)
+        torch.testing.assert_close(multi_text_loss(f, moved, mask_duplicates=masked), value)
+
+
+def test_masking_duplicates_needs_identities() -> None:
+    layout = replace(layout_of(CASES["full"]), text_id=None)
+    f = features_for(layout)
+    multi_text_loss(f, layout, mask_duplicates=True)
+    with pytest.raises(ValueError, match="needs text_id or image_id"):
+        multi_text_loss(f, replace(layout, image_id=None), mask_duplicates=True)
