@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, Layout
-from losses_oracle import CAPTION, NEGATIVE, POSITIVE, caption_of, cross_entropy, lse
+from losses_oracle import (
+    CAPTION,
+    NEGATIVE,
+    POSITIVE,
+    POSITIVES,
+    caption_of,
+    cross_entropy,
+    lse,
+)
 
 ZERO = torch.tensor(0.0).double()
 
@@ -71,3 +79,42 @@ def multi_text(
     if reduction == "mean":
         to_text, to_image = to_text / layout.images, to_image / count
     return (to_text + to_image) / 2
+
+
+def descriptions(layout: Layout, image: int) -> list[int]:
+    second, third, fourth = (texts_of(layout, image, POSITIVE, k) for k in POSITIVES)
+    p1 = caption_of(layout, image)
+    p2 = second[0] if second else p1
+    return [p1, p2, third[0] if third else p1, fourth[0] if fourth else p2]
+
+
+def composite_contrast(f: Features, layout: Layout) -> Tensor:
+    images = range(layout.images)
+    total = ZERO
+    for place in range(4):
+        text = [f.text[descriptions(layout, i)[place]] for i in images]
+        for i in images:
+            to_text = [f.logit_scale * (f.image[i] @ text[j]) for j in images]
+            to_image = [f.logit_scale * (text[i] @ f.image[j]) for j in images]
+            total = total + cross_entropy(to_text, i) + cross_entropy(to_image, i)
+    return total / (4 * 2 * layout.images)
+
+
+def single_negative(f: Features, layout: Layout) -> Tensor:
+    total, count = ZERO, 0
+    for i in range(layout.images):
+        for n in texts_of(layout, i, NEGATIVE):
+            for p in descriptions(layout, i):
+                wrong = f.logit_scale * (f.image[i] @ f.text[n] - f.image[i] @ f.text[p])
+                total, count = total + lse([ZERO, wrong]), count + 1
+    return total / max(1, count)
+
+
+def unimodal(f: Features, layout: Layout) -> Tensor:
+    rows = [i for i in range(layout.images) if texts_of(layout, i, POSITIVE, POSITIVES[0])]
+    total = ZERO
+    for i in rows:
+        other = f.text[texts_of(layout, i, POSITIVE, POSITIVES[0])[0]]
+        for a, b in zip(f.text[caption_of(layout, i)], other):
+            total = total + (a - b) ** 2
+    return total / max(1, len(rows))

@@ -12,13 +12,27 @@ from torch import Tensor
 
 import losses_loops as loops
 import losses_oracle as oracle
+from compoclip.losses.composite import (
+    composite_contrast_loss,
+    single_negative_loss,
+    unimodal_loss,
+)
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
-from losses_oracle import CASES, KINDS, LEAVES, features_for, gradients, layout_of, with_dtype
+from losses_oracle import (
+    CASES,
+    KINDS,
+    LEAVES,
+    POSITIVES,
+    features_for,
+    gradients,
+    layout_of,
+    with_dtype,
+)
 
 LossFn = Callable[[Features, Layout], Tensor]
 
@@ -68,6 +82,10 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
                 partial(multi_text_loss, **options),
                 partial(loops.multi_text, **options),
             )
+    clic = {"positives": POSITIVES}
+    pairs["composite"] = (partial(composite_contrast_loss, **clic), loops.composite_contrast)
+    pairs["single negative"] = (partial(single_negative_loss, **clic), loops.single_negative)
+    pairs["unimodal"] = (partial(unimodal_loss, positive=POSITIVES[0]), loops.unimodal)
     return pairs
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from compoclip.losses.composite import (
+    composite_contrast_loss,
+    single_negative_loss,
+    unimodal_loss,
+)
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
@@ -49,6 +54,9 @@ LOSSES: dict[str, LossFn] = {
     "hard positive symmetric": partial(hard_positive_loss, symmetric_pos=True),
     "multi-text": multi_text_loss,
     "multi-text masked": partial(multi_text_loss, mask_duplicates=True),
+    "composite": partial(composite_contrast_loss, positives=POSITIVES),
+    "single negative": partial(single_negative_loss, positives=POSITIVES),
+    "unimodal": partial(unimodal_loss, positive=POSITIVES[0]),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
@@ -138,17 +146,21 @@ def test_padding_never_matters(loss: LossFn, garbage: float) -> None:
         torch.testing.assert_close(after[name], grad, atol=1e-11, rtol=1e-11, msg=name)
 
 
+def assert_no_signal(value: Tensor, read: Sequence[Tensor]) -> None:
+    """Exactly +0, and connected to what the loss reads (else autograd raises)."""
+    assert value.item() == 0.0
+    assert math.copysign(1.0, value.item()) == 1.0
+    for grad in torch.autograd.grad(value, read):
+        assert not grad.any()
+
+
 @pytest.mark.parametrize("name", HARD)
 def test_no_negative_is_exactly_zero(name: str) -> None:
     layout = layout_of(CASES["no negative"])
     f = features_for(layout)
-    value = HARD[name](f, layout)
-    assert value.item() == 0.0
-    assert math.copysign(1.0, value.item()) == 1.0
     read = (f.patches, f.tokens) if name.startswith("local") else (f.image, f.text)
-    # Raises when the loss is not connected to what it reads.
-    for grad in torch.autograd.grad(value, [x for x in (*read, f.logit_scale) if x is not None]):
-        assert not grad.any()
+    leaves = [x for x in (*read, f.logit_scale) if x is not None]
+    assert_no_signal(HARD[name](f, layout), leaves)
 
 
 @every_hard_loss
@@ -281,6 +293,9 @@ def test_constant_scores_of_positives(images: int) -> None:
     assert multi_text_loss(f, layout).item() == pytest.approx((log_t + log_b) / 2)
     summed = multi_text_loss(f, layout, reduction="sum").item()
     assert summed == pytest.approx(((images + 1) * log_t + count * log_b) / 2)
+    assert composite_contrast_loss(f, layout, POSITIVES).item() == pytest.approx(log_b)
+    assert single_negative_loss(f, layout, POSITIVES).item() == pytest.approx(math.log(2))
+    assert unimodal_loss(f, layout, POSITIVES[0]).item() == 0.0
 
 
 def test_perfect_scores() -> None:
@@ -386,10 +401,8 @@ def test_local_reads_own_patches_only() -> None:
 def test_no_hard_positive_is_exactly_zero() -> None:
     layout = layout_of(CASES["full"])
     f = features_for(layout)
-    value = hard_positive_loss(f, layout)
-    assert value.item() == 0.0
-    for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
-        assert not grad.any()
+    assert_no_signal(hard_positive_loss(f, layout), [f.image, f.text, f.logit_scale])
+    assert_no_signal(unimodal_loss(f, layout, POSITIVES[0]), [f.text])
 
 
 def test_multi_text_of_captions_alone_is_clip() -> None:
@@ -424,3 +437,19 @@ def test_masking_duplicates_needs_identities() -> None:
     multi_text_loss(f, layout, mask_duplicates=True)
     with pytest.raises(ValueError, match="needs text_id or image_id"):
         multi_text_loss(f, replace(layout, image_id=None), mask_duplicates=True)
+
+
+def test_composite_without_descriptions_is_clip() -> None:
+    layout = layout_of(CASES["ragged"])
+    f = features_for(layout)
+    value = composite_contrast_loss(f, layout, POSITIVES)
+    torch.testing.assert_close(value, clip_loss(f, layout))
+
+
+def test_single_negative_is_the_hard_negative_loss_of_two_columns() -> None:
+    layout = layout_of([t for t in CASES["full"] if t[2] <= 0])
+    f = features_for(layout)
+    torch.testing.assert_close(single_negative_loss(f, layout, ()), global_hn_loss(f, layout))
+    none = layout_of(CASES["no negative"])
+    f = features_for(none)
+    assert_no_signal(single_negative_loss(f, none, ()), [f.image, f.text, f.logit_scale])

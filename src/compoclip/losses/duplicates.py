@@ -36,5 +36,5 @@ def _groups(identity: Tensor | None, count: int, device: torch.device) -> tuple[
     """Each element's group, numbered from 0, and the number of groups."""
     if identity is None:
         return torch.arange(count, device=device), count
-    unique, group = identity.unique(return_inverse=True)
+    unique, group = torch.unique(identity, return_inverse=True)
     return group, unique.numel()
