@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from compoclip.data.plans import CaptionPlan, ImagePlan, Single, image_kinds
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss
+from compoclip.models.lora import Lora
 
-__all__ = ["CaptionPlan", "LossTerm", "Method", "Optim", "Trains"]
+__all__ = ["CaptionPlan", "Lora", "LossTerm", "Method", "Optim", "Trains"]
+
+_LORA_LR = 10  # learning rate of adapters over that of full fine-tuning (METHODS 0.3)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ class Optim:
 class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
-    `settings` records the recipe's own hyper-parameters for logs and checkpoints.
+    lora: adapters that learn in place of all weights of the towers that train; the rest, the
+    temperature too, is then frozen. `settings` records the recipe's own hyper-parameters for logs
+    and checkpoints.
     """
 
     name: str
@@ -93,6 +98,12 @@ class Method:
     trains: Trains = Trains()
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+    lora: Lora | None = None
+
+    def with_lora(self, lora: Lora) -> Method:
+        """This method with adapters, at ten times its learning rate if it had none before."""
+        lr = self.optim.lr if self.lora else _LORA_LR * self.optim.lr
+        return replace(self, lora=lora, optim=replace(self.optim, lr=lr))
 
     @property
     def needs_local(self) -> bool:

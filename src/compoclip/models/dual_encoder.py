@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features
 from compoclip.models.image_tower import ImageFeatures, ImageTower
+from compoclip.models.parts import Part, part_of
 from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
 
 __all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]
@@ -20,12 +25,16 @@ class DualEncoder(nn.Module):
     `model` is the open_clip model: `encoder.model.state_dict()` has plain open_clip keys. Outputs
     equal open_clip's own to float32 rounding. `freeze_bn` keeps every batch norm in eval mode, for
     towers whose running statistics are not statistics of the data (folded batch norms).
+
+    A tower none of whose parameters requires a gradient is encoded without one, and what is frozen
+    stays in eval mode: dropout and running statistics belong to what learns.
     """
 
     def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
         super().__init__()
         self.model = model
         self.freeze_bn = freeze_bn
+        self._recomputes = False
         self._image = ImageTower(model)
         self._text = TextTower(model)
         self.train(model.training)
@@ -48,18 +57,25 @@ class DualEncoder(nn.Module):
         return self._text.causal
 
     def train(self, mode: bool = True) -> DualEncoder:
-        """Like `nn.Module.train`, but batch norms stay in eval mode when `freeze_bn`."""
+        """Like `nn.Module.train`, but frozen parts stay in eval mode: those of the network without
+        a parameter that requires a gradient, frozen batch norms, and all of these if `freeze_bn`.
+        """
         super().train(mode)
-        if self.freeze_bn:
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        for part in self.model.children():
+            if _frozen(part):
+                part.eval()
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+                self.freeze_bn or _frozen(module)
+            ):
+                module.eval()
         return self
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute activations in backward, in both towers. open_clip offers it for transformers
         and most timm trunks; a ModifiedResNet ignores it."""
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
+        self._recomputes = enable
 
     def require_local(self) -> None:
         """Raise CompoclipError when either tower cannot give patch or token features."""
@@ -72,7 +88,11 @@ class DualEncoder(nn.Module):
 
         Raises CompoclipError when patches are asked of a tower that has none.
         """
-        return self._image.encode(pixels, patches)
+        learns = torch.is_grad_enabled() and (
+            pixels.requires_grad or any(p.requires_grad for p in self._parameters_of("image"))
+        )
+        with torch.set_grad_enabled(learns), self._merged_once():
+            return self._image.encode(pixels, patches)
 
     def encode_texts(
         self, ids: Tensor, tokens: bool = False, deduplicate: bool = True
@@ -89,7 +109,11 @@ class DualEncoder(nn.Module):
                 "text ids must be a (texts, context) int64 tensor with at least one text, "
                 f"not {tuple(ids.shape)} {ids.dtype}"
             )
-        return self._text.encode(ids, self.device, tokens, deduplicate)
+        learns = torch.is_grad_enabled() and any(
+            p.requires_grad for p in self._parameters_of("text")
+        )
+        with torch.set_grad_enabled(learns), self._merged_once():
+            return self._text.encode(ids, self.device, tokens, deduplicate)
 
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> TextPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
@@ -112,3 +136,24 @@ class DualEncoder(nn.Module):
     def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """`features`, so that wrappers which hook `forward` (DDP) work."""
         return self.features(pixels, ids, local)
+
+    def _parameters_of(self, part: Part) -> Iterator[nn.Parameter]:
+        for name, parameter in self.model.named_parameters():
+            if part_of(name) == part:
+                yield parameter
+
+    @contextmanager
+    def _merged_once(self) -> Iterator[None]:
+        """Adapted weights are computed once in the block, not at every use. When backward computes
+        blocks again it needs their weights again, outside of the block: then at every use."""
+        if self._recomputes:
+            yield
+            return
+        with parametrize.cached():
+            yield
+
+
+def _frozen(module: nn.Module) -> bool:
+    """Whether it has parameters and none of them learns."""
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(p.requires_grad for p in parameters)

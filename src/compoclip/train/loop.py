@@ -16,6 +16,8 @@ from compoclip.data.sample import Batch
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method, Optim, Trains
+from compoclip.models.lora_weights import lora_parameters
+from compoclip.models.parts import part_of
 from compoclip.train.interrupt import Interrupts
 from compoclip.train.log import MetricsLog
 from compoclip.train.optim import build_optimizer, learning_rate
@@ -180,14 +182,16 @@ def total_steps(optim: Optim, batches: Batches) -> int:
 
 
 def freeze(model: nn.Module, trains: Trains) -> None:
-    """Set requires_grad of every parameter: image tower = "visual.", the rest is the text tower."""
+    """Set requires_grad of every parameter; of a network with adapters, only these may learn."""
+    learns = {
+        "image": trains.image_tower,
+        "text": trains.text_tower,
+        "temperature": trains.logit_scale,
+    }
+    adapters = {id(parameter) for parameter in lora_parameters(model)}
     for name, parameter in model.named_parameters():
-        if name in ("logit_scale", "logit_bias"):
-            parameter.requires_grad_(trains.logit_scale)
-        elif name.startswith("visual."):
-            parameter.requires_grad_(trains.image_tower)
-        else:
-            parameter.requires_grad_(trains.text_tower)
+        free = not adapters or id(parameter) in adapters
+        parameter.requires_grad_(free and learns[part_of(name)])
 
 
 def _losses(
@@ -217,8 +221,10 @@ def _clip(parameters: list[nn.Parameter], limit: float) -> float:
 
 
 def _clamp_temperature(model: nn.Module, maximum: float) -> None:
-    with torch.no_grad():
-        model.get_parameter("logit_scale").clamp_(0.0, math.log(maximum))
+    scale = model.get_parameter("logit_scale")
+    if scale.requires_grad:
+        with torch.no_grad():
+            scale.clamp_(0.0, math.log(maximum))
 
 
 def _temperature(model: nn.Module) -> float:
