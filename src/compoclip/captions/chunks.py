@@ -8,6 +8,7 @@ from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
 _STARTS = frozenset({"DET", "NUM"})
+_TAKE_DEEDS = frozenset({"by", "for", "of", "from", "while", "after", "before", "without", "about"})
 _INTENSIFIERS = frozenset({"very", "too", "so", "quite", "rather", "really", "extremely", "almost"})
 
 
@@ -73,7 +74,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
     token = tokens[at]
     if token.pos in ("ADJ", "NUM"):
         return True
-    if token.tag == "VBN" or (token.tag == "VBG" and opened):
+    if token.tag == "VBN" or (token.tag == "VBG" and (opened or _behind_place(tokens, at))):
         return _noun_ahead(tokens, at + 1)
     if token.pos == "ADV":
         follower = tokens[at + 1] if at + 1 < len(tokens) else None
@@ -81,6 +82,11 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
             return False
         return follower.pos == "ADJ" or follower.tag == "VBN"
     return token.pos == "PUNCT" and token.text in ("-", "–")
+
+
+def _behind_place(tokens: Sequence[Token], at: int) -> bool:
+    """Whether a preposition stands before `at` that takes things, not deeds: "near sleeping men"."""
+    return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in _TAKE_DEEDS
 
 
 def _compounds(tokens: Sequence[Token], at: int) -> bool:

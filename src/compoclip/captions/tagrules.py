@@ -22,6 +22,7 @@ from compoclip.captions.tagwords import (
     PHRASAL,
     PLACES,
     SUBSTANTIVES,
+    TRANSITIVE_ING,
 )
 from compoclip.captions.words import word_set
 
@@ -32,6 +33,7 @@ _NOMINAL = _NOUN | {"JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"}
 _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
+_AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 
 Rule = Callable[[list[str], list[str]], None]
@@ -73,6 +75,17 @@ def _particles(lows: list[str], tags: list[str]) -> None:
             verb = next((lows[j] for j in range(i - 1, -1, -1) if tags[j].startswith("VB")), "")
             if verb.startswith(MOTION) or lows[i] in LINKING_PARTICLES:
                 tags[i] = "IN"
+
+
+def _openings(lows: list[str], tags: list[str]) -> None:
+    """Captions begin with no order: "duck on the water", "building with windows"."""
+    if not tags or lows[0] in _NEVER_NOUNS:
+        return
+    after = _at(tags, 1)
+    if tags[0] in ("VB", "VBP", "VBZ") and after in _AFTER_OPENING:
+        tags[0] = "NNS" if tags[0] == "VBZ" else "NN"
+    elif tags[0] == "VBG" and lows[0] in NOUNS_IN_ING and after in _AFTER_OPENING:
+        tags[0] = "NN"
 
 
 def _past_forms(lows: list[str], tags: list[str]) -> None:
@@ -132,6 +145,8 @@ def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
     if after in ("DT", "PRP$", "PRP", "RP") and before not in ("DT", "JJ", "PRP$"):
         return True
+    if lows[i] in TRANSITIVE_ING and before in _NOUN:
+        return True
     if after in _NOUN or after in ("JJ", "VBZ", "VBP"):
         return False
     if _at(lows, i - 1) in _BE or (before == "RB" and _at(lows, i - 2) in _BE):
@@ -158,7 +173,10 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
         elif tag == "RB" and (
             low in ("few", "other", "same", "several", "many")
             or ("-" in low and low.endswith("ed"))
+            or (after in _NOUN and low.endswith("y") and not low.endswith(("ly", "way", "very")))
         ):
+            tags[i] = "JJ"
+        elif low == "round" and tag in ("IN", "RP") and after in _NOUN | {"JJ"} and i == 0:
             tags[i] = "JJ"
 
 
@@ -216,6 +234,7 @@ RULES: tuple[Rule, ...] = (
     _phrases,
     _particles,
     _finite_or_noun,
+    _openings,
     _past_forms,
     _ing_forms,
     _adjectives,

@@ -45,6 +45,11 @@ COMPOUND_ING = word_set(
     "measuring mixing serving baking hiking boarding loading bowling fishing rocking sleeping "
     "vending wrapping cooking chopping changing"
 )
+#: -ing words that act on the noun that follows and form no compound with it.
+TRANSITIVE_ING = word_set(
+    "holding wearing carrying riding eating raising throwing catching hitting using reading pulling "
+    "pushing feeding brushing watching swinging kicking petting touching drinking lifting hugging"
+)
 #: Beginnings of verbs that take a place, not an object, after a particle.
 MOTION = (
     "walk", "rid", "driv", "travel", "ski", "run", "go", "com", "mov", "fly", "flies", "flew",

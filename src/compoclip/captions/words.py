@@ -6,12 +6,13 @@ import re
 
 # A word: letters and digits with their combining marks, joined by single inner apostrophes or
 # hyphens ("doesn't", "black-and-white", "t-shirt"). Numbers keep inner separators ("3.5", "10:30"),
-# abbreviations their stops ("U.S."). Anything else that is not a blank stands alone, a run of one
-# sign being one token ("...").
+# abbreviations their stops ("U.S."). A possessive ending that a tokeniser cut off ("man 's") stays
+# whole. Anything else that is not a blank stands alone, a run of one sign being one token ("...").
 _WORD = re.compile(
     r"\d+(?:[.,:/]\d+)+(?![^\W_])"
     r"|(?:[^\W\d_]\.){2,}"
     r"|(?:[^\W_][\u0300-\u036f]*)+(?:['’‐‑-](?:[^\W_][\u0300-\u036f]*)+)*"
+    r"|(?<=\s)['’]s(?![^\W_])"
     r"|([^\w\s]|_)\1*"
 )
 # After these words "'s" is short for "is" or "has" and stays; after others it is cut off.
