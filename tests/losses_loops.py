@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from losses_oracle import (
     caption_of,
     cross_entropy,
     lse,
+    number,
 )
 
 ZERO = torch.tensor(0.0).double()
@@ -118,3 +121,41 @@ def unimodal(f: Features, layout: Layout) -> Tensor:
         for a, b in zip(f.text[caption_of(layout, i)], other):
             total = total + (a - b) ** 2
     return total / max(1, len(rows))
+
+
+def intra_modal(f: Features, layout: Layout, imc: str = "paper") -> Tensor:
+    images = range(layout.images)
+    negatives = [t for i in images for t in texts_of(layout, i, NEGATIVE)]
+    total = ZERO
+    for i in images:
+        caption = f.text[caption_of(layout, i)]
+        scores = [f.logit_scale * (caption @ f.text[t]) for t in negatives]
+        if imc == "paper":
+            scores = [f.logit_scale * (f.image[i] @ caption), *scores]
+        if scores:
+            total = total + cross_entropy(scores, 0) / layout.images
+    return total
+
+
+def ranking(f: Features, layout: Layout, margins: Sequence[float]) -> Tensor:
+    total, count = ZERO, 0
+    for i in range(layout.images):
+        for t in texts_of(layout, i, NEGATIVE):
+            gap = f.image[i] @ f.text[t] - f.image[i] @ f.text[caption_of(layout, i)]
+            value = margins[int(layout.rewrite[t])] + f.logit_scale * gap
+            count += 1
+            if number(value) > 0:
+                total = total + value
+    return total / max(1, count)
+
+
+def next_margins(f: Features, layout: Layout, margins: Sequence[float]) -> list[float]:
+    images, out = range(layout.images), []
+    right = [number(f.logit_scale * (f.image[i] @ f.text[caption_of(layout, i)])) for i in images]
+    for kind, margin in enumerate(margins):
+        texts = [(i, t) for i in images for t in texts_of(layout, i, NEGATIVE, kind)]
+        wrong = [number(f.logit_scale * (f.image[i] @ f.text[t])) for i, t in texts]
+        if wrong:
+            margin = sum(right) / len(right) - sum(wrong) / len(wrong)
+        out.append(min(max(margin, 0.0), 10.0))
+    return out

@@ -21,6 +21,7 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
+from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
 from losses_oracle import (
@@ -86,7 +87,23 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
     pairs["composite"] = (partial(composite_contrast_loss, **clic), loops.composite_contrast)
     pairs["single negative"] = (partial(single_negative_loss, **clic), loops.single_negative)
     pairs["unimodal"] = (partial(unimodal_loss, positive=POSITIVES[0]), loops.unimodal)
+    for imc in ("paper", "head"):
+        pairs[f"intra-modal {imc}"] = (
+            partial(intra_modal_loss, imc=imc),
+            partial(loops.intra_modal, imc=imc),
+        )
+    for margins in ([0.0, 0.0, 0.0], [0.5, 3.0, 10.0]):
+        pairs[f"ranking {margins}"] = (
+            partial(_ranking, margins=margins),
+            partial(loops.ranking, margins=margins),
+        )
     return pairs
+
+
+def _ranking(features: Features, layout: Layout, margins: list[float]) -> Tensor:
+    loss = RankingLoss(KINDS)
+    loss.load_state_dict({str(kind): margin for kind, margin in enumerate(margins)})
+    return loss(features, layout)
 
 
 PAIRS = _pairs()

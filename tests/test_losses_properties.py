@@ -20,6 +20,7 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
+from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
 from losses_oracle import (
@@ -57,6 +58,8 @@ LOSSES: dict[str, LossFn] = {
     "composite": partial(composite_contrast_loss, positives=POSITIVES),
     "single negative": partial(single_negative_loss, positives=POSITIVES),
     "unimodal": partial(unimodal_loss, positive=POSITIVES[0]),
+    "intra-modal": intra_modal_loss,
+    "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())

@@ -1,0 +1,123 @@
+"""Captions against negatives within the text modality, and an adaptive margin (CE-CLIP)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contrastive import match_loss
+from compoclip.losses.precision import full_precision
+from compoclip.losses.rows import caption_index, check, texts_by_owner
+
+Imc = Literal["paper", "head"]
+"""Whether the image-caption score takes part, or, as in the last released code, does not."""
+
+
+def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
+    r"""An image and its caption must be closer than the caption and any negative text (L_IMC).
+
+    .. math::
+        L = \frac1B \sum_i \mathrm{CE}\big([\,s\, u_i \cdot t_i;\ s\, t_i \cdot n_1 .. s\, t_i \cdot
+            n_N\,],\ 0\big)
+
+    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION t_i of each image;
+    n_1 .. n_N are all NEGATIVE texts of all images. Without negatives the loss is exactly zero,
+    with zero gradient. Equal scores give ln(1 + N).
+
+    imc: "head" leaves out the first score, so that the target of every caption is a negative, the
+    first of the first image that has one. That is what the last released code computes; it pulls
+    all captions towards that text, depends on the order of the batch, and is for comparison only.
+
+    Raises: ValueError when an image has no caption.
+    Relation: added to `negclip_loss`, where the same negatives compete with the image instead.
+    Reference: Zhang et al., Contrasting Intra-Modal and Ranking Cross-Modal Hard Negatives to
+    Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
+    """
+    check(features, layout)
+    index, valid = texts_by_owner(layout, Role.NEGATIVE)
+    with full_precision(features) as f:
+        caption = f.text[caption_index(layout)]
+        logits = f.logit_scale * caption @ f.text[index[valid]].T
+        if imc == "paper" or logits.shape[1] == 0:
+            own = f.logit_scale * (f.image * caption).sum(-1)
+            logits = torch.cat([own[:, None], logits], dim=1)
+        return match_loss(logits, torch.zeros_like(layout.owner[: layout.images]))
+
+
+class RankingLoss:
+    r"""Cross-modal ranking with one adaptive margin for each kind of negative (L_CMR).
+
+    .. math::
+        L = \frac{1}{|V|} \sum_{(i,n) \in V} \mathrm{relu}(\theta_{k(n)} + s\, u_i \cdot n
+            - s\, u_i \cdot t_i), \quad
+        \theta_k \leftarrow \mathrm{clamp}\Big(\frac1B \sum_i s\, u_i \cdot t_i
+            - \frac{1}{|V_k|} \sum_{(i,n) \in V_k} s\, u_i \cdot n,\ 0,\ \theta_{\max}\Big)
+
+    with V the pairs of an image and one of its NEGATIVE texts, V_k those whose `rewrite` is k.
+    A call uses the margins that the call before left, without gradient, and leaves new ones: the
+    gap between captions and negatives of kind k that the batch had, in units of logits. A margin
+    stays when the batch lacks its kind, or when the gap is not finite.
+
+    kinds: how many kinds of negative there are; rewrite must lie in [0, kinds). largest: the upper
+    limit. The margins start at 0.
+
+    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s. Without negatives the loss is exactly
+    zero, with zero gradient.
+
+    Raises: ValueError when an image has no caption, or a negative is of an unknown kind.
+    Relation: `single_negative_loss` is the smooth form with margin 0.
+    Reference: Zhang et al. (CVPR 2024), cross-modal rank loss with adaptive threshold.
+    """
+
+    def __init__(self, kinds: int, largest: float = 10.0) -> None:
+        self.kinds = kinds
+        self.largest = largest
+        self._margins = torch.zeros(kinds)
+
+    def __call__(self, features: Features, layout: Layout) -> Tensor:
+        """The loss of this batch under the margins of the batch before; see the class."""
+        check(features, layout)
+        caption = caption_index(layout)
+        negative = (layout.role == int(Role.NEGATIVE)).nonzero().squeeze(1)
+        owner, kind = layout.owner[negative], layout.rewrite[negative]
+        if ((kind < 0) | (kind >= self.kinds)).any():
+            raise ValueError(
+                f"a negative's rewrite lies outside the {self.kinds} kinds of the loss"
+            )
+        with full_precision(features) as f:
+            right = f.logit_scale * (f.image * f.text[caption]).sum(-1)
+            wrong = f.logit_scale * (f.image[owner] * f.text[negative]).sum(-1)
+            margins = self._margins.to(right)
+            loss = (margins[kind] + wrong - right[owner]).relu().sum() / max(1, wrong.numel())
+            self._margins = self._next(margins, right.detach(), wrong.detach(), kind)
+            return loss
+
+    def _next(self, margins: Tensor, right: Tensor, wrong: Tensor, kind: Tensor) -> Tensor:
+        """(kinds,) margins that this batch asks for."""
+        own = kind == torch.arange(self.kinds, device=kind.device)[:, None]
+        count = own.sum(1)
+        mean = wrong.expand(own.shape).masked_fill(~own, 0.0).sum(1) / count.clamp_min(1)
+        gap = right.mean() - mean
+        wanted = gap.clamp(0.0, self.largest)
+        return torch.where((count > 0) & gap.isfinite(), wanted, margins)
+
+    def state_dict(self) -> dict[str, float]:
+        """The margin of every kind, by its number."""
+        return {str(kind): margin for kind, margin in enumerate(self._margins.tolist())}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on with saved margins; kinds that are not named start at 0.
+
+        Raises: ValueError for a kind that this loss does not have or a margin that is not finite.
+        """
+        margins = [0.0] * self.kinds
+        for name, margin in state.items():
+            if name not in map(str, range(self.kinds)) or not math.isfinite(margin):
+                raise ValueError(f"no margin {name} = {margin} in a loss of {self.kinds} kinds")
+            margins[int(name)] = float(margin)
+        self._margins = torch.tensor(margins, dtype=torch.float64)
