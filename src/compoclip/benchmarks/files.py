@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -39,6 +40,14 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+def read_bytes(path: Path, remedy: str) -> bytes:
+    """The content of a file; `remedy` says what to do when it is absent. Raises CompoclipError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise files.unreadable(path, error, remedy) from error
+
+
 def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_no_duplicates)
@@ -56,6 +65,16 @@ def _parse(text: str, where: str) -> Any:
     except RecursionError as error:
         raise CompoclipError(
             f"{where}: JSON nested too deeply; this is not the official file"
+        ) from error
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """The JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
+    try:
+        return _parse(data.decode("utf-8-sig"), where)
+    except UnicodeDecodeError as error:
+        raise CompoclipError(
+            f"{where}: not UTF-8 text (byte {error.start}); fetch the official file again"
         ) from error
 
 
@@ -147,12 +166,17 @@ def box(row: Mapping[str, Any], where: str) -> tuple[float, float, float, float]
     return (x, y, x + w, y + h)
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_\-]+(?:[/.][A-Za-z0-9_\-]+)*")
+
+
 def image_path(root: Path, name: str, where: str) -> Path:
     """`root / name`, refusing names that could leave `root`.
 
     `name` comes from an annotation file and uses forward slashes. Whether the file exists is not
     asked here: see `coverage`.
     """
+    if _PLAIN.fullmatch(name) and ".." not in name:  # nearly all names, and much faster
+        return root / name
     pure = PurePosixPath(name)
     escapes = (
         pure.is_absolute()
@@ -175,7 +199,12 @@ def file_hash(path: Path) -> str:
         raise files.unreadable(path, error) from error
 
 
-def data_hash(files: Mapping[str, Path], extra: Sequence[str] = ()) -> str:
+def bytes_hash(data: bytes) -> str:
+    """`file_hash` of a file with this content."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> str:
     """Hash (32 hex digits, blake2b) over the bytes of `files` in the order of their sorted keys.
 
     The keys are the reader's own names of the files, so the hash does not depend on where they lie.
@@ -183,7 +212,9 @@ def data_hash(files: Mapping[str, Path], extra: Sequence[str] = ()) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(files):
-        digest.update(f"{name}\0{file_hash(files[name])}\n".encode())
+        file = files[name]
+        known = bytes_hash(file) if isinstance(file, bytes) else file_hash(file)
+        digest.update(f"{name}\0{known}\n".encode())
     for value in extra:
         digest.update(f"extra\0{value}\n".encode())
     return digest.hexdigest()

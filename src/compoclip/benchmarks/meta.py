@@ -13,9 +13,11 @@ class Meta:
     id: the name to load it by, equal to its module's name. title: its published name. citation:
     the paper. source: where the official files come from. licence: of the annotations. access:
     "open", "gated" (terms to accept) or "form" (request form), and whatever a person must do.
-    files: annotation files under the data root, with the sub-task(s) that need them. images: image
-    folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
-    `id:part` may select. family: True when a spec must name exactly one part. chance: expected
+    files: annotation files under the data root, or patterns each of which must match a file.
+    archives: patterns of archives under the root, one of which may stand for all the files. images:
+    image folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
+    `id:part` may select. family: True when a spec must name exactly one part. requires: option
+    that a target must state, "" for none. chance: expected
     score of guessing, "sub-task" or "sub-task/metric" -> value, sub-task "" for all. skills:
     sub-task -> skill of `skills.SKILLS`. expected: items of the official files by sub-task.
     hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
@@ -35,3 +37,5 @@ class Meta:
     expected: Mapping[str, int] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     family: bool = False
+    archives: tuple[str, ...] = ()
+    requires: str = ""

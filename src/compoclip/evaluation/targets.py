@@ -123,8 +123,8 @@ def read_suite(path: Path) -> list[Target]:
 def find_in(root: Path) -> list[Target]:
     """Every benchmark whose annotation files lie below `root` in the default layout.
 
-    One that has only some of its own files is left out with a note. Raises CompoclipError when
-    nothing is found.
+    One that has only some of its own files, or that needs an option stated, is left out with a
+    note. Raises CompoclipError when nothing is found.
     """
     found: list[str] = []
     for name in benchmark_names():
@@ -132,11 +132,15 @@ def find_in(root: Path) -> list[Target]:
         if about.family:
             found += [f"{name}:{part}" for part in _family_parts(root, name)]
             continue
-        absent = [file for file in about.files if not (root / file).is_file()]
+        absent = [file for file in about.files if not _there(root, file)]
+        if any(_there(root, archive) for archive in about.archives):
+            absent = []
         own = [file for file in about.files if file.startswith(f"{name}/")]
-        if not absent:
+        if not absent and about.requires:
+            note(f"{name}: left out, it needs {about.requires}=...; name it with that option")
+        elif not absent:
             found.append(name)
-        elif any((root / file).is_file() for file in own):
+        elif any(_there(root, file) for file in own):
             note(f"{name}: left out, {root / absent[0]} is not there; name the parts you want")
     if not found:
         raise CompoclipError(
@@ -144,6 +148,11 @@ def find_in(root: Path) -> list[Target]:
             "name benchmarks and their places instead"
         )
     return [Target(spec, root) for spec in found]
+
+
+def _there(root: Path, file: str) -> bool:
+    """Whether a file, or one that fits a pattern, lies below `root`."""
+    return any(root.glob(file)) if "*" in file else (root / file).is_file()
 
 
 def _family_parts(root: Path, name: str) -> list[str]:

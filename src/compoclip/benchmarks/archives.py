@@ -1,0 +1,80 @@
+"""Files inside zip archives, read in memory: nothing is ever unpacked to the disk."""
+
+from __future__ import annotations
+
+import lzma
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from compoclip import files
+from compoclip.errors import CompoclipError
+
+_MOST_BYTES = 1 << 28
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,  # encrypted, or compressed in a way that is not known here
+)
+_AGAIN = "fetch the archive again"
+
+
+def only_zip(folder: Path) -> Path | None:
+    """The one zip archive in a folder, None without any. Raises CompoclipError for several."""
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".zip")
+    if len(found) > 1:
+        raise CompoclipError(
+            f"{folder}: holds {len(found)} archives, {found[0].name} and {found[1].name}; keep one"
+        )
+    return found[0] if found else None
+
+
+def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[str, bytes]]:
+    """Key -> (file and member for messages, content) of the members called `wanted[key]`.
+
+    Members may lie in a folder of the archive. Raises CompoclipError when the archive cannot be
+    read, lacks a member, has two of one name, or names one with ".." or an absolute path, which no
+    official archive does.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            members: dict[str, zipfile.ZipInfo] = {}
+            for info in opened.infolist():
+                pure = PurePosixPath(info.filename.replace("\\", "/"))
+                if pure.is_absolute() or ".." in pure.parts:
+                    raise CompoclipError(
+                        f"{archive}: the member {info.filename!r} leads outside the archive; "
+                        "this is not the official one"
+                    )
+                if info.is_dir() or "__MACOSX" in pure.parts:
+                    continue
+                if pure.name in wanted.values():
+                    if pure.name in members:
+                        raise CompoclipError(f"{archive}: holds two files {pure.name}; {_AGAIN}")
+                    members[pure.name] = info
+            return {
+                key: (f"{archive}: {name}", _read(opened, archive, name, members.get(name)))
+                for key, name in wanted.items()
+            }
+    except OSError as error:
+        raise files.unreadable(archive, error) from error
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split())
+        raise CompoclipError(f"{archive}: cannot be unpacked ({reason}); {_AGAIN}") from error
+
+
+def _read(opened: zipfile.ZipFile, archive: Path, name: str, info: zipfile.ZipInfo | None) -> bytes:
+    if info is None:
+        raise CompoclipError(f"{archive}: holds no {name}; {_AGAIN}, or select other parts")
+    if info.file_size > _MOST_BYTES:
+        raise CompoclipError(
+            f"{archive}: {name} unpacks to {info.file_size} bytes; this is not the official one"
+        )
+    with opened.open(info) as stream:
+        data = stream.read(_MOST_BYTES + 1)  # the size in the directory may be a lie
+    if len(data) > _MOST_BYTES:
+        raise CompoclipError(f"{archive}: {name} is too large; this is not the official one")
+    return data

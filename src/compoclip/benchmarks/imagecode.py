@@ -1,0 +1,117 @@
+"""ImageCoDe: a long description of one of ten very similar photos (Krojer et al., ACL 2022).
+
+Read from `<root>/imagecode/valid_data.json` (option `annotations`: another file; the labels of the
+test set are hidden):
+
+    {"open-images-2056_a4b3c2": {"5": "A deer head is mounted horizontally next to a painting"}}
+
+The key is a folder below `<root>/imagecode/image-sets` (argument `images`: another folder) with ten
+photos `img<number>.jpg`, "5" the place of the right one in the order of the numbers. Where not all
+ten photos are there, `img0` to `img9` are expected. Folders called `open-images...` hold static
+photos, the others neighbouring frames of a video.
+
+Metric: the right one of ten scores best; a tie is wrong. Headline `vl_compo`: over all items.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.meta import Meta
+from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.photos import by_stem
+from compoclip.errors import CompoclipError
+
+META = Meta(
+    id="imagecode",
+    title="ImageCoDe",
+    citation="Krojer et al., Image Retrieval from Contextual Descriptions, ACL 2022",
+    source="repository McGill-NLP/imagecode, data/valid_data.json; photos: Zenodo record 6518944",
+    licence="MIT; photos by their sources",
+    access="open",
+    files=("imagecode/valid_data.json",),
+    images=("imagecode/image-sets",),
+    parts=("static", "video"),
+    chance={"": 1 / 10},
+    skills=dict.fromkeys(("static", "video"), "relation"),
+    expected={"static": 430, "video": 1872},
+)
+_RULES = {"vl_compo": Aggregate(META.parts, "micro")}
+_PHOTOS = 10
+_STATIC = "open-images"
+_NUMBERED = re.compile(r"img(\d{1,6})")
+
+
+def load(
+    root: Path,
+    images: Path | None = None,
+    *,
+    subtasks: Sequence[str] = (),
+    annotations: Path | None = None,
+) -> Benchmark:
+    """Read ImageCoDe as CHOOSE_IMAGE cases of ten; layout: see the module.
+
+    Raises CompoclipError for an absent or malformed file, or a folder with more than ten photos,
+    UsageError for an unknown sub-task.
+    """
+    kept = select(META.id, META.parts, subtasks)
+    path = annotations or root / "imagecode" / "valid_data.json"
+    sets = images or root / "imagecode" / "image-sets"
+    cases: list[Case] = []
+    for name, value in files.record(files.read_json(path), str(path)).items():
+        where = f"{path}: set {name!r}"
+        subtask = "static" if name.startswith(_STATIC) else "video"
+        rows = files.record(value, where)
+        if subtask not in kept:
+            continue
+        photos = _photos(files.image_path(sets, name, where))
+        for index in rows:
+            if not (index.isdecimal() and int(index) < _PHOTOS):
+                raise CompoclipError(
+                    f"{where}: {index!r} is no place among {_PHOTOS} photos; fetch the official "
+                    "file again"
+                )
+            cases.append(
+                Case(
+                    id=f"{name}/{index}",
+                    form=Form.CHOOSE_IMAGE,
+                    images=photos,
+                    texts=(files.text(rows, index, where),),
+                    subtask=subtask,
+                    truth=int(index),
+                    labels={"set": name},
+                )
+            )
+    if not cases:
+        raise CompoclipError(f"{path}: no descriptions; fetch the official file again")
+    rules, headline = aggregates(_RULES, kept, "vl_compo")
+    return Benchmark(
+        name=META.id,
+        content=tuple(cases),
+        data_hash=files.data_hash({"valid_data": path}),
+        ties={"": TiePolicy.STRICT},
+        skills={name: META.skills[name] for name in kept},
+        expected=keep(META.expected, kept),
+        aggregates=rules,
+        headline=headline,
+    )
+
+
+def _photos(folder: Path) -> tuple[ImageRef, ...]:
+    """The ten photos of a set in the order of their numbers."""
+    there = {
+        int(match[1]): path
+        for stem, path in by_stem([folder]).items()
+        if (match := _NUMBERED.fullmatch(stem))
+    }
+    if len(there) > _PHOTOS:
+        raise CompoclipError(
+            f"{folder}: {len(there)} photos instead of {_PHOTOS}; unpack the official archive again"
+        )
+    if len(there) < _PHOTOS:  # then at least one of these is absent, and counts as missing
+        there = {n: there.get(n, folder / f"img{n}.jpg") for n in range(_PHOTOS)}
+    return tuple(ImageRef(there[number]) for number in sorted(there))

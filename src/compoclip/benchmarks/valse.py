@@ -1,0 +1,245 @@
+"""VALSE: a caption and a foil for six linguistic phenomena and noun phrases (Parcalabescu et al.,
+ACL 2022).
+
+Read from the eleven files `<root>/valse/NAME.json` or, where they are not unpacked, from the one
+`.zip` in that folder (option `annotations`: another folder, or an archive). Each is a JSON object,
+id -> row (other keys are ignored):
+
+    {"dataset": "visual7w", "image_file": "v7w_2371044.jpg", "caption": "There are no people ...",
+     "foil": "There are people ...", "mturk": {"caption": 3, "foil": 0, "other": 0}}
+
+Only rows that at least two of three annotators found right (`mturk.caption` >= 2) are valid; the
+others are counted as left out. Photos by `dataset` and name: `<root>/visual7w`, `coco/val2017`,
+`coco/train2014`, `coco/val2014`, `swig`, `visdial/val2018` (argument `images`: one folder with all
+of them; options `visual7w_images`, `coco_images`, `swig_images`, `visdial_images`: other places).
+
+Metric: the caption scores higher than the foil; a tie is wrong. Headline `vl_compo`: plain mean of
+the seven phenomena, of which counting is a mean of three files, actions and coreference of two;
+`macro` is the plain mean of the eleven files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compoclip.benchmarks import files
+from compoclip.benchmarks.archives import only_zip, read_members
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.meta import Meta
+from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.errors import CompoclipError
+
+META = Meta(
+    id="valse",
+    title="VALSE",
+    citation="Parcalabescu et al., VALSE: A Task-Independent Benchmark for Vision and Language "
+    "Models Centered on Linguistic Phenomena, ACL 2022",
+    source="repository Heidelberg-NLP/VALSE, folder data; photos: Visual7W, COCO, SWiG, VisDial",
+    licence="MIT",
+    access="open; photos at four sources",
+    files=(
+        "valse/existence.json",
+        "valse/plurals.json",
+        "valse/counting-hard.json",
+        "valse/counting-small-quant.json",
+        "valse/counting-adversarial.json",
+        "valse/relations.json",
+        "valse/action-replacement.json",
+        "valse/actant-swap.json",
+        "valse/coreference-standard.json",
+        "valse/coreference-hard.json",
+        "valse/foil-it.json",
+    ),
+    images=(
+        "visual7w",
+        "coco/val2017",
+        "coco/train2014",
+        "coco/val2014",
+        "swig",
+        "visdial/val2018",
+    ),
+    parts=(
+        "existence",
+        "plurals",
+        "counting-hard",
+        "counting-small-quant",
+        "counting-adversarial",
+        "relations",
+        "action-replacement",
+        "actant-swap",
+        "coreference-standard",
+        "coreference-hard",
+        "foil-it",
+    ),
+    chance={"": 1 / 2},
+    skills={
+        "existence": "negation",
+        "plurals": "counting",
+        "counting-hard": "counting",
+        "counting-small-quant": "counting",
+        "counting-adversarial": "counting",
+        "relations": "spatial",
+        "action-replacement": "relation",
+        "actant-swap": "role",
+        "coreference-standard": "binding",
+        "coreference-hard": "binding",
+        "foil-it": "object",
+    },
+    expected={
+        "existence": 505,
+        "plurals": 851,
+        "counting-hard": 868,
+        "counting-small-quant": 900,
+        "counting-adversarial": 691,
+        "relations": 535,
+        "action-replacement": 648,
+        "actant-swap": 949,
+        "coreference-standard": 708,
+        "coreference-hard": 104,
+        "foil-it": 943,
+    },
+    hashes={
+        "valse/existence.json": "1aa34858e0d940d03c91c2ce8a71d4fc",
+        "valse/plurals.json": "3228e65575ec15b901e6c26fc5b4c1dd",
+        "valse/counting-hard.json": "89bf5083f6ee887547281c5893555f11",
+        "valse/counting-small-quant.json": "06815066be1b6d4b043f689912ffffd4",
+        "valse/counting-adversarial.json": "8d069adcc263c73d73e4772ed8713103",
+        "valse/relations.json": "ea3d88573fcfadd3536d95b873fc9024",
+        "valse/action-replacement.json": "eeba2de5a47924697b7f02d77b03fb45",
+        "valse/actant-swap.json": "cfe5c0f1754515ef41ac71daabad2951",
+        "valse/coreference-standard.json": "47fc3a5156c82a8acdf4e0e0b9a0c79d",
+        "valse/coreference-hard.json": "f12a09d4c6fd40e9cfeade1be136cc4a",
+        "valse/foil-it.json": "20a72074a81832cbe4d36481ecc373b4",
+    },
+    archives=("valse/*.zip",),
+)
+_PHENOMENA: Mapping[str, str | Aggregate] = {
+    "existence": "existence",
+    "plurality": "plurals",
+    "counting": Aggregate(("counting-hard", "counting-small-quant", "counting-adversarial")),
+    "spatial": "relations",
+    "actions": Aggregate(("action-replacement", "actant-swap")),
+    "coreference": Aggregate(("coreference-standard", "coreference-hard")),
+    "noun_phrases": "foil-it",
+}
+_RULES = {
+    "vl_compo": Aggregate(tuple(_PHENOMENA.values())),
+    **{name: rule for name, rule in _PHENOMENA.items() if isinstance(rule, Aggregate)},
+}
+_VOTES = 2
+
+
+@dataclass(frozen=True)
+class _Photos:
+    """Where the photos of each source lie; `flat`: one folder with all of them."""
+
+    flat: Path | None
+    visual7w: Path
+    coco: Path
+    swig: Path
+    visdial: Path
+
+    def folder(self, dataset: str, name: str) -> Path | None:
+        """The folder of a photo, None for an unknown source."""
+        if self.flat is not None:
+            return self.flat
+        match dataset.replace("_", ""):
+            case "visual7w":
+                return self.visual7w
+            case "SWiG":
+                return self.swig
+            case "coco2017":
+                return self.coco / "val2017"
+        for prefix, folder in (
+            ("COCO_train2014_", self.coco / "train2014"),
+            ("COCO_val2014_", self.coco / "val2014"),
+            ("VisualDialog_val2018_", self.visdial),
+        ):
+            if name.startswith(prefix):
+                return folder
+        return None
+
+
+def load(
+    root: Path,
+    images: Path | None = None,
+    *,
+    subtasks: Sequence[str] = (),
+    annotations: Path | None = None,
+    visual7w_images: Path | None = None,
+    coco_images: Path | None = None,
+    swig_images: Path | None = None,
+    visdial_images: Path | None = None,
+) -> Benchmark:
+    """Read VALSE; layout: see the module. coco_images: the folder that holds train2014 and so on.
+
+    Raises CompoclipError for absent or malformed files and archives, UsageError for an unknown
+    sub-task.
+    """
+    kept = select(META.id, META.parts, subtasks)
+    contents = _contents(annotations or root / "valse", kept)
+    photos = _Photos(
+        images,
+        visual7w_images or root / "visual7w",
+        coco_images or root / "coco",
+        swig_images or root / "swig",
+        visdial_images or root / "visdial" / "val2018",
+    )
+    cases: list[Case] = []
+    invalid = 0
+    for name, (where, data) in contents.items():
+        rows = files.record(files.parse_json(data, where), where)
+        for key, value in rows.items():
+            case = _case(name, key, value, photos, f"{where}: row {key!r}")
+            if case is None:
+                invalid += 1
+            else:
+                cases.append(case)
+    if not cases:
+        raise CompoclipError(f"{annotations or root / 'valse'}: no valid rows in the files")
+    rules, headline = aggregates(_RULES, kept, "vl_compo")
+    return Benchmark(
+        name=META.id,
+        content=tuple(cases),
+        data_hash=files.data_hash({name: data for name, (_, data) in contents.items()}),
+        ties={"": TiePolicy.STRICT},
+        skills={name: META.skills[name] for name in kept},
+        expected=keep(META.expected, kept),
+        aggregates=rules,
+        headline=headline,
+        left_out={"rows that fewer than two annotators found right": invalid} if invalid else {},
+    )
+
+
+def _contents(place: Path, kept: Sequence[str]) -> dict[str, tuple[str, bytes]]:
+    """Sub-task -> (its file for messages, its content), unpacked or from an archive."""
+    archive = place
+    if place.is_dir():
+        unpacked = any((place / f"{name}.json").is_file() for name in kept)
+        archive = place if unpacked else only_zip(place) or place
+    if archive.suffix.lower() == ".zip":
+        return read_members(archive, {name: f"{name}.json" for name in kept})
+    remedy = "put the official file there, or select the parts you have, e.g. valse:existence"
+    paths = {name: place / f"{name}.json" for name in kept}
+    return {name: (str(path), files.read_bytes(path, remedy)) for name, path in paths.items()}
+
+
+def _case(subtask: str, key: str, value: Any, photos: _Photos, where: str) -> Case | None:
+    """The case of a row; None for one that too few annotators found right."""
+    row = files.record(value, where)
+    votes = files.record(files.field(row, "mturk", where), f"{where}: 'mturk'")
+    texts = (files.text(row, "caption", where), files.text(row, "foil", where))
+    dataset, name = (files.text(row, field, where) for field in ("dataset", "image_file"))
+    if files.number(votes, "caption", f"{where}: 'mturk'") < _VOTES:
+        return None
+    folder = photos.folder(dataset, name)
+    if folder is None:
+        raise CompoclipError(
+            f"{where}: photo {name!r} of data set {dataset!r} is of no known source; is this the "
+            "official file?"
+        )
+    image = ImageRef(files.image_path(folder, name, where))
+    return Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, (image,), texts, subtask)
