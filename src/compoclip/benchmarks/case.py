@@ -14,7 +14,8 @@ class Form(StrEnum):
 
     CHOOSE_TEXT: one image, K texts. CHOOSE_IMAGE: one text, K images. GROUP: two images and two
     texts, image i matches text i. TRIPLE: one image, positive texts 0 and 1, negative text 2.
-    TEXT_ONLY: no image, the same three texts.
+    TEXT_ONLY: no image, the same three texts. BINARY: one image, one text that is true of it
+    (`truth` 1) or not (0); a benchmark with such cases has no others.
     """
 
     CHOOSE_TEXT = "choose-text"
@@ -22,6 +23,7 @@ class Form(StrEnum):
     GROUP = "group"
     TRIPLE = "triple"
     TEXT_ONLY = "text-only"
+    BINARY = "binary"
 
 
 METRICS: Mapping[Form, tuple[str, ...]] = MappingProxyType(
@@ -31,9 +33,10 @@ METRICS: Mapping[Form, tuple[str, ...]] = MappingProxyType(
         Form.GROUP: ("group", "text", "image"),
         Form.TRIPLE: ("augmented", "original", "second", "brittleness", "both_below"),
         Form.TEXT_ONLY: ("augmented", "original", "second"),
+        Form.BINARY: ("auc", "accuracy"),
     }
 )
-"""Metrics of each form, the main one first; all are means of a 0/1 outcome per case.
+"""Metrics of each form, the main one first; all but "auc" are means of a 0/1 outcome per case.
 
 With s(i, t) the cosine of image i and text t, and s(a, b) that of two texts:
 
@@ -45,6 +48,9 @@ With s(i, t) the cosine of image i and text t, and s(a, b) that of two texts:
   1/3; both_below: s_0 < s_2 and s_1 < s_2, 1/3.
 - TEXT_ONLY (the TOT of SugarCrepe++): original s(0,1) > s(0,2), chance 1/2; second
   s(0,1) > s(1,2), 1/2; augmented = both, 1/3.
+- BINARY: auc, the area under the ROC curve of the cosine; accuracy, true above the threshold that
+  is best for the cases of `Benchmark.tuned_on`; chance 1/2 each. The mean of the accuracies of true
+  and of false cases (balanced accuracy) is an aggregate by the label that tells them apart.
 
 Chance always follows from the form and the number of candidates; retrieval and classification
 derive it from their contents.
@@ -71,7 +77,7 @@ class Case:
     """One item. `truth` is the index of the right text or image for the choice forms, else 0.
 
     `subtask` is the benchmark's own part (file, phenomenon); `labels` hold finer groupings, e.g.
-    {"relation": "left of"}; aggregation may use them.
+    {"relation": "left of"}; aggregation may use them. For BINARY, `truth` is 1 or 0.
     """
 
     id: str
@@ -153,6 +159,10 @@ class Benchmark:
     left_out: reason -> rows of the files that the reader did not turn into items, when the format
     asks for that (e.g. captions of photos outside the split). Absent images are not in here: the
     reader yields them, `coverage.present` splits them off.
+    joint: metric name -> case label. Cases of a sub-task that share a value of the label form a
+    group, and the metric is the share of groups of which all cases are right by their main metric.
+    tuned_on: for BINARY, sub-task -> the sub-task whose cases decide its threshold; these get no
+    score of their own.
     protocol: version of the reader, raised when its numbers change.
     """
 
@@ -165,4 +175,6 @@ class Benchmark:
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     headline: str = "micro"
     left_out: Mapping[str, int] = field(default_factory=dict)
+    joint: Mapping[str, str] = field(default_factory=dict)
+    tuned_on: Mapping[str, str] = field(default_factory=dict)
     protocol: int = 1

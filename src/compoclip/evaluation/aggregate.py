@@ -1,7 +1,8 @@
 """Evaluates `benchmarks.case.Aggregate` trees on per-item values, with a cluster bootstrap.
 
-Every node of such a tree is a mean, so a rule is linear in the per-item values: the difference of
-two models under a rule is the rule applied to the differences of their items.
+Every node of such a tree is a mean, but for leaves that are areas under a ROC curve. A rule of
+means alone is linear in the per-item values: the difference of two models under it is the rule
+applied to the differences of their items.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from scipy import sparse
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.curves import weighted_auc
 from compoclip.evaluation.outcomes import Indices, Values
 from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
+
+AUC = "auc"
+"""The metric whose values are scores to be ranked, not outcomes to be averaged."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,53 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Auc:
+    """ROC-AUC of the values of `metric`, items at `true` against items at `false`: a leaf."""
+
+    metric: str
+    true: Indices
+    false: Indices
+
+    @property
+    def key(self) -> tuple[str, bytes, bytes]:
+        """Equal for equal areas."""
+        return self.metric, self.true.tobytes(), self.false.tobytes()
+
+    @property
+    def rows(self) -> Indices:
+        """All items it ranks, the true ones first."""
+        return np.concatenate([self.true, self.false])
+
+    def values(
+        self, values: Mapping[str, Values], weights: Values | None = None, tie: float = 0.5
+    ) -> Values:
+        """The area for each row of `weights` (r, n), by default 1 for every item; (r,)."""
+        rows = self.rows
+        kind = np.arange(len(rows)) < len(self.true)
+        each = np.ones((1, len(rows))) if weights is None else weights[:, rows]
+        return weighted_auc(values[self.metric][rows], kind, each, tie)
+
+
+@dataclass(frozen=True)
 class MeanOf:
     """Plain mean of the parts."""
 
-    parts: tuple[Mean | MeanOf, ...]
+    parts: tuple[Mean | Auc | MeanOf, ...]
 
 
-Plan = Mean | MeanOf
+Leaf = Mean | Auc
+Plan = Leaf | MeanOf
+
+
+def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> Leaf | None:
+    """How `metric` is computed from the items at `rows`; truth: of all items, for "auc".
+
+    None where there is nothing to compute: no rows, or "auc" without true or without false items.
+    """
+    if metric != AUC:
+        return Mean(metric, rows) if len(rows) else None
+    right = np.asarray(truth)[rows] == 1
+    return Auc(metric, rows[right], rows[~right]) if right.any() and not right.all() else None
 
 
 def plan(
@@ -47,13 +92,15 @@ def plan(
     labels: Sequence[Mapping[str, str]],
     applies: Mapping[str, np.ndarray],
     main: str,
+    truth: Sequence[int] = (),
 ) -> Plan:
     """Turn a rule into means over rows.
 
     subtasks, labels: of the n items. applies: metric -> boolean (n,), whether the item has it.
-    main: name of the values to average where a rule names no metric. Parts without a single item
-    are left out (they are refused earlier unless partial data is allowed). Raises CompoclipError
-    when nothing is left, or for an unknown metric or weighting.
+    main: name of the values to average where a rule names no metric. truth: of the n items, for
+    "auc". Parts without a single item (for "auc": without a true and a false one) are left out
+    (they are refused earlier unless partial data is allowed). Raises CompoclipError when nothing is
+    left, or for an unknown metric or weighting.
     """
     names = np.asarray(subtasks, dtype=object)
 
@@ -75,23 +122,23 @@ def plan(
                 value = labels[row].get(node.macro_by)
                 if value is not None and value not in node.exclude:
                     groups.setdefault(value, []).append(row)
-            kept = [
-                Mean(metric, np.array(group, dtype=np.int64))
+            built = [
+                leaf(metric, np.array(group, dtype=np.int64), truth)
                 for _, group in sorted(groups.items())
                 if len(group) >= node.min_group
             ]
-            return MeanOf(tuple(kept)) if kept else None
+            kept = tuple(each for each in built if each is not None)
+            return MeanOf(kept) if kept else None
         if node.weighting == "micro":
-            pooled = rows(node, metric)
-            return Mean(metric, pooled) if len(pooled) else None
+            return leaf(metric, rows(node, metric), truth)
         parts: list[Plan] = []
         for part in node.parts:
             if isinstance(part, str):
-                built = build(Aggregate((part,), weighting="micro"), metric)
+                branch = build(Aggregate((part,), weighting="micro"), metric)
             else:
-                built = build(part, metric)
-            if built is not None:
-                parts.append(built)
+                branch = build(part, metric)
+            if branch is not None:
+                parts.append(branch)
         return MeanOf(tuple(parts)) if parts else None
 
     tree = build(rule, main)
@@ -103,21 +150,31 @@ def plan(
     return tree
 
 
-def leaves(tree: Plan) -> list[Mean]:
+def leaves(tree: Plan) -> list[Leaf]:
     """The leaves of a plan, left to right."""
-    if isinstance(tree, Mean):
+    if not isinstance(tree, MeanOf):
         return [tree]
-    return [leaf for part in tree.parts for leaf in leaves(part)]
+    return [each for part in tree.parts for each in leaves(part)]
 
 
 def rows_of(tree: Plan) -> Indices:
     """Sorted distinct rows that a plan uses."""
-    return np.unique(np.concatenate([leaf.rows for leaf in leaves(tree)]))
+    return np.unique(np.concatenate([each.rows for each in leaves(tree)]))
 
 
-def evaluate(tree: Plan, values: Mapping[str, Values]) -> float:
-    """The rule's value; `values`: metric -> (n,) per-item values."""
-    return float(_combine(tree, lambda leaf: np.asarray(values[leaf.metric][leaf.rows].mean())))
+def evaluate(tree: Plan, values: Mapping[str, Values], tie: float = 0.5) -> float:
+    """The rule's value; `values`: metric -> (n,) per-item values. tie: what equal scores of a true
+    and a false item count in an area under a curve."""
+
+    def value(each: Leaf) -> Values:
+        found: Values = (
+            each.values(values, tie=tie)[0]
+            if isinstance(each, Auc)
+            else np.asarray(values[each.metric][each.rows].mean())
+        )
+        return found
+
+    return float(_combine(tree, value))
 
 
 def resample(
@@ -133,28 +190,64 @@ def resample(
     altogether is left out of that draw's mean. Returns one (resamples,) array a rule; nan for a
     draw without any of the rule's items.
     """
-    columns: dict[tuple[str, bytes], tuple[int, Mean]] = {}
-    for leaf in (leaf for tree in trees for leaf in leaves(tree)):
-        columns.setdefault(leaf.key, (len(columns), leaf))
     _, codes = np.unique(np.asarray(clusters), return_inverse=True)
     count = int(codes.max()) + 1
-    row = np.concatenate([codes[leaf.rows] for _, leaf in columns.values()])
-    column = np.concatenate([np.full(len(leaf.rows), k) for k, leaf in columns.values()])
-    value = np.concatenate([values[leaf.metric][leaf.rows] for _, leaf in columns.values()])
-    shape = (count, len(columns))
-    sums = sparse.csc_array((value, (row, column)), shape=shape)
-    sizes = sparse.csc_array((np.ones(len(value)), (row, column)), shape=shape)
+    found = {each.key: each for tree in trees for each in leaves(tree)}
+    means = [each for each in found.values() if isinstance(each, Mean)]
+    areas = [each for each in found.values() if isinstance(each, Auc)]
+    sums, sizes = _columns(means, values, codes, count)
     blocks = []
     for weights in cluster_weights(count, resamples, seed):
         size = weights @ sizes
         mean = np.divide(weights @ sums, size, out=np.full(size.shape, np.nan), where=size > 0)
+        if areas:
+            per_item = weights[:, codes]
+            columns = [area.values(values, per_item)[:, None] for area in areas]
+            mean = np.concatenate([mean, *columns], axis=1)
         blocks.append(mean)
-    means = np.concatenate(blocks)
-    return [_combine(tree, lambda leaf: means[:, columns[leaf.key][0]]) for tree in trees]
+    drawn = np.concatenate(blocks)
+    leaf_order: list[Leaf] = [*means, *areas]
+    column = {each.key: number for number, each in enumerate(leaf_order)}
+
+    def draws(each: Leaf) -> Values:
+        values: Values = drawn[:, column[each.key]]
+        return values
+
+    return [_combine(tree, draws) for tree in trees]
 
 
-def _combine(tree: Plan, leaf_value: Callable[[Mean], Values]) -> Values:
-    if isinstance(tree, Mean):
+def resample_difference(
+    trees: Sequence[Plan],
+    base: Mapping[str, Values],
+    other: Mapping[str, Values],
+    clusters: Sequence[str],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Values]:
+    """Each rule's value for `other` minus that for `base` in each draw, both on the same draws."""
+    if not any(isinstance(each, Auc) for tree in trees for each in leaves(tree)):
+        gap = {name: other[name] - base[name] for name in base}
+        return resample(trees, gap, clusters, resamples, seed)
+    one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, other))
+    return [after - before for before, after in zip(one, two)]
+
+
+def _columns(
+    means: Sequence[Mean], values: Mapping[str, Values], codes: Indices, count: int
+) -> tuple[sparse.csc_array, sparse.csc_array]:
+    """Sum of values and number of items, by cluster (rows) and mean (columns)."""
+    shape = (count, len(means))
+    if not means:
+        return sparse.csc_array(shape), sparse.csc_array(shape)
+    row = np.concatenate([codes[each.rows] for each in means])
+    column = np.concatenate([np.full(len(each.rows), k) for k, each in enumerate(means)])
+    value = np.concatenate([values[each.metric][each.rows] for each in means])
+    sums = sparse.csc_array((value, (row, column)), shape=shape)
+    return sums, sparse.csc_array((np.ones(len(value)), (row, column)), shape=shape)
+
+
+def _combine(tree: Plan, leaf_value: Callable[[Leaf], Values]) -> Values:
+    if not isinstance(tree, MeanOf):
         return leaf_value(tree)
     parts = np.stack([_combine(part, leaf_value) for part in tree.parts])
     present = ~np.isnan(parts)

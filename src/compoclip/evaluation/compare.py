@@ -11,11 +11,14 @@ import pyarrow as pa
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
+    AUC,
+    Leaf,
     Mean,
     Plan,
     evaluate,
+    leaf,
     plan,
-    resample,
+    resample_difference,
     rows_of,
     rule_from_json,
 )
@@ -39,10 +42,10 @@ class Difference:
     """One number of two models on the same n items.
 
     name: sub-task or rule. low, high: 95 % interval of other - base, by a paired bootstrap over
-    photos. base_only, other_only: items only one of them gets right (None for means of means).
-    p: two-sided; McNemar for sub-tasks, bootstrap for rules. p_holm: corrected within its family
-    (all sub-tasks, all headlines, or all other rules of the comparison). verdict: "higher",
-    "lower" or "no difference", by p_holm at 0.05.
+    photos. base_only, other_only: items only one of them gets right (None for what is no plain mean
+    over items). p: two-sided; McNemar for sub-tasks (not for areas under a curve), bootstrap for
+    rules. p_holm: corrected within its family (all sub-tasks, all headlines, or all other rules of
+    the comparison). verdict: "higher", "lower" or "no difference", by p_holm at 0.05.
     """
 
     benchmark: str
@@ -146,7 +149,11 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models' outcomes on their common items; arrays by metric, "main" being each item's."""
+    """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
+
+    The array of "auc" holds what is ranked, the cosines. main: the metric of a sub-task that is
+    shown first. truth: index of the right candidate, or whether the item is true.
+    """
 
     benchmark: str
     headline: str
@@ -155,6 +162,8 @@ class Pair:
     clusters: list[str]
     base: dict[str, Values]
     other: dict[str, Values]
+    main: str
+    truth: list[int]
 
     @classmethod
     def of(cls, base: Results, other: Results) -> Pair:
@@ -175,7 +184,10 @@ class Pair:
                 "queries), so ranks cannot be compared; evaluate both on the same images"
             )
         values = _values(left), _values(right)
-        applies = {name: ~np.isnan(each) for name, each in values[0].items()}
+        applies = {
+            name: ~np.isnan(each) & ~np.isnan(values[1][name]) for name, each in values[0].items()
+        }
+        main, truth = AUC if AUC in applies else MAIN, left["truth"].to_pylist()
         names = left["subtask"].to_pylist()
         labels = [dict(each) for each in left["labels"].to_pylist()]
         here = set(names)
@@ -191,7 +203,7 @@ class Pair:
             benchmark=base.benchmark,
             headline=base.headline,
             trees={
-                name: plan(rule, names, labels, applies, MAIN)
+                name: plan(rule, names, labels, applies, main, truth)
                 for name, rule in rules.items()
                 if here & rule.subtasks()
             },
@@ -201,32 +213,54 @@ class Pair:
             clusters=left["cluster"].to_pylist(),
             base=values[0],
             other=values[1],
+            main=main,
+            truth=truth,
         )
+
+    def leaf(self, subtask: str, metric: str) -> Leaf:
+        """How a metric of a sub-task is computed; "main" is the one shown first.
+
+        Raises KeyError for unknown names, CompoclipError when the common items do not give it.
+        """
+        metric = self.main if metric == MAIN else metric
+        rows = self.subtask_rows[subtask]
+        known = rows[~np.isnan(self.base[metric][rows]) & ~np.isnan(self.other[metric][rows])]
+        found = leaf(metric, known, self.truth)
+        if found is None:
+            raise CompoclipError(
+                f"{self.benchmark}: the items common to both models are too few for {metric} of "
+                f"'{subtask}'; evaluate both on the whole benchmark"
+            )
+        return found
+
+    def draws(self, trees: Sequence[Plan], resamples: int, seed: int) -> list[Values]:
+        """Each tree's difference, other minus base, in every draw of photos."""
+        return resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
 
     def rules(self, resamples: int, seed: int) -> list[tuple[Difference, Values]]:
         """Every rule's difference, with its bootstrap draws."""
-        names, trees = list(self.trees), list(self.trees.values())
-        drawn = resample(trees, self.gap(), self.clusters, resamples, seed)
-        found = []
-        for name, tree, draws in zip(names, trees, drawn):
-            found.append((self._difference(name, tree, draws, bootstrap_p(draws)), draws))
-        return found
+        drawn = self.draws(list(self.trees.values()), resamples, seed)
+        return [
+            (self._difference(name, tree, draws, bootstrap_p(draws)), draws)
+            for (name, tree), draws in zip(self.trees.items(), drawn)
+        ]
 
     def subtasks(self, resamples: int, seed: int) -> list[Difference]:
         """Each sub-task's main metric."""
-        trees = [Mean(MAIN, rows) for rows in self.subtask_rows.values()]
-        drawn = resample(trees, self.gap(), self.clusters, resamples, seed)
-        found = []
-        for (name, rows), tree, draws in zip(self.subtask_rows.items(), trees, drawn):
-            one, two = self.base[MAIN][rows] > 0.5, self.other[MAIN][rows] > 0.5
-            b, c = int((one & ~two).sum()), int((two & ~one).sum())
-            difference = self._difference(name, tree, draws, mcnemar(b, c))
-            found.append(replace(difference, base_only=b, other_only=c))
-        return found
+        trees = {name: self.leaf(name, MAIN) for name in self.subtask_rows}
+        drawn = self.draws(list(trees.values()), resamples, seed)
+        return [
+            self.with_mcnemar(self._difference(name, tree, draws, bootstrap_p(draws)), tree)
+            for (name, tree), draws in zip(trees.items(), drawn)
+        ]
 
-    def gap(self) -> dict[str, Values]:
-        """Other minus base an item: every rule is linear, so its value is the rule's difference."""
-        return {name: self.other[name] - self.base[name] for name in self.base}
+    def with_mcnemar(self, difference: Difference, tree: Plan) -> Difference:
+        """The difference with McNemar's p-value and counts, when it is one share of items."""
+        if not isinstance(tree, Mean) or tree.metric == POSITIVE_SCORE:
+            return difference
+        one, two = self.base[tree.metric][tree.rows] > 0.5, self.other[tree.metric][tree.rows] > 0.5
+        b, c = int((one & ~two).sum()), int((two & ~one).sum())
+        return replace(difference, p=mcnemar(b, c), base_only=b, other_only=c)
 
     def _difference(self, name: str, tree: Plan, draws: Values, p: float) -> Difference:
         base, other = evaluate(tree, self.base), evaluate(tree, self.other)
@@ -267,7 +301,9 @@ def _keys(table: pa.Table, results: Results) -> list[tuple[str, str]]:
 
 
 def _values(table: pa.Table) -> dict[str, Values]:
-    """Outcomes by metric under the official policy, nan where a metric does not apply."""
+    """Outcomes by metric under the official policy, nan where a metric does not apply; the cosines
+    for "auc".
+    """
     values: dict[str, Values] = {}
     main = np.full(table.num_rows, np.nan)
     for column in table.column_names:
@@ -277,7 +313,11 @@ def _values(table: pa.Table) -> dict[str, Values]:
             main = np.where(np.isnan(main), each, main)
             values[metric] = each
     values[MAIN] = main
-    values[POSITIVE_SCORE] = np.array(table[POSITIVE_SCORE].to_pylist(), dtype=np.float64)
+    if AUC in values:
+        values[AUC] = np.array([scores[0] for scores in table["scores"].to_pylist()], dtype=float)
+    values[POSITIVE_SCORE] = np.array(
+        table[POSITIVE_SCORE].to_numpy(zero_copy_only=False), dtype=np.float64
+    )
     return values
 
 

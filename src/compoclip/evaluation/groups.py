@@ -7,24 +7,18 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    Mean,
-    Plan,
-    evaluate,
-    resample,
-    rows_of,
-)
+from compoclip.evaluation.aggregate import Plan, evaluate, resample, rows_of
 from compoclip.evaluation.compare import Difference, Pair, corrected
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE
+from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.outcomes import Values
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES, bootstrap_p, mcnemar, percentile_interval
+from compoclip.evaluation.statistics import RESAMPLES, bootstrap_p, percentile_interval
 
 
 @dataclass(frozen=True)
@@ -82,9 +76,7 @@ def group_scores(
         benchmark: Pair.of(named[benchmark], named[benchmark])
         for benchmark in _benchmarks(several.values())
     }
-    draws = _draws(
-        pairs, several, {name: pair.base for name, pair in pairs.items()}, resamples, seed
-    )
+    draws = _draws(pairs, several, _drawn_scores, resamples, seed)
     scores = {}
     for name, parts in groups.items():
         found = [part_score(named, part) for part in parts]
@@ -106,8 +98,7 @@ def group_differences(
     mine = {each.benchmark: each for each in base}
     theirs = {each.benchmark: each for each in other}
     pairs = {name: Pair.of(mine[name], theirs[name]) for name in _benchmarks(groups.values())}
-    gaps = {name: pair.gap() for name, pair in pairs.items()}
-    draws = _draws(pairs, groups, gaps, resamples, seed)
+    draws = _draws(pairs, groups, Pair.draws, resamples, seed)
     found = []
     for name, parts in groups.items():
         values = [
@@ -130,7 +121,10 @@ def group_differences(
             n=sum(len(rows_of(_tree(pairs[part.benchmark], part))) for part in parts),
             p=bootstrap_p(draws[name]),
         )
-        found.append(_mcnemar(each, pairs[parts[0].benchmark], parts))
+        if len(parts) == 1:
+            pair = pairs[parts[0].benchmark]
+            each = pair.with_mcnemar(each, _tree(pair, parts[0])) if parts[0].metric else each
+        found.append(each)
     return tuple(corrected(found))
 
 
@@ -142,31 +136,33 @@ def _benchmarks(groups: Iterable[Sequence[Part]]) -> list[str]:
 def _tree(pair: Pair, part: Part) -> Plan:
     """How the part is computed from the pair's items."""
     try:
-        if not part.metric:
-            return pair.trees[part.name]
-        rows = pair.subtask_rows[part.name]
-        return Mean(part.metric, rows[~np.isnan(pair.base[part.metric][rows])])
+        return pair.leaf(part.name, part.metric) if part.metric else pair.trees[part.name]
     except KeyError as error:
         raise CompoclipError(
             f"{part.benchmark}: the items have no {error} for '{part.name}'; evaluate again"
         ) from error
 
 
+def _drawn_scores(pair: Pair, trees: Sequence[Plan], resamples: int, seed: int) -> list[Values]:
+    """The base model's value of each tree in every draw."""
+    return resample(trees, pair.base, pair.clusters, resamples, seed)
+
+
 def _draws(
     pairs: Mapping[str, Pair],
     groups: Groups,
-    values: Mapping[str, Mapping[str, Values]],
+    draw: Callable[[Pair, Sequence[Plan], int, int], list[Values]],
     resamples: int,
     seed: int,
 ) -> dict[str, Values]:
-    """Each group's mean over its parts in every draw; values: benchmark -> metric -> items."""
+    """Each group's mean over its parts in every draw; draw: what to draw of the parts."""
     wanted: dict[str, dict[Part, Plan]] = {name: {} for name in pairs}
     for part in (part for parts in groups.values() for part in parts):
         wanted[part.benchmark].setdefault(part, _tree(pairs[part.benchmark], part))
     drawn: dict[Part, Values] = {}
     for name, trees in wanted.items():
         own = seed + zlib.crc32(name.encode())  # the same in every group that it is part of
-        columns = resample(list(trees.values()), values[name], pairs[name].clusters, resamples, own)
+        columns = draw(pairs[name], list(trees.values()), resamples, own)
         drawn |= dict(zip(trees, columns))
     return {
         name: np.mean(np.stack([drawn[part] for part in parts]), axis=0)
@@ -194,13 +190,3 @@ def _mean(scores: Sequence[Score], draws: Values) -> Score:
         strict=mean([score.strict for score in scores]),
         fractional=mean([score.fractional for score in scores]),
     )
-
-
-def _mcnemar(difference: Difference, pair: Pair, parts: Sequence[Part]) -> Difference:
-    """With McNemar's p-value when the group is one metric of one sub-task."""
-    if len(parts) > 1 or not parts[0].metric or parts[0].metric == POSITIVE_SCORE:
-        return difference
-    metric, rows = parts[0].metric, rows_of(_tree(pair, parts[0]))
-    one, two = pair.base[metric][rows] > 0.5, pair.other[metric][rows] > 0.5
-    b, c = int((one & ~two).sum()), int((two & ~one).sum())
-    return replace(difference, p=mcnemar(b, c), base_only=b, other_only=c)

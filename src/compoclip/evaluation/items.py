@@ -47,7 +47,8 @@ class Items:
     the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2) s(P1,N)
     s(P2,N); for retrieval and classification the right candidate, then its best rival.
     clusters: items with the same value share a photo and are not independent.
-    positive: mean cosine of the matching pairs. extra: further columns, e.g. "rank".
+    positive: mean cosine of the matching pairs, nan where none matches. extra: further columns,
+    e.g. "rank".
     """
 
     ids: list[str]
@@ -61,7 +62,7 @@ class Items:
     clusters: list[str]
     positive: Values
     outcomes: dict[str, Outcomes]
-    extra: dict[str, list[int] | list[str | None]] = field(default_factory=dict)
+    extra: dict[str, list[int] | list[float] | list[str | None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,7 +81,7 @@ class Items:
             "texts": pa.array(self.texts, pa.list_(pa.string())),
             "scores": pa.array(self.scores, pa.list_(pa.float32())),
             "cluster": pa.array(self.clusters, pa.string()),
-            POSITIVE_SCORE: pa.array(self.positive, pa.float64()),
+            POSITIVE_SCORE: pa.array(self.positive, pa.float64(), mask=np.isnan(self.positive)),
             "tie": pa.array(self.tied(), pa.bool_()),
         }
         for metric, outcomes in self.outcomes.items():

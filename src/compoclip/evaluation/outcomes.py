@@ -35,7 +35,7 @@ class Outcomes:
     @property
     def tied(self) -> Flags:
         """Cases whose outcome hangs on equal scores (n,)."""
-        flags: Flags = (self.fractional > 0) & (self.fractional < 1)
+        flags: Flags = (self.fractional != self.strict) & ~np.isnan(self.strict)
         return flags
 
     def take(self, index: Indices) -> Outcomes:

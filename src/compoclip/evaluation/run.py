@@ -13,6 +13,7 @@ from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
     Classification,
+    Form,
     Retrieval,
     TiePolicy,
 )
@@ -21,6 +22,7 @@ from compoclip.benchmarks.edition import listed
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import rule_to_json
+from compoclip.evaluation.binary import score_binary
 from compoclip.evaluation.cache import FeatureCache
 from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
 from compoclip.evaluation.encode import (
@@ -33,6 +35,7 @@ from compoclip.evaluation.encoder import Encoder
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.io import file_stem, load_results, save_results
 from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.joint import Sizes, group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import score_cases
@@ -212,7 +215,7 @@ def _measure(
     items = _score(benchmark, content, features)
     _unique(benchmark, items)
     rules, headline = _rules(job)
-    summary = summarise(items, rules, job.expected, options.resamples, options.seed)
+    summary = summarise(items, rules, _scored(job), options.resamples, options.seed)
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
@@ -246,7 +249,23 @@ def _score(benchmark: Benchmark, content: Content, features: Features) -> Items:
         return score_retrieval(content, features, ties)
     if isinstance(content, Classification):
         return score_classification(content, features, ties)
-    return score_cases(content, features, ties)
+    if any(case.form is Form.BINARY for case in content):
+        return score_binary(content, features, benchmark.tuned_on)
+    items = score_cases(content, features, ties)
+    return with_joint(items, benchmark.joint, _sizes(benchmark)) if benchmark.joint else items
+
+
+def _sizes(benchmark: Benchmark) -> Sizes:
+    """Sizes of the groups of the joint metrics, images there or not."""
+    content = benchmark.content
+    return group_sizes(content if isinstance(content, tuple) else (), benchmark.joint)
+
+
+def _scored(job: _Job) -> dict[str, int]:
+    """Items of the full benchmark by sub-task with a score, and groups by "sub-task/metric"."""
+    tuning = set(job.benchmark.tuned_on.values())
+    own = {part: n for part, n in job.expected.items() if part not in tuning}
+    return {**own, **groups_by_part(_sizes(job.benchmark))}
 
 
 def _ties(benchmark: Benchmark) -> dict[str, TiePolicy]:
@@ -278,7 +297,8 @@ def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
             "mean-per-class": Aggregate((SUBTASK,), macro_by=CLASS_LABEL),
         }
     else:
-        parts = tuple(job.expected)
+        tuning = set(benchmark.tuned_on.values())
+        parts = tuple(part for part in job.expected if part not in tuning)
         default = {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}
     rules = {**default, **benchmark.aggregates}
     if benchmark.headline in rules:

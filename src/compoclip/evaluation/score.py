@@ -1,4 +1,7 @@
-"""Scores and outcomes of cases (choice, group, triple, text-only), vectorised by form."""
+"""Scores and outcomes of cases (choice, group, triple, text-only), vectorised by form.
+
+Binary cases are judged together and not one by one: see `binary`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def score_cases(
     policies = ties or {}
     blocks: dict[tuple[Form, int], list[int]] = defaultdict(list)
     for position, case in enumerate(cases):
-        blocks[case.form, _candidates(case)].append(position)
+        blocks[case.form, candidates(case)].append(position)
 
     n = len(cases)
     names = [name for form in Form if any(f is form for f, _ in blocks) for name in METRICS[form]]
@@ -73,8 +76,11 @@ def score_cases(
     )
 
 
-def _candidates(case: Case) -> int:
-    """How many candidates the case has, after checking its shape."""
+def candidates(case: Case) -> int:
+    """How many candidates the case has, after checking its shape; for BINARY the two answers.
+
+    Raises CompoclipError for a case whose shape does not fit its form.
+    """
     images, texts = len(case.images), len(case.texts)
     match case.form:
         case Form.CHOOSE_TEXT:
@@ -87,6 +93,8 @@ def _candidates(case: Case) -> int:
             fits, count = images == 1 and texts == 3, 3
         case Form.TEXT_ONLY:
             fits, count = images == 0 and texts == 3, 3
+        case Form.BINARY:
+            fits, count = images == texts == 1, 2
     if not fits or not 0 <= case.truth < count:
         raise CompoclipError(
             f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts and "

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.evaluation.aggregate import (
+    AUC,
+    Auc,
+    Leaf,
     Mean,
     Plan,
     evaluate,
+    leaf,
     leaves,
     plan,
     resample,
     rows_of,
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Items
-from compoclip.evaluation.outcomes import Outcomes, Values
+from compoclip.evaluation.outcomes import Indices, Outcomes, Values
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import RESAMPLES, percentile_interval, wilson
 
@@ -41,13 +45,19 @@ def summarise(
 ) -> Summary:
     """Scores of all sub-tasks and rules, plus the aggregate "positive_score" over all items.
 
-    expected: sub-task -> items of the full benchmark, where more than are here. Intervals: Wilson
-    for items that share no photo, else a bootstrap over photos, always for means of means. A rule
-    whose sub-tasks have no items at all is left out.
+    expected: sub-task -> items of the full benchmark, where more than are here; "sub-task/metric"
+    where a metric counts other things, such as groups of items. Intervals: Wilson for items that
+    share no photo, else a bootstrap over photos, always for means of means and areas under a curve.
+    A rule whose sub-tasks have no items at all is left out.
     """
     frame = _Frame.of(items)
     here = Counter(items.subtasks)
-    short = {name: max(0, n - here[name]) for name, n in (expected or {}).items()}
+    used = {**here, **frame.counts(items.subtasks)}
+    short = {name: max(0, n - used.get(name, 0)) for name, n in (expected or {}).items()}
+
+    def lack(subtask: str, metric: str) -> int:
+        return short.get(f"{subtask}/{metric}", short.get(subtask, 0))
+
     subtasks = np.asarray(items.subtasks, dtype=object)
 
     trees: dict[tuple[str, str], Plan] = {}
@@ -55,15 +65,17 @@ def summarise(
     for subtask in here:
         rows = np.flatnonzero(subtasks == subtask)
         for metric in frame.metrics:
-            kept = rows[frame.applies[metric][rows]]
-            if len(kept):
-                trees[subtask, metric] = Mean(metric, kept)
-                lacking[subtask, metric] = short.get(subtask, 0)
+            tree = leaf(metric, rows[frame.applies[metric][rows]], items.truth)
+            if tree is not None:
+                trees[subtask, metric] = tree
+                lacking[subtask, metric] = lack(subtask, metric)
     everything = Aggregate(tuple(here), weighting="micro", metric=POSITIVE_SCORE)
     for name, rule in {**rules, POSITIVE_SCORE: everything}.items():
         if here.keys() & rule.subtasks():
-            trees["", name] = plan(rule, items.subtasks, items.labels, frame.applies, MAIN)
-            lacking["", name] = sum(short.get(part, 0) for part in rule.subtasks())
+            trees["", name] = plan(
+                rule, items.subtasks, items.labels, frame.applies, frame.main, items.truth
+            )
+            lacking["", name] = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
 
     scores = _score_all(frame, items, trees, lacking, resamples, seed)
     return Summary(
@@ -77,9 +89,14 @@ def summarise(
 
 @dataclass(frozen=True)
 class _Frame:
-    """Per-item values by metric, "main" being each item's main metric."""
+    """Per-item values by metric, "main" being each item's main metric.
+
+    used: what rules are computed from: outcomes, and for "auc" the cosines to be ranked. main: the
+    metric of rules that name none.
+    """
 
     metrics: tuple[str, ...]
+    main: str
     applies: dict[str, np.ndarray]
     outcomes: dict[str, Outcomes]
     used: dict[str, Values]
@@ -97,25 +114,44 @@ class _Frame:
             for part, out in arrays.items():
                 out[new] = getattr(each, part)[new]
         outcomes = {**items.outcomes, MAIN: Outcomes(**arrays)}
+        used = {name: each.used for name, each in outcomes.items()}
+        applies = {**used, POSITIVE_SCORE: items.positive}
+        ranked = {AUC: np.array([each[0] for each in items.scores])} if AUC in names else {}
         return cls(
             metrics=(*names, POSITIVE_SCORE),
-            applies={
-                **{name: ~np.isnan(each.used) for name, each in outcomes.items()},
-                POSITIVE_SCORE: np.ones(n, dtype=bool),
-            },
+            main=AUC if ranked else MAIN,
+            applies={name: ~np.isnan(each) for name, each in applies.items()},
             outcomes=outcomes,
-            used={
-                **{name: each.used for name, each in outcomes.items()},
-                POSITIVE_SCORE: items.positive,
-            },
+            used={**used, POSITIVE_SCORE: items.positive, **ranked},
             main_of=np.array([*names, MAIN], dtype=object)[main_of],
         )
+
+    def counts(self, subtasks: Sequence[str]) -> dict[str, int]:
+        """ "sub-task/metric" -> items that have the metric."""
+        return {
+            f"{subtask}/{metric}": n
+            for metric in self.metrics
+            for subtask, n in Counter(np.asarray(subtasks)[self.applies[metric]].tolist()).items()
+        }
+
+    def policy(self, part: str) -> dict[str, Values]:
+        """Values by metric under "strict" or "fractional" ties, or of guessing ("chance")."""
+        values = {name: getattr(each, part) for name, each in self.outcomes.items()}
+        return values if part == "chance" or AUC not in values else {**values, AUC: self.used[AUC]}
+
+    def tied(self, each: Leaf) -> Indices:
+        """Rows of a leaf whose outcome hangs on equal scores."""
+        if not isinstance(each, Auc):
+            return each.rows[self.outcomes[each.metric].tied[each.rows]]
+        values = self.used[each.metric]
+        shared = np.intersect1d(values[each.true], values[each.false])
+        return each.rows[np.isin(values[each.rows], shared)]
 
     def metric_name(self, tree: Plan) -> str:
         """Which metric a plan averages; several are joined by "+"."""
         names: set[str] = set()
-        for leaf in leaves(tree):
-            names |= set(self.main_of[leaf.rows]) if leaf.metric == MAIN else {leaf.metric}
+        for each in leaves(tree):
+            names |= set(self.main_of[each.rows]) if each.metric == MAIN else {each.metric}
         return "+".join(sorted(names))
 
 
@@ -143,16 +179,11 @@ def _score_all(
         )
         parts: dict[str, float] = {}
         ties = 0
-        if not any(leaf.metric == POSITIVE_SCORE for leaf in leaves(tree)):
+        if not any(each.metric == POSITIVE_SCORE for each in leaves(tree)):
             for part in ("strict", "fractional", "chance"):
-                per_item = {name: getattr(o, part) for name, o in frame.outcomes.items()}
-                parts[part] = evaluate(tree, per_item)
-            tied = {
-                row
-                for leaf in leaves(tree)
-                for row in leaf.rows[frame.outcomes[leaf.metric].tied[leaf.rows]].tolist()
-            }
-            ties = len(tied)
+                tie = 0.0 if part == "strict" else 0.5
+                parts[part] = evaluate(tree, frame.policy(part), tie)
+            ties = len({row for each in leaves(tree) for row in frame.tied(each).tolist()})
         scores[key] = Score(
             metric=frame.metric_name(tree),
             value=value,

@@ -133,6 +133,11 @@ def _content(records: Mapping[str, Record], right: Mapping[str, bool], base: str
                 [("Caption", texts[truth], True), ("Foil", texts[rival], False)],
                 [("caption", truth), ("foil", rival)],
             )
+        case Form.BINARY:
+            said = "True" if row["truth"] else "False"
+            return _Content(
+                [("Photo", images[0])], [(said, texts[0], bool(row["truth"]))], [("cosine", 0)]
+            )
     return _ranked(row, wrong)
 
 

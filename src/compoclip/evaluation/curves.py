@@ -1,0 +1,97 @@
+"""What a score tells over all thresholds: ROC-AUC, 11-point average precision, the best threshold.
+
+Pure numpy. `scores` (n,) are real numbers, `truth` (n,) says which items are true. Equal scores
+never depend on the order they stand in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from compoclip.evaluation.outcomes import Flags, Values
+
+Reals = npt.NDArray[np.floating]
+
+
+def roc_auc(scores: Reals, truth: Flags, tie: float = 0.5) -> float:
+    """Share of (true, false) pairs in which the true item scores more; a tie counts `tie`.
+
+    With tie = 1/2 this is the area under the ROC curve and the Mann-Whitney statistic divided by
+    its maximum (Hanley and McNeil, The Meaning and Use of the Area under a ROC Curve, 1982). nan
+    when one of the two kinds is missing.
+    """
+    return float(weighted_auc(scores, truth, np.ones((1, len(scores))), tie)[0])
+
+
+def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5) -> Values:
+    """`roc_auc` for each row of `weights` (r, n), item i counting weights[r, i] times; (r,).
+
+    nan for rows in which one of the two kinds has no weight.
+    """
+    order = np.argsort(scores, kind="stable")
+    weights, right = weights[:, order], truth[order]
+    _, level = np.unique(scores[order], return_inverse=True)
+    last = np.flatnonzero(np.append(level[1:] != level[:-1], True))
+    up_to = np.cumsum(np.where(right, 0.0, weights), axis=1)[:, last]
+    before = np.concatenate([np.zeros((len(weights), 1)), up_to[:, :-1]], axis=1)
+    beaten = before + tie * (up_to - before)
+    wins = (np.where(right, weights, 0.0) * beaten[:, level]).sum(axis=1)
+    pairs = weights[:, right].sum(axis=1) * weights[:, ~right].sum(axis=1)
+    area: Values = np.divide(wins, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
+    return area
+
+
+def placements(scores: Reals, truth: Flags, tie: float = 0.5) -> Values:
+    """For each item the share of the other kind on its right side: lower for a true item, higher
+    for a false one, a tie counting `tie`; (n,). Their mean over either kind is the ROC-AUC.
+
+    Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated
+    ROC Curves (1988), the structural components.
+    """
+    out = np.empty(len(scores))
+    for mine, sign in ((truth, 1.0), (~truth, -1.0)):
+        others = np.sort(sign * scores[~mine])
+        own = sign * scores[mine]
+        below = np.searchsorted(others, own, "left")
+        equal = np.searchsorted(others, own, "right") - below
+        out[mine] = (below + tie * equal) / len(others)
+    return out
+
+
+def balanced_threshold(scores: Reals, truth: Flags) -> float:
+    """The threshold whose rule "true when the score is above it" has the best balanced accuracy.
+
+    Candidates lie half-way between neighbouring distinct scores, and below all of them; the lowest
+    of equally good ones is taken. Balanced accuracy is the mean of the shares of true and of false
+    items that the rule gets right. Raises ValueError unless both kinds are there.
+    """
+    if truth.all() or not truth.any():
+        raise ValueError("a threshold needs true and false items")
+    levels, place = np.unique(scores.astype(np.float64), return_inverse=True)
+    true = np.bincount(place, weights=truth, minlength=len(levels))
+    false = np.bincount(place, weights=~truth, minlength=len(levels))
+    lost = np.concatenate([[0.0], np.cumsum(true)[:-1]])  # true items at or below candidate k
+    won = np.concatenate([[0.0], np.cumsum(false)[:-1]])
+    balanced = (1 - lost / true.sum() + won / false.sum()) / 2
+    best = int(balanced.argmax())
+    return float(levels[0] - 1) if best == 0 else float((levels[best - 1] + levels[best]) / 2)
+
+
+def average_precision_11(scores: Reals, truth: Flags) -> float:
+    """11-point interpolated average precision, as in the PASCAL VOC 2007 challenge.
+
+    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. Items
+    with equal scores are retrieved together. nan when no item is true.
+
+    Source: Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
+    """
+    if not truth.any():
+        return float("nan")
+    _, place = np.unique(-scores, return_inverse=True)
+    found = np.cumsum(np.bincount(place, weights=truth))
+    retrieved = np.cumsum(np.bincount(place))
+    precision = found / retrieved
+    # In whole numbers: a recall of 3/10 must reach the level 0.3 despite rounding.
+    reached = [10 * found >= level * found[-1] for level in range(11)]
+    return float(np.mean([precision[each].max() for each in reached]))

@@ -1,0 +1,256 @@
+"""True-or-false cases and metrics of groups, from scores to comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.binary import score_binary
+from compoclip.evaluation.compare import compare
+from compoclip.evaluation.curves import roc_auc
+from compoclip.evaluation.groups import Part, group_differences, group_scores
+from compoclip.evaluation.io import load_results
+from compoclip.evaluation.joint import group_sizes, groups_by_part, with_joint
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.score import score_cases
+from compoclip.evaluation.summary import summarise
+from compoclip.evaluation.tables import comparison_text, results_text
+from evaluation_helpers import FakeEncoder, features_from, photos, ref
+
+RULES = {
+    "auc": Aggregate(("test",)),
+    "balanced_accuracy": Aggregate(("test",), macro_by="label", metric="accuracy"),
+    "relations": Aggregate(("test",), macro_by="relation"),
+}
+
+
+def binary(
+    name: str, truth: int, part: str = "test", relation: str = "on", photo: str = ""
+) -> Case:
+    labels = {"label": ("false", "true")[truth], "relation": relation}
+    return Case(name, Form.BINARY, (ref(photo or name),), (f"text {name}",), part, truth, labels)
+
+
+def scored(rows: list[tuple[Case, float]], tuned_on=None):
+    table = {case.images[0].path.name: {case.texts[0]: score} for case, score in rows}
+    return score_binary([case for case, _ in rows], features_from(table), tuned_on)
+
+
+ROWS = [
+    (binary("a", 1), 0.8),
+    (binary("b", 1, relation="in"), 0.4),
+    (binary("c", 0), 0.6),
+    (binary("d", 0, relation="in"), 0.1),
+    (binary("e", 0, relation="in"), 0.2),
+    (binary("v", 1, "dev"), 0.9),
+    (binary("w", 0, "dev"), 0.5),
+]
+
+
+def test_scores_by_hand():
+    items = scored(ROWS, {"test": "dev"})
+    assert items.ids == ["a", "b", "c", "d", "e"]
+    assert items.truth == [1, 1, 0, 0, 0]
+    # dev: the threshold lies half-way between .5 and .9
+    assert items.extra["threshold"] == pytest.approx([0.7] * 5)
+    assert items.outcomes["accuracy"].used.tolist() == [1, 0, 1, 1, 1]
+    # true items beat 3/3 and 2/3 of the false ones; false ones lie below 1/2, 2/2 and 2/2 true ones
+    assert items.outcomes["auc"].used == pytest.approx([1, 2 / 3, 1 / 2, 1, 1])
+    assert items.positive[:2] == pytest.approx([0.8, 0.4])
+    assert np.isnan(items.positive[2:]).all()
+    found = summarise(items, RULES, {"test": 6, "dev": 3}, 200)
+    assert found.scores["test"]["auc"].value == pytest.approx(5 / 6)
+    assert (found.scores["test"]["auc"].n, found.scores["test"]["auc"].expected) == (5, 6)
+    assert found.scores["test"]["positive_score"].value == pytest.approx(0.6)
+    assert list(found.scores) == ["test"]
+    # balanced accuracy: 1/2 of the true, all false ones
+    assert found.aggregates["balanced_accuracy"].value == pytest.approx(3 / 4)
+    # on: .8 > .6; in: .4 > .1, .2
+    assert found.aggregates["relations"].value == pytest.approx(1.0)
+    assert found.aggregates["auc"].metric == "auc"
+    assert {s.chance for s in found.aggregates.values()} == {0.5, 0.0}  # 0: positive_score
+
+
+def test_constant_scorer_is_at_chance_and_at_zero_when_ties_are_wrong():
+    items = scored([(case, 0.3) for case, _ in ROWS], {"test": "dev"})
+    found = summarise(items, RULES, None, 50)
+    score = found.aggregates["auc"]
+    assert (score.value, score.fractional, score.strict, score.ties) == (0.5, 0.5, 0.0, 5)
+    assert found.aggregates["balanced_accuracy"].value == 0.5
+    assert score.interval == "bootstrap"
+
+
+def test_ties_count_only_where_a_true_and_a_false_item_are_equal():
+    rows = [(case, score) for case, score in ROWS[:5]]
+    rows[1] = (rows[1][0], 0.2)
+    rows.append((binary("f", 1), 0.8))
+    items = scored(rows)
+    found = summarise(items, {"relations": RULES["relations"], "auc": RULES["auc"]}, None, 50)
+    score = found.aggregates["auc"]
+    assert score.ties == 2  # b and e
+    assert score.value == score.fractional == pytest.approx((3 + 3 + 1.5) / 9)
+    assert score.strict == pytest.approx(7 / 9)
+    assert "accuracy" not in items.outcomes
+
+
+def test_interval_is_the_bootstrap_of_the_area_itself():
+    rng = np.random.default_rng(0)
+    n, shots = 60, 15
+    truth = rng.integers(0, 2, size=n)
+    scores = rng.integers(0, 9, size=n) / 10 + 0.2 * truth
+    rows = [
+        (binary(f"i{k}", int(truth[k]), photo=f"p{k % shots:02d}"), float(scores[k]))
+        for k in range(n)
+    ]
+    table: dict[str, dict[str, float]] = {}
+    for case, score in rows:
+        table.setdefault(case.images[0].path.name, {})[case.texts[0]] = score
+    items = score_binary([case for case, _ in rows], features_from(table))
+    got = summarise(items, {}, None, 300, seed=4).scores["test"]["auc"]
+    draws = []
+    for drawn in np.random.default_rng(4).integers(shots, size=(300, shots)):
+        kept = np.concatenate([np.flatnonzero(np.arange(n) % shots == photo) for photo in drawn])
+        draws.append(roc_auc(scores[kept].astype(np.float32), truth[kept] == 1))
+    assert (got.low, got.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
+
+
+@pytest.mark.parametrize(
+    ("cases", "tuned_on", "message"),
+    [
+        ([binary("a", 1), binary("b", 1)], {}, "'test': among the 2 items there must be true"),
+        ([binary("a", 1), binary("b", 0)], {"test": "dev"}, "'dev': among the 0 items, which set"),
+        (
+            [binary("a", 1), Case("t", Form.CHOOSE_TEXT, (ref("i"),), ("x", "y"), "s")],
+            {},
+            "'t' of sub-task 's' is a choose-text item among binary",
+        ),
+        ([replace(binary("a", 1), truth=2)], {}, "no binary item"),
+        ([replace(binary("a", 1), texts=("x", "y"))], {}, "no binary item"),
+    ],
+)
+def test_what_cannot_be_judged_is_named(cases, tuned_on, message):
+    features = features_from({"a": {"text a": 0.1}, "b": {"text b": 0.2}, "i": {"x": 0, "y": 0}})
+    with pytest.raises(CompoclipError, match=message) as caught:
+        score_binary(cases, features, tuned_on)
+    assert "\n" not in str(caught.value)
+
+
+def binary_benchmark(folder: Path, n: int = 40, **changes) -> Benchmark:
+    refs = list(photos(folder, [f"photo{k}_t{k}" for k in range(n)]).values())
+    cases = tuple(
+        Case(
+            f"{part}{k}",
+            Form.BINARY,
+            (refs[k],),
+            (f"{part} {k}_t{k}" if k % 2 else f"{part} {k}_x{k}",),
+            part,
+            k % 2,
+            {"label": ("false", "true")[k % 2], "relation": f"r{k // 2 % 4}"},
+        )
+        for k in range(n)
+        for part in ("test", "dev")
+    )
+    made = Benchmark(
+        "bin",
+        cases,
+        "d",
+        tuned_on={"test": "dev"},
+        expected={"test": n, "dev": n},
+        skills={"test": "spatial"},
+        aggregates=RULES | {"micro": Aggregate(("test",), "micro")},
+        headline="auc",
+    )
+    return replace(made, **changes)
+
+
+def test_from_evaluation_to_comparison_and_tables(tmp_path):
+    benchmark = binary_benchmark(tmp_path / "photos")
+    options = Options(resamples=200)
+    for name, quality in (("one", 0.0), ("two", 1.0)):
+        evaluate(name, FakeEncoder(name, quality=quality), [benchmark], tmp_path / "out", options)
+    one, two = (load_results(tmp_path / "out" / name) for name in ("one", "two"))
+    assert list(one[0].scores) == ["test"]
+    assert not one[0].partial
+    assert list(one[0].scores["test"]) == ["auc", "accuracy", "positive_score"]
+    assert one[0].aggregates["auc"].expected == 40
+    assert "auc" in results_text(one[0])
+    found = compare(one, two, 200)
+    (headline,) = found.headlines
+    assert headline.base == pytest.approx(one[0].aggregates["auc"].value)
+    assert headline.difference == pytest.approx(headline.other - headline.base)
+    assert headline.low <= headline.difference <= headline.high
+    assert [d.base_only for d in found.subtasks] == [None]
+    assert found.subtasks[0].difference == pytest.approx(headline.difference)
+    by_rule = {d.name: d for d in found.rules}
+    for name in ("balanced_accuracy", "relations"):
+        assert by_rule[name].base == pytest.approx(one[0].aggregates[name].value)
+    assert "bin auc" in comparison_text(found)
+    same = compare(one, one, 50)
+    assert {d.verdict for d in (*same.headlines, *same.subtasks)} == {"no difference"}
+    groups = {"s": (Part("bin", "test"),), "a": (Part("bin", "test", "accuracy"),)}
+    scores = group_scores(one, groups)
+    assert scores["s"].value == one[0].scores["test"]["auc"].value
+    both = group_differences(one, two, groups, 100)
+    assert both[0].base_only is None
+    assert both[1].base_only is not None
+    pair = {"mean": (Part("bin", "test"), Part("bin", "auc", ""))}
+    assert group_scores(one, pair, 50)["mean"].value == pytest.approx(scores["s"].value)
+
+
+def test_dev_items_count_for_coverage(tmp_path):
+    benchmark = binary_benchmark(tmp_path / "photos")
+    extra = replace(benchmark, expected={"test": 40, "dev": 50})
+    with pytest.raises(CompoclipError, match="only 80 of 90 items"):
+        evaluate("m", FakeEncoder(), [extra], tmp_path / "out")
+    (found,) = evaluate(
+        "m", FakeEncoder(), [extra], tmp_path / "out", Options(allow_partial=True, resamples=50)
+    )
+    assert found.partial
+    assert found.aggregates["auc"].expected == found.aggregates["auc"].n == 40
+
+
+def choice(name: str, pair: str, whole: str) -> Case:
+    return Case(
+        name,
+        Form.CHOOSE_TEXT,
+        (ref(name),),
+        (f"{name} r", f"{name} w"),
+        "part",
+        labels={"pair": pair, "set": whole},
+    )
+
+
+def test_a_group_is_right_when_all_its_items_are():
+    cases = [choice(f"{s}{k}", f"{s}{k // 2}", s) for s in "xyz" for k in range(4)]
+    wrong = {"x3", "y1", "y2"}
+    tied = {"z0"}
+    table = {
+        c.id: {c.texts[0]: 0.2 if c.id in wrong else 0.5, c.texts[1]: 0.5 if c.id in tied else 0.4}
+        for c in cases
+    }
+    joint = {"pair": "pair", "set": "set"}
+    sizes = group_sizes(cases, joint)
+    assert groups_by_part(sizes) == {"part/pair": 6, "part/set": 3}
+    items = score_cases(cases, features_from(table), {"": TiePolicy.FIRST})
+    found = summarise(with_joint(items, joint, sizes), {"set": Aggregate(("part",), metric="set")})
+    pairs, sets = found.scores["part"]["pair"], found.scores["part"]["set"]
+    assert next(iter(found.scores["part"])) == "accuracy"
+    # right pairs: x0, z0 (by the tie rule), z1; only set z is right
+    assert (pairs.value, pairs.n, pairs.chance) == (3 / 6, 6, 1 / 4)
+    assert (pairs.strict, pairs.fractional, pairs.ties) == pytest.approx((2 / 6, 2.5 / 6, 1))
+    assert (sets.value, sets.n, sets.chance) == (pytest.approx(1 / 3), 3, 1 / 16)
+    assert found.aggregates["set"].value == sets.value
+    assert sets.interval == "wilson"
+    # without y0 the pair y0 and the set y cannot be judged
+    part = [case for case in cases if case.id != "y0"]
+    items = score_cases(part, features_from(table), {"": TiePolicy.FIRST})
+    expected = {"part": 12, **groups_by_part(sizes)}
+    less = summarise(with_joint(items, joint, sizes), {}, expected).scores["part"]
+    assert (less["pair"].value, less["pair"].n, less["pair"].expected) == (3 / 5, 5, 6)
+    assert (less["set"].value, less["set"].n, less["set"].expected) == (1 / 2, 2, 3)
+    assert (less["accuracy"].n, less["accuracy"].expected) == (11, 12)
