@@ -180,9 +180,9 @@ def test_verbs_keep_their_objects_possible() -> None:
 def test_up_to_two_candidates_then_one_evenly() -> None:
     """A candidate of weight 999 does not crowd out the other: both are drawn, one is taken."""
     element = Element("entity", 0, 1, "NOUN", "NN", (("cat", 999), ("horse", 1)))
-    from compoclip.rewrites.replace import _draw
+    from compoclip.rewrites.replace import drawn_candidate
 
-    drawn = [_draw(element, random.Random(i)) for i in range(400)]
+    drawn = [drawn_candidate(element, random.Random(i)) for i in range(400)]
     assert 140 < drawn.count("horse") < 260
 
 
@@ -191,6 +191,6 @@ def test_only_the_asked_kinds() -> None:
     rules = {
         result.rule
         for i in range(40)
-        if isinstance(result := Replace(kinds=("relation",))(parsed, random.Random(i)), Rewritten)
+        if isinstance(result := Replace(parts=("ADP", "VERB"))(parsed, random.Random(i)), Rewritten)
     }
     assert rules == {"replace:relation"}

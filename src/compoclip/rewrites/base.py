@@ -60,6 +60,26 @@ class Rewrite(Protocol):
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused: ...
 
 
+class PairRewrite(Protocol):
+    """A rewrite of two captions at once: what one loses, the other gains.
+
+    As `Rewrite`, for two captions: both texts are rewritten, or neither.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def keeps_meaning(self) -> bool: ...
+
+    def __call__(
+        self, first: Caption, second: Caption, rng: random.Random
+    ) -> tuple[Rewritten, Rewritten] | Refused: ...
+
+
 def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
     """The generator for one sample, epoch and rewrite: the same whatever the worker or order.
 

@@ -119,7 +119,7 @@ def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
             yield from _same(s, index)
             continue
         owner = s.owner[index]
-        if owner < 0 and token.tag == "JJR" and _ties_alike(s, index, index + 2):
+        if owner < 0 and token.tag == "JJR" and may_tie_alike(s, index, index + 2):
             continue
         if owner >= 0 and _has_namesake(s, owner):
             continue
@@ -128,7 +128,7 @@ def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
         yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
 
 
-def _ties_alike(s: Structure, first: int, stop: int) -> bool:
+def may_tie_alike(s: Structure, first: int, stop: int) -> bool:
     """Whether the relation at tokens [first, stop) may tie a thing to one of the same kind.
 
     "A star above a star" says nothing that "a star below a star" denies.
@@ -183,14 +183,14 @@ def _prepositions(s: Structure) -> Iterator[Element]:
             index += 1
             continue
         stop = index + len(phrase)
-        if _states_place(s, index, stop):
-            alike = _ties_alike(s, index, stop)
+        if states_place(s, index, stop):
+            alike = may_tie_alike(s, index, stop)
             options = () if alike else contradicting(" ".join(phrase))
             yield Element("relation", index, stop, "ADP", "IN", options)
         index = stop
 
 
-def _states_place(s: Structure, first: int, stop: int) -> bool:
+def states_place(s: Structure, first: int, stop: int) -> bool:
     """Whether the preposition ties a thing to a thing, and is no part of a verb or of a clause."""
     tokens = s.caption.tokens
     if not s.asserted(first) or (stop - first == 1 and tokens[first].pos not in ("ADP", "ADV")):

@@ -128,7 +128,7 @@ def modifiers(s: Structure, a: int, b: int, pos: str) -> str | None:
     first, second = tokens[a].lemma.lower(), tokens[b].lemma.lower()
     if related(first, second, pos):
         return RELATED
-    if pos == "ADJ" and _independent(first, second):
+    if pos == "ADJ" and independent(first, second):
         return INDEPENDENT
     owners_a, owners_b = described_by(s, a), described_by(s, b)
     if not owners_a or not owners_b or owners_a & owners_b:
@@ -140,7 +140,7 @@ def modifiers(s: Structure, a: int, b: int, pos: str) -> str | None:
     return None
 
 
-def _independent(a: str, b: str) -> bool:
+def independent(a: str, b: str) -> bool:
     """Whether a thing can well be both, as "red" and "large": then nothing is contradicted."""
     in_a, in_b = families(a, "ADJ") & UNIVERSAL, families(b, "ADJ") & UNIVERSAL
     return bool(in_a) and bool(in_b) and not in_a & in_b
@@ -224,7 +224,7 @@ def verbs(s: Structure, a: Span, b: Span) -> str | None:
         return SAME_ROLE if same else None
     if (object_a >= 0) != (object_b >= 0):
         return SAME_ROLE
-    subject_a, subject_b = _subject(s, a), _subject(s, b)
+    subject_a, subject_b = subject_of(s, a), subject_of(s, b)
     if subject_a < 0 or subject_b < 0 or subject_a == subject_b:
         return SAME_OWNER
     if related(head_lemma(s, subject_a), head_lemma(s, subject_b), "NOUN"):
@@ -240,8 +240,11 @@ def _object(s: Structure, verb: Span) -> int:
     return s.owner[verb[1]] if verb[1] < len(s.owner) else -1
 
 
-def _subject(s: Structure, verb: Span) -> int:
-    """The mention before the verb with only auxiliaries, adverbs or "that" in between, or -1."""
+def subject_of(s: Structure, verb: Span) -> int:
+    """The mention before the verb, a token span, or -1 when there is none.
+
+    Only auxiliaries, adverbs or "that" may stand in between.
+    """
     tokens, index = s.caption.tokens, verb[0] - 1
     while index >= 0 and s.owner[index] < 0:
         token = tokens[index]

@@ -53,17 +53,19 @@ class NegclipSwap:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
 
     Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital.
+    groups: which of `GROUPS` may be exchanged.
     """
 
     name: str = "negclip"
     version: str = "1"
     keeps_meaning: bool = False
+    groups: tuple[str, ...] = GROUPS
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
         if not caption.tokens:
             return Refused(EMPTY)
-        pairs = candidates(caption)
+        pairs = [pair for pair in candidates(caption) if pair.group in self.groups]
         reason = NO_PAIR
         for _ in range(MAX_DRAWS):
             if not pairs:

@@ -31,13 +31,14 @@ class Replace:
 
     Per element up to two candidates are drawn by word frequency, then one uniformly among all.
     Needs two entities and a relation or modifier. Numerals and determiners are never replaced.
-    kinds: which elements may be replaced, of "entity", "modifier", "relation".
+    parts: parts of speech of the elements that may be replaced: NOUN (entities), ADJ (modifiers),
+    ADP and VERB (relations).
     """
 
     name: str = "replace"
     version: str = "1"
     keeps_meaning: bool = False
-    kinds: tuple[str, ...] = ("entity", "modifier", "relation")
+    parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn rewrite, or `Refused` with "too-few-elements", "no-candidate" or a rule."""
@@ -46,29 +47,22 @@ class Replace:
         structure = structure_of(caption)
         if not enough_elements(structure):
             return Refused(TOO_FEW)
-        found = [element for element in elements(structure) if element.kind in self.kinds]
+        found = [element for element in elements(structure) if element.pos in self.parts]
         if not found:
             return Refused(NO_CANDIDATE)
         reason = NO_CANDIDATE
         shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
         for _ in range(MAX_DRAWS):
             element = rng.choices(found, shares)[0]
-            word = _draw(element, rng)
-            refusal = forbidden(structure, element, word)
-            if refusal is not None:
-                reason = refusal
-                continue
-            text = cased_like(element.form(word), caption, element.first)
-            change = Change(element.first, element.stop, text)
-            rule = f"replace:{element.kind}"
-            result = edited(caption, [change], rewrite=self.name, keeps_meaning=False, rule=rule)
+            word = drawn_candidate(element, rng)
+            result = replaced(structure, element, word, self.name, f"replace:{element.kind}")
             if isinstance(result, Rewritten):
                 return result
             reason = result.reason
         return Refused(reason)
 
 
-def _draw(element: Element, rng: random.Random) -> str:
+def drawn_candidate(element: Element, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
     left = dict(element.candidates)
     drawn = []
@@ -77,6 +71,18 @@ def _draw(element: Element, rng: random.Random) -> str:
         drawn.append(word)
         del left[word]
     return rng.choice(drawn)
+
+
+def replaced(
+    s: Structure, element: Element, word: str, rewrite: str, rule: str
+) -> Rewritten | Refused:
+    """The caption with the element replaced by the lemma `word` in its form, or the rule broken."""
+    refusal = forbidden(s, element, word)
+    if refusal is not None:
+        return Refused(refusal)
+    text = cased_like(element.form(word), s.caption, element.first)
+    change = Change(element.first, element.stop, text)
+    return edited(s.caption, [change], rewrite=rewrite, keeps_meaning=False, rule=rule)
 
 
 def forbidden(s: Structure, element: Element, word: str) -> str | None:

@@ -1,0 +1,118 @@
+"""Hard negatives of two captions at once: they exchange one word, after CLIC (METHODS 7, 17.8).
+
+The negative of a composite image is the pair of both texts: each says of its own half what only the
+other half shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compoclip.captions.prepositions import preposition_synonyms
+from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.categories import not_things
+from compoclip.rewrites.edit import Change, cased_like
+from compoclip.rewrites.exchange import RELATED, independent, related
+from compoclip.rewrites.inflect import inflect
+from compoclip.rewrites.structure import structure_of
+from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
+
+NO_CATEGORY = "no-common-category"
+#: Parts of speech whose words are never exchanged.
+FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
+#: Prepositions that hold wherever a more precise one does.
+VAGUE = frozenset(("with", "at", "by", "near"))
+_ONE = frozenset(("one", "1"))
+
+
+@dataclass(frozen=True)
+class CrossSwap:
+    """Exchanges a word of each caption, of the same part of speech, at every occurrence.
+
+    Part of speech uniform among those that both have a word of, then one word of each side. Words
+    that both captions hold are left alone, as are parts of phrases ("front" of "in front of"),
+    words for the picture itself and words the caption does not assert. Each word takes the form of
+    the one it replaces. There is no fallback ([D-rw-cross]).
+    """
+
+    name: str = "cross-swap"
+    version: str = "1"
+    keeps_meaning: bool = False
+
+    def __call__(
+        self, first: Caption, second: Caption, rng: random.Random
+    ) -> tuple[Rewritten, Rewritten] | Refused:
+        """Both texts, or `Refused`: "no-common-category", "empty-caption" or a rule."""
+        if not first.tokens or not second.tokens:
+            return Refused(EMPTY)
+        mine, theirs = _words(first, second), _words(second, first)
+        common = sorted(mine.keys() & theirs.keys())
+        reason = NO_CATEGORY
+        for _ in range(MAX_DRAWS if common else 0):
+            pos = rng.choice(common)
+            a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
+            if not exclude(mine[pos][a], theirs[pos][b]):
+                reason = RELATED
+                continue
+            rule = f"cross-swap:{pos}"
+            left = _exchanged(first, a, theirs[pos][b], self.name, rule)
+            right = _exchanged(second, b, mine[pos][a], self.name, rule)
+            if isinstance(left, Rewritten) and isinstance(right, Rewritten):
+                return left, right
+            reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
+        return Refused(reason)
+
+
+def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
+    """Part of speech -> {word: its first token} of the words that may be exchanged."""
+    structure = structure_of(caption)
+    taken = {form for t in other.tokens for form in (t.text.lower(), t.lemma.lower())}
+    uses: dict[str, set[str]] = {}
+    fixed: set[str] = set()
+    for index, token in enumerate(caption.tokens):
+        low = token.text.lower()
+        uses.setdefault(low, set()).add(token.pos)
+        if index in structure.phrasal or not structure.asserted(index):
+            fixed.add(low)
+    found: dict[str, dict[str, Token]] = {}
+    for token in caption.tokens:
+        low = token.text.lower()
+        shared = low in taken or token.lemma.lower() in taken
+        if token.pos in FIXED or shared or low in fixed or len(uses[low]) > 1:
+            continue
+        if token.pos == "NOUN" and token.lemma.lower() in not_things():
+            continue
+        if token.text[0].isalnum():
+            found.setdefault(token.pos, {}).setdefault(low, token)
+    return found
+
+
+def exclude(a: Token, b: Token) -> bool:
+    """Whether the words of two tokens of one part of speech differ in meaning (rules 5 and 6)."""
+    first, second = a.lemma.lower(), b.lemma.lower()
+    if a.pos == "ADP":
+        if not VAGUE.isdisjoint((first, second)):
+            return False
+        return first != second and second not in preposition_synonyms(first)
+    if a.pos == "ADJ" and independent(first, second):
+        return False
+    if a.pos == "NUM" and not _ONE.isdisjoint((first, second)):
+        return False  # "one dog" and "two dogs" differ in the noun too
+    return not related(first, second, a.pos)
+
+
+def _exchanged(
+    caption: Caption, word: str, by: Token, rewrite: str, rule: str
+) -> Rewritten | Refused:
+    """The caption with every occurrence of `word` replaced by the lemma of `by` in its form."""
+    changes = []
+    for index, token in enumerate(caption.tokens):
+        if token.text.lower() == word:
+            new = by.text.lower() if by.tag == token.tag else inflect(by.lemma, token.tag)
+            if by.pos == "PROPN":
+                new = by.text
+            changes.append(Change(index, index + 1, cased_like(new, caption, index)))
+    return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=rule)

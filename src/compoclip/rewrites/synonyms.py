@@ -1,0 +1,202 @@
+"""The published table of synonyms (METHODS section 6), and where in a caption each entry fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from compoclip.captions.lemmas import lemma_of
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.prepositions import is_symmetric
+from compoclip.captions.types import Token
+from compoclip.captions.words import word_set
+from compoclip.rewrites.categories import families
+from compoclip.rewrites.elements import names_together, states_place
+from compoclip.rewrites.exchange import head_lemma, subject_of
+from compoclip.rewrites.inflect import inflect
+from compoclip.rewrites.structure import Structure, phrases
+
+_FILE = Path(__file__).with_name("data") / "synonyms.txt"
+_VERBS = ("VERB", "AUX")
+_LIVING = frozenset(("people", "beings", "occupations", "athletes", "animals"))
+_HUMAN = _LIVING - {"animals"}
+# "Black and white photo", "white wine": the colour names the kind of thing.
+_KINDS_BY_COLOUR = word_set(
+    "photo photograph picture image film tv television wine rice bread bean pepper tea onion board "
+    "jay cheese cabbage sugar medal bear meat light flag card house sauce"
+)
+_SHADES = word_set("dark light bright pale deep baby sky navy jet snow off hot")
+_SKY = word_set("sky day weather air")
+_NOT_INSIDE = word_set(
+    "uniform costume suit outfit gear clothes clothing flight motion color colour"
+)
+_GAZED = word_set("at toward towards into out through up down over across away")
+_MEASURES = word_set("year years month months week weeks day days")
+_LONG = word_set("way time while distance")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the table. kind: "relation" or "attribute". rows: how often it was published."""
+
+    kind: str
+    word: str
+    synonym: str
+    rows: int
+    loose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Tokens [first, stop) that an entry may replace by `text`."""
+
+    entry: Entry
+    first: int
+    stop: int
+    text: str
+
+
+@lru_cache(maxsize=1)
+def table() -> tuple[Entry, ...]:
+    """All entries, in the order of the file."""
+    entries = []
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
+            entries.append(Entry(kind, word, synonym, int(rows), "loose" in flags))
+    return tuple(entries)
+
+
+def places(s: Structure) -> Iterator[Place]:
+    """Every place of the caption where an entry keeps the meaning, one for each text.
+
+    Only asserted words count: "not near" does not mean "not next to".
+    """
+    low = [token.text.lower() for token in s.caption.tokens]
+    seen: set[tuple[int, str]] = set()
+    for entry in table():
+        for first in range(len(low)):
+            place = _place(s, low, entry, first)
+            if place is None or not s.asserted(first) or (first, place.text) in seen:
+                continue
+            if entry.kind == "relation" and place.stop - first == 1 and place.text in low:
+                continue
+            seen.add((first, place.text))
+            yield place
+
+
+def _place(s: Structure, low: list[str], entry: Entry, first: int) -> Place | None:
+    words = entry.word.split()
+    token = s.caption.tokens[first]
+    stop = first + len(words)
+    if token.pos == "VERB" and words[0].endswith(("ing", "wears")):
+        if token.lemma.lower() != _verb(words[0]) or low[first + 1 : stop] != words[1:]:
+            return None
+        text = _verb_text(entry, token)
+        return Place(entry, first, stop, text) if text and _verb_fits(s, entry, first) else None
+    if token.pos == "ADJ" and entry.kind == "attribute" and token.lemma.lower() == entry.word:
+        text = inflect(entry.synonym, token.tag)
+        fits = " " not in text and text not in low and _adjective_fits(s, entry, first)
+        return Place(entry, first, stop, text) if fits else None
+    if entry.kind == "relation" and low[first:stop] == words and token.pos not in _VERBS:
+        fits = _preposition_fits(s, entry.word, first, stop)
+        return Place(entry, first, stop, entry.synonym) if fits else None
+    return None
+
+
+@lru_cache(maxsize=256)
+def _verb(form: str) -> str:
+    return lemma_of(form, "VERB", "VBZ" if form.endswith("s") else "VBG")
+
+
+def _verb_text(entry: Entry, token: Token) -> str | None:
+    """The synonym in the form of the verb; those that are no verbs stand for the listed form."""
+    head, *rest = entry.synonym.split()
+    if head.endswith("ing"):
+        if entry.word == "hanging" and token.tag in ("VBN", "VBD"):
+            return None  # "hung" is also what someone did
+        return " ".join([inflect(_verb(head), token.tag), *rest])
+    return entry.synonym if token.text.lower() == entry.word else None
+
+
+def _verb_fits(s: Structure, entry: Entry, at: int) -> bool:
+    """Whether the verb has the sense, and the surroundings, that its synonym needs."""
+    tokens = s.caption.tokens
+    if s.owner[at] >= 0:
+        return False
+    after = at + len(entry.word.split())
+    follower = tokens[after].text.lower() if after < len(tokens) else ""
+    has_object = after < len(tokens) and s.owner[after] >= 0
+    be = at > 0 and tokens[at - 1].lemma.lower() == "be"
+    match entry.word:
+        case "holding":
+            subject = subject_of(s, (at, at + 1))
+            return has_object and (subject < 0 or _is_living(head_lemma(s, subject)))
+        case "wearing" | "wears" | "riding" | "riding on" | "eating":
+            return has_object
+        case "sitting" | "standing":
+            bare = not has_object and follower not in ("up", "down", "out", "upright")
+            return bare and (be or entry.kind == "relation")
+        case "hanging" | "walking":
+            return not has_object and follower not in ("out", "up", "off", "on")
+        case "looking":
+            return follower in _GAZED
+        case "smiling":
+            return be and not has_object and follower not in ("at", "for")
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _is_living(lemma: str) -> bool:
+    if families(lemma, "NOUN"):
+        return bool(families(lemma, "NOUN") & _LIVING)
+    return not {"person", "animal"}.isdisjoint(lexicon().hypernyms(lemma, "NOUN", 6))
+
+
+def _adjective_fits(s: Structure, entry: Entry, at: int) -> bool:
+    tokens = s.caption.tokens
+    if at in s.phrasal or names_together(tokens, at):
+        return False
+    head = head_lemma(s, s.owner[at]) if s.owner[at] >= 0 else ""
+    match entry.word:
+        case "clear":
+            return head in _SKY
+        case "old":
+            return not any(t.text.lower() in _MEASURES for t in tokens[max(at - 2, 0) : at])
+        case "long":
+            return head not in _LONG
+    if families(entry.word, "ADJ") & {"colour"}:
+        if at and tokens[at - 1].text.lower() in _SHADES:
+            return False
+        return head not in _KINDS_BY_COLOUR and not families(head, "NOUN") & _HUMAN
+    return True
+
+
+def _preposition_fits(s: Structure, word: str, first: int, stop: int) -> bool:
+    """Whether the phrase stands by itself and ties a thing to a place."""
+    tokens = s.caption.tokens
+    whole = next((span for span in phrases(tokens) if span[0] <= first < span[1]), (first, stop))
+    if whole != (first, stop) or stop >= len(tokens) or not states_place(s, first, stop):
+        return False
+    place = s.owner[stop]
+    if place < 0 or s.mentions[place].first != stop:
+        return False
+    head = head_lemma(s, place)
+    if word == "by":
+        before = first - 1
+        while before > 0 and tokens[before].pos == "ADV":
+            before -= 1
+        verb = tokens[before] if before >= 0 else None
+        return verb is None or verb.tag not in ("VBN", "JJ") or is_symmetric([verb.text, "by"])
+    return word != "in" or not (_is_worn(head) or families(head, "ADJ"))
+
+
+@lru_cache(maxsize=4096)
+def _is_worn(lemma: str) -> bool:
+    """Whether one is in it by wearing it, which "within" does not say."""
+    if "clothing" in families(lemma, "NOUN") or lemma in _NOT_INSIDE:
+        return True
+    above = lexicon().hypernyms(lemma, "NOUN", 5)
+    return not above.isdisjoint(("clothing", "garment", "footwear"))
