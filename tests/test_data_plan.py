@@ -127,7 +127,7 @@ def test_a_negative_may_not_be_another_true_caption_but_a_positive_may() -> None
 
 def test_given_negatives() -> None:
     given = TextPlan(["given"])
-    assert not given.needs_parsing
+    assert not given.plan.needs_parsing
     sample = Sample("x", b"", ("A dog.",), ("a dog .", "a god", "no dog"))
     texts = {given.draw(sample, epoch)[0][1].text for epoch in range(30)}
     assert texts == {"a god", "no dog"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compoclip.data.rows import FolderImages, RowBuilder, RowSource, relative_image
+from compoclip.data.paths import relative_image
+from compoclip.data.rows import FolderImages, RowBuilder, RowSource
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
 

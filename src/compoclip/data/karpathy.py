@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.rows import FolderImages, RowBuilder, RowSource, relative_image
+from compoclip.data.paths import relative_image
+from compoclip.data.rows import FolderImages, RowBuilder, RowSource
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compoclip.data.columns import text_list
-from compoclip.data.rows import FolderImages, RowBuilder, RowSource, relative_image
+from compoclip.data.extras import read_extras
+from compoclip.data.paths import relative_image
+from compoclip.data.rows import FolderImages, RowBuilder, RowSource
 from compoclip.data.textfiles import delimited_header, read_delimited
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 
 COLUMNS = ("title", "filepath", "neg_caption")
 
@@ -15,8 +16,9 @@ COLUMNS = ("title", "filepath", "neg_caption")
 def open_negclip(path: Path, images: Path | None = None) -> RowSource:
     """TSV (or CSV) with columns title, filepath, neg_caption; one sample a row.
 
-    `neg_caption` is a Python list written as text; its entries become `Sample.negatives`. Captions
-    may hold line breaks. Ids are "filepath#row". images: the folder the paths are relative to, by
+    `neg_caption` is a Python list written as text; its entries become `Sample.negatives`. Further
+    columns are read as in `read_extras` (neg_image: rows with similar images). Captions may hold
+    line breaks. Ids are "filepath#row". images: the folder the paths are relative to, by
     default the folder of the file. Raises CompoclipError for a malformed row, UsageError when a
     column is missing.
     """
@@ -29,11 +31,8 @@ def open_negclip(path: Path, images: Path | None = None) -> RowSource:
         )
     builder = RowBuilder(path)
     for number, row in read_delimited(path):
-        negatives = text_list(row["neg_caption"]) if row["neg_caption"].strip() else []
-        if negatives is None:
-            raise CompoclipError(
-                f"{path}: row {number}: neg_caption is not a list of texts; mend the row"
-            )
-        image = relative_image(row["filepath"], root, f"{path}, row {number}")
-        builder.add(f"{image}#{number}", image, [row["title"]], negatives)
+        origin = f"{path}, row {number}"
+        image = relative_image(row["filepath"], root, origin)
+        extras = read_extras(row, root, origin, lists=True)
+        builder.add(f"{image}#{number}", image, [row["title"]], extras)
     return builder.build(FolderImages(root), f"NegCLIP table {path}")

@@ -1,10 +1,12 @@
-"""Names of many files written as one."""
+"""Paths as data files write them: many as one pattern, and images below a folder."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 
 _GROUP = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -36,3 +38,25 @@ def expand_braces(pattern: str) -> list[str]:
         raise UsageError(f"{pattern}: {{{inner}}} is neither a range like 000..099 nor a list")
     rests = expand_braces(pattern[match.end() :])
     return [pattern[: match.start()] + choice + rest for choice in choices for rest in rests]
+
+
+def relative_image(image: str, root: Path, origin: str) -> str:
+    """The image's path relative to `root`, refusing whatever leads out of it.
+
+    Relative names may not climb above the root, absolute ones must lie in it. Links inside the
+    root may point anywhere: whoever made the folder put them there. Raises CompoclipError naming
+    `origin` (file and row) otherwise, or when the name is a URL.
+    """
+    if "://" in image:
+        raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
+    if "\0" in image or not image.strip():
+        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; mend the file")
+    normal = os.path.normpath(image)
+    if os.path.isabs(normal):
+        normal = os.path.relpath(normal, os.path.abspath(root))
+    if normal == ".." or normal.startswith(".." + os.sep):
+        raise CompoclipError(
+            f"{origin}: image {image!r} lies outside {root}; pass --images with the folder that "
+            "holds the images"
+        )
+    return normal

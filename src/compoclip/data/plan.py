@@ -1,4 +1,4 @@
-"""Which texts accompany a sample in an epoch: one caption, and one draw of each rewrite."""
+"""Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from compoclip.captions.types import Caption
+from compoclip.data.bags import Bags
+from compoclip.data.plans import BAG, BAG_NEGATIVE, GIVEN, CaptionPlan, OneOf
 from compoclip.data.sample import Sample
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Rewrite, Rewritten, rng_for
+from compoclip.rewrites.graph_texts import sample_graph_texts
+from compoclip.rewrites.graph_vocabulary import load_vocabulary
 from compoclip.rewrites.registry import get_rewrite
 from compoclip.rewrites.tokenkey import fits_context, token_key
-
-GIVEN = "given"  # the plan's name for hard negatives that came with the data
 
 # Reasons for leaving a text out, beside those of the rewrites themselves.
 NONE_GIVEN = "none-given"
 EQUALS_CAPTION = "equals-a-caption-of-the-sample"
 EQUALS_OTHER = "equals-another-text-of-the-sample"
 TOO_LONG = "too-long"
+NOT_CHOSEN = "caption-without-negatives"
+NONE_APPLIES = "none-applies"
+NO_BAG = "no-bag-for-the-sample"
 
 
 class ParsedCaptions(Protocol):
@@ -43,22 +49,25 @@ class Drawn:
 class PlanCounts:
     """What the plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
 
-    Counts add up, so the totals do not depend on how the samples were spread over workers.
+    covered: samples that got at least one text of a rewrite. Counts add up, so the totals do not
+    depend on how the samples were spread over workers.
     """
 
     samples: int = 0
     made: Counter[str] = field(default_factory=Counter)
+    covered: Counter[str] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: PlanCounts) -> None:
         """Add the counts of `other` to these."""
         self.samples += other.samples
         self.made.update(other.made)
+        self.covered.update(other.covered)
         self.refused.update(other.refused)
 
     def coverage(self, rewrite: str) -> float:
         """The fraction of samples that got a text from `rewrite`; 0 when no sample was seen."""
-        return self.made[rewrite] / self.samples if self.samples else 0.0
+        return self.covered[rewrite] / self.samples if self.samples else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """{"samples": n, "rewrites": {name: {"made", "coverage", "refused": {reason: n}}}}."""
@@ -83,69 +92,87 @@ class PlanCounts:
 class TextPlan:
     """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
 
-    rewrites: names, drawn in this order; "given" is one of the sample's own negatives. parsed:
-    the parsed captions, needed for every other rewrite. resolve: finds a rewrite by name (raising
-    for an unknown one), in each process anew, so that plans travel whatever a rewrite holds.
+    plan: what to draw; names alone stand for a plan with these rewrites. parsed: the parsed
+    captions, needed for every text but the given. resolve: finds a rewrite by name (raising for an
+    unknown one), in each process anew, so that plans travel whatever a rewrite holds.
     """
 
     def __init__(
         self,
-        rewrites: Sequence[str] = (),
+        plan: CaptionPlan | Sequence[str | OneOf] = (),
         *,
         seed: int = 0,
         parsed: ParsedCaptions | None = None,
         resolve: Callable[[str], Rewrite] = get_rewrite,
     ) -> None:
-        self.rewrites = tuple(rewrites)
+        self.plan = plan if isinstance(plan, CaptionPlan) else CaptionPlan(tuple(plan))
         self._seed = seed
         self._parsed = parsed
         self._resolve = resolve
         self._rewrites = self._find()
-        if self.needs_parsing and parsed is None:
+        if self.plan.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
+        bags, graph = self.plan.bags, self.plan.graph
+        self.bags = None if bags is None else Bags(Path(bags.file))
+        words = graph is not None and graph.vocabulary
+        self._vocabulary = load_vocabulary(Path(words)) if words else None
 
-    @property
-    def needs_parsing(self) -> bool:
-        """Whether any rewrite reads parsed captions."""
-        return any(name != GIVEN for name in self.rewrites)
+    def draw(
+        self, sample: Sample, epoch: int, key: str | None = None
+    ) -> tuple[list[Drawn], PlanCounts]:
+        """The caption first, then rewrites in the order of the plan, graph texts, bag.
 
-    def draw(self, sample: Sample, epoch: int) -> tuple[list[Drawn], PlanCounts]:
-        """The caption first, then the rewrites that exist, in the order of the plan.
-
-        A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
-        counted; so is a negative that equals any of the sample's captions, drawn or not.
+        key: what the draw depends on in the place of the sample's id, for a sample that appears
+        more than once. A text that CLIP's tokenizer cannot tell from another text of the sample is
+        left out and counted; so is a negative that equals any of the sample's captions, drawn or
+        not.
         """
-        counts = PlanCounts(samples=1)
-        caption = rng_for(self._seed, sample.id, epoch, "caption").choice(sample.captions)
-        texts = [Drawn(caption, Role.CAPTION)]
-        if not self.rewrites:
-            return texts, counts
-        parsed = self._parsed[caption] if self._parsed is not None else None
-        captions = {token_key(text) for text in sample.captions}
-        taken = {token_key(caption)}
-        for name in self.rewrites:
-            rng = rng_for(self._seed, sample.id, epoch, name)
-            if name == GIVEN:
-                drawn = _draw_given(sample, captions, rng)
-            else:
-                assert parsed is not None  # a plan that rewrites has parsed captions: __init__
-                drawn = _apply(self._rewrites[name], parsed, rng)
-            if isinstance(drawn, Drawn):
-                key = token_key(drawn.text)
-                if drawn.role is Role.NEGATIVE and key in captions:
-                    drawn = EQUALS_CAPTION
-                elif key in taken:
-                    drawn = EQUALS_OTHER
-                else:
-                    taken.add(key)
-                    texts.append(Drawn(drawn.text, drawn.role, name))
-                    counts.made[name] += 1
-                    continue
-            counts.refused[name, drawn] += 1
-        return texts, counts
+        drawing = _Drawing(self, sample, epoch, sample.id if key is None else key)
+        for each in self.plan.rewrites:
+            drawing.rewrite(each)
+        if self.plan.graph is not None:
+            drawing.graph()
+        if self.plan.bags is not None:
+            drawing.bag()
+        return drawing.texts, drawing.counts
+
+    def parse(self, text: str) -> Caption:
+        """The parse of a text, of a plan that has parsed captions."""
+        assert self._parsed is not None  # a plan that rewrites has parsed captions: __init__
+        return self._parsed[text]
+
+    def rewrite(self, name: str) -> Rewrite:
+        """A rewrite of the plan."""
+        return self._rewrites[name]
+
+    def rng(self, key: str, epoch: int, name: str) -> random.Random:
+        """The generator of one draw."""
+        return rng_for(self._seed, key, epoch, name)
+
+    def graph_texts(
+        self, caption: Caption, rng: random.Random, epoch: int, with_negatives: bool
+    ) -> tuple[list[Rewritten], Counter[tuple[str, str]]]:
+        """The graph texts of a caption, positives first, by the curriculum; and the refusals."""
+        graph = self.plan.graph
+        assert graph is not None
+        stage = graph.at(epoch)
+        made = sample_graph_texts(
+            caption,
+            rng,
+            weights=graph.weights,
+            positives=stage.positives,
+            negatives=stage.negatives,
+            vocabulary=self._vocabulary,
+            graph_filter="valid" if graph.filtered else "none",
+        )
+        negatives = made.negatives if with_negatives else ()
+        return [*made.positives, *negatives], made.refused
 
     def _find(self) -> Mapping[str, Rewrite]:
-        return {name: self._resolve(name) for name in self.rewrites if name != GIVEN}
+        names = set(self.plan.rewrite_names) - {GIVEN}
+        if self.plan.bags is not None:
+            names.add(self.plan.bags.negatives)
+        return {name: self._resolve(name) for name in sorted(names)}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_rewrites"}
@@ -153,6 +180,107 @@ class TextPlan:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._rewrites = self._find()
+
+
+class _Drawing:
+    """The texts of one sample while they are drawn."""
+
+    def __init__(self, plan: TextPlan, sample: Sample, epoch: int, key: str) -> None:
+        self._plan, self._sample, self._epoch, self._key = plan, sample, epoch, key
+        self.counts = PlanCounts(samples=1)
+        rng = plan.rng(key, epoch, "caption")
+        self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
+        self.texts = [Drawn(self.caption, Role.CAPTION)]
+        if not plan.plan.kinds:
+            return
+        self._parsed = plan.parse(self.caption) if plan.plan.needs_parsing else None
+        self._captions = {token_key(text) for text in sample.captions}
+        self._taken = {token_key(self.caption)}
+        fraction = plan.plan.hn_fraction
+        # By caption, whatever the epoch, as if the data had negatives for a part of the captions.
+        which = plan.rng(f"{sample.id}\x1f{self.caption}", 0, "hn-fraction")
+        self._negatives = which.random() < fraction
+
+    def rewrite(self, each: str | OneOf) -> None:
+        """At most one text from a rewrite, or from one of several."""
+        if isinstance(each, str):
+            self._offer(each)
+            return
+        rng = self._plan.rng(self._key, self._epoch, each.name)
+        # The first that applies, in random order: uniform among those that apply.
+        if any(self._offer(name) for name in rng.sample(each.of, len(each.of))):
+            self._count(each.name)
+        else:
+            self.counts.refused[each.name, NONE_APPLIES] += 1
+
+    def graph(self) -> None:
+        """Sub-graph texts."""
+        assert self._parsed is not None
+        rng = self._plan.rng(self._key, self._epoch, "graph")
+        made, refused = self._plan.graph_texts(self._parsed, rng, self._epoch, self._negatives)
+        self.counts.refused.update(refused)
+        for text in made:
+            self._add(_drawn(text), text.rewrite)
+
+    def bag(self) -> None:
+        """The sentences of the sample's bag, each with its negative; the caption without a bag."""
+        plan, bags = self._plan.plan.bags, self._plan.bags
+        assert plan is not None
+        assert bags is not None
+        sentences = bags.find(self._sample.id)
+        if not sentences:
+            self.counts.refused[BAG, NO_BAG] += 1
+            self.texts.append(Drawn(self.caption, Role.POSITIVE, BAG))
+            return
+        rng = self._plan.rng(self._key, self._epoch, BAG)
+        positions = sorted(rng.sample(range(len(sentences)), min(plan.size, len(sentences))))
+        for sentence in (sentences[i] for i in positions):
+            if not self._add(Drawn(sentence.text, Role.POSITIVE), BAG) or not self._negatives:
+                continue
+            if sentence.negative is not None:
+                self._add(Drawn(sentence.negative, Role.NEGATIVE), BAG_NEGATIVE)
+                continue
+            rng = self._plan.rng(self._key, self._epoch, f"{BAG_NEGATIVE}\x1f{sentence.text}")
+            rewrite = self._plan.rewrite(plan.negatives)
+            self._add(_apply(rewrite, self._plan.parse(sentence.text), rng), BAG_NEGATIVE)
+
+    def _offer(self, name: str) -> bool:
+        """Add the text of a rewrite, if there is one."""
+        rng = self._plan.rng(self._key, self._epoch, name)
+        if name == GIVEN:
+            drawn: Drawn | str = NOT_CHOSEN
+            if self._negatives:
+                drawn = _draw_given(self._sample, self._captions, rng)
+            return self._add(drawn, name)
+        rewrite = self._plan.rewrite(name)
+        if not (rewrite.keeps_meaning or self._negatives):
+            return self._add(NOT_CHOSEN, name)
+        assert self._parsed is not None
+        return self._add(_apply(rewrite, self._parsed, rng), name)
+
+    def _add(self, drawn: Drawn | str, name: str) -> bool:
+        """Take a text if it is new to CLIP, else count why not."""
+        if isinstance(drawn, Drawn) and (objection := self._objection(drawn)):
+            drawn = objection
+        if isinstance(drawn, str):
+            self.counts.refused[name, drawn] += 1
+            return False
+        self._taken.add(token_key(drawn.text))
+        if not any(text.rewrite == name for text in self.texts):
+            self.counts.covered[name] += 1
+        self.texts.append(Drawn(drawn.text, drawn.role, name))
+        self.counts.made[name] += 1
+        return True
+
+    def _objection(self, drawn: Drawn) -> str:
+        key = token_key(drawn.text)
+        if drawn.role is Role.NEGATIVE and key in self._captions:
+            return EQUALS_CAPTION
+        return EQUALS_OTHER if key in self._taken else ""
+
+    def _count(self, name: str) -> None:
+        self.counts.made[name] += 1
+        self.counts.covered[name] += 1
 
 
 def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:
@@ -171,4 +299,8 @@ def _apply(rewrite: Rewrite, caption: Caption, rng: random.Random) -> Drawn | st
     result = rewrite(caption, rng)
     if not isinstance(result, Rewritten):
         return result.reason
-    return Drawn(result.text, Role.POSITIVE if result.keeps_meaning else Role.NEGATIVE)
+    return _drawn(result)
+
+
+def _drawn(text: Rewritten) -> Drawn:
+    return Drawn(text.text, Role.POSITIVE if text.keeps_meaning else Role.NEGATIVE, text.rewrite)

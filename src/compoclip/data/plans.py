@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compoclip.errors import UsageError
+from compoclip.rewrites.graph_slots import CATEGORIES as GRAPH_CATEGORIES
+from compoclip.rewrites.graph_texts import POSITIVE as GRAPH_POSITIVE
 
-GRAPH_POSITIVE, GRAPH_NEGATIVE = "graph-positive", "graph-negative"
+GIVEN = "given"  # the plan's name for hard negatives that came with the data
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
 CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
 CROSS_SWAP = "cross-swap"
@@ -89,13 +91,15 @@ class CaptionPlan:
     rewrites: at most one text each. "given" is one of the negatives that came with the data.
     hn_fraction: the share of captions that have negatives at all; always the same captions, and
     those of a smaller share are among those of a larger one.
-    graph, bags: see there; None is none.
+    graph, bags: see there; None is none. main: always take the first caption of a sample, not one
+    of its captions at random.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
     hn_fraction: float = 1.0
     graph: GraphPlan | None = None
     bags: BagPlan | None = None
+    main: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError when the share is no share."""
@@ -107,10 +111,21 @@ class CaptionPlan:
         """The names that texts of this plan carry, each once; `Layout.rewrite` is an index here."""
         names = [name for each in self.rewrites for name in _names(each)]
         if self.graph is not None:
-            names += [GRAPH_POSITIVE, GRAPH_NEGATIVE]
+            names += [GRAPH_POSITIVE, *GRAPH_CATEGORIES]
         if self.bags is not None:
             names += [BAG, BAG_NEGATIVE]
         return tuple(dict.fromkeys(names))
+
+    @property
+    def rewrite_names(self) -> tuple[str, ...]:
+        """The rewrites, each choice with all it may come down to."""
+        return tuple(name for each in self.rewrites for name in _names(each))
+
+    @property
+    def needs_parsing(self) -> bool:
+        """Whether any text is made from parsed captions."""
+        more = self.graph is not None or self.bags is not None
+        return more or bool(set(self.rewrite_names) - {GIVEN})
 
 
 def _names(rewrite: str | OneOf) -> tuple[str, ...]:

@@ -7,20 +7,22 @@ them.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from compoclip.data.extras import NOTHING, Extras
 from compoclip.data.sample import Sample
 from compoclip.errors import CompoclipError
 
 NO_CAPTION = "sample without a caption"
 EMPTY_CAPTION = "empty caption"
 EMPTY_NEGATIVE = "empty negative"
+NO_NEIGHBOUR = "similar image that the data has not"
 
 _CHUNK = 1 << 16
 _SCHEMA = pa.schema(
@@ -29,6 +31,11 @@ _SCHEMA = pa.schema(
         ("image", pa.large_string()),
         ("captions", pa.large_list(pa.large_string())),
         ("negatives", pa.large_list(pa.large_string())),
+        ("neighbours", pa.large_list(pa.int64())),
+        ("negative_image", pa.large_string()),
+        ("group", pa.large_string()),
+        ("score", pa.float64()),
+        ("row", pa.int64()),
     ]
 )
 
@@ -59,10 +66,12 @@ class RowSource:
         self, table: pa.Table, images: Images, description: str, left_out: Mapping[str, int]
     ) -> None:
         columns = table.combine_chunks()
-        self._ids, self._images, self._captions, self._negatives = (
+        chunks = [
             column.chunk(0) if column.num_chunks else pa.array([], column.type)
             for column in (columns[name] for name in _SCHEMA.names)
-        )
+        ]
+        self._ids, self._images, self._captions, self._negatives = chunks[:4]
+        self._neighbours, self._negative_images, self._groups, self._scores = chunks[4:8]
         self._open = images
         self._description = description
         self.left_out: Mapping[str, int] = dict(left_out)
@@ -73,17 +82,34 @@ class RowSource:
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self._ids):
             raise IndexError(index)
+        negative = self._negative_images[index].as_py()
         return Sample(
             id=self._ids[index].as_py(),
             image=self._open(self._images[index].as_py()),
             captions=tuple(self._captions[index].as_py()),
             negatives=tuple(self._negatives[index].as_py()),
+            neighbours=tuple(self._neighbours[index].as_py()),
+            negative_image=self._open(negative) if negative else None,
         )
 
     def captions(self) -> Iterable[str]:
         """All captions in order, without touching the images."""
         for start in range(0, len(self._captions), _CHUNK):
             yield from self._captions.slice(start, _CHUNK).flatten().to_pylist()
+
+    def brings(self) -> frozenset[str]:
+        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        columns = {
+            "negatives": self._negatives.value_lengths(),
+            "neighbours": self._neighbours.value_lengths(),
+            "negative_image": pc.binary_length(self._negative_images),
+            "group": pc.binary_length(self._groups),
+        }
+        return frozenset(name for name, sizes in columns.items() if pc.max(sizes).as_py())
+
+    def groups(self) -> tuple[list[str], list[float]]:
+        """The group of every sample ("" for none), and its score."""
+        return self._groups.to_pylist(), self._scores.to_pylist()
 
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""
@@ -97,18 +123,25 @@ class RowBuilder:
         self.origin = str(origin)
         self.left_out: Counter[str] = Counter()
         self._batches: list[pa.RecordBatch] = []
-        self._rows: tuple[list[Any], ...] = ([], [], [], [])
+        self._rows: tuple[list[Any], ...] = _no_rows()
+        self._seen = 0
+        self._has_neighbours = False
 
-    def add(
-        self, id: str, image: str, captions: Iterable[str], negatives: Iterable[str] = ()
-    ) -> None:
-        """Add one sample; blank captions are left out, and so is a sample that has no other."""
+    def add(self, id: str, image: str, captions: Iterable[str], extras: Extras = NOTHING) -> None:
+        """Add one sample; blank captions are left out, and so is a sample that has no other.
+
+        Every call counts as a row, whose number (from 0) neighbours of other rows refer to.
+        """
+        row, self._seen = self._seen, self._seen + 1
         kept = self._clean(captions, EMPTY_CAPTION)
         if not kept:
             self.left_out[NO_CAPTION] += 1
             return
-        wrong = self._clean(negatives, EMPTY_NEGATIVE)
-        for column, value in zip(self._rows, (id, image, kept, wrong)):
+        wrong = self._clean(extras.negatives, EMPTY_NEGATIVE)
+        near = list(extras.neighbours)
+        self._has_neighbours |= bool(near)
+        values = (id, image, kept, wrong, near, extras.negative_image, extras.group, extras.score)
+        for column, value in zip(self._rows, (*values, row), strict=True):
             column.append(value)
         if len(self._rows[0]) >= _CHUNK:
             self._flush()
@@ -128,7 +161,7 @@ class RowBuilder:
                 f"{self.origin}: a caption or path is not valid text ({error}); mend the file"
             ) from None
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
-        self._rows = ([], [], [], [])
+        self._rows = _no_rows()
 
     def build(self, images: Images, description: str) -> RowSource:
         """The finished source. Raises CompoclipError when no sample is left."""
@@ -139,26 +172,23 @@ class RowBuilder:
             raise CompoclipError(
                 f"{self.origin}: no usable sample" + (f" (left out: {counted})" if counted else "")
             )
+        if self._has_neighbours:
+            table = self._resolve(table)
         return RowSource(table, images, description, self.left_out)
 
+    def _resolve(self, table: pa.Table) -> pa.Table:
+        """Neighbours as positions in the table, without those of rows that were left out."""
+        index = {row: i for i, row in enumerate(table["row"].to_pylist())}
+        found = []
+        for position, rows in enumerate(table["neighbours"].to_pylist()):
+            known = [index[row] for row in rows if row in index]
+            if len(known) < len(rows):
+                self.left_out[NO_NEIGHBOUR] += len(rows) - len(known)
+            found.append([other for other in known if other != position])
+        field = _SCHEMA.field("neighbours")
+        column = pa.array(found, field.type)
+        return table.set_column(_SCHEMA.get_field_index("neighbours"), field, column)
 
-def relative_image(image: str, root: Path, origin: str) -> str:
-    """The image's path relative to `root`, refusing whatever leads out of it.
 
-    Relative names may not climb above the root, absolute ones must lie in it. Links inside the
-    root may point anywhere: whoever made the folder put them there. Raises CompoclipError naming
-    `origin` (file and row) otherwise, or when the name is a URL.
-    """
-    if "://" in image:
-        raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
-    if "\0" in image or not image.strip():
-        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; mend the file")
-    normal = os.path.normpath(image)
-    if os.path.isabs(normal):
-        normal = os.path.relpath(normal, os.path.abspath(root))
-    if normal == ".." or normal.startswith(".." + os.sep):
-        raise CompoclipError(
-            f"{origin}: image {image!r} lies outside {root}; pass --images with the folder that "
-            "holds the images"
-        )
-    return normal
+def _no_rows() -> tuple[list[Any], ...]:
+    return tuple([] for _ in _SCHEMA.names)

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from compoclip.data.columns import cell_captions, pick_columns
 from compoclip.data.embedded import EmbeddedImages, holds_bytes
-from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource, relative_image
+from compoclip.data.extras import EXTRA_COLUMNS, read_extras
+from compoclip.data.paths import relative_image
+from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource
 from compoclip.data.textfiles import delimited_header, read_delimited, read_jsonl
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
@@ -31,6 +33,7 @@ def open_table(
     default the folder of the first file. image_column: paths; in Parquet also the encoded bytes or
     a struct with a field `bytes`, as on the Hugging Face hub. caption_column: one name or several
     joined by commas; a cell holds one caption or a list of them. Columns not named are guessed.
+    Where images are files, the columns that `read_extras` knows are read as well.
     Ids are "image#row"; rows are counted over all files.
 
     Raises UsageError for a column that is not there, CompoclipError for a file that is missing or
@@ -74,9 +77,10 @@ def _add_text(
             raise CompoclipError(
                 f"{file}: row {number} has no image path in column {chosen[0]!r}; mend the row"
             )
-        relative = relative_image(image, root, f"{file}, row {number}")
+        origin = f"{file}, row {number}"
+        relative = relative_image(image, root, origin)
         captions = [text for name in chosen[1] for text in cell_captions(record.get(name))]
-        builder.add(f"{relative}#{row}", relative, captions)
+        builder.add(f"{relative}#{row}", relative, captions, read_extras(record, root, origin))
         row += 1
     return row
 
@@ -123,12 +127,15 @@ def _add_paths(
     kind = parquet.schema_arrow.field(image).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise UsageError(f"{file}: column {image!r} holds {kind}, not image paths or bytes")
-    for batch in parquet.iter_batches(_PARQUET_BATCH, columns=[image, *captions]):
+    extra = [name for name in EXTRA_COLUMNS if name in parquet.schema_arrow.names]
+    for batch in parquet.iter_batches(_PARQUET_BATCH, columns=[image, *captions, *extra]):
         for record in batch.to_pylist():
             if record[image] is None:
                 raise CompoclipError(f"{file}: row {row} has no image path; mend the row")
-            relative = relative_image(record[image], root, f"{file}, row {row}")
-            builder.add(f"{relative}#{row}", relative, _captions(record, captions))
+            origin = f"{file}, row {row}"
+            relative = relative_image(record[image], root, origin)
+            texts = _captions(record, captions)
+            builder.add(f"{relative}#{row}", relative, texts, read_extras(record, root, origin))
             row += 1
     return row
 

@@ -112,8 +112,16 @@ class Method:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of all rewrites; `Layout.rewrite` is an index into them."""
-        return tuple(dict.fromkeys((*self.plan.kinds, *image_kinds(self.images))))
+        """The names of all rewrites; `Layout.rewrite` is an index into them.
+
+        What a method brings is in front of what is added to it, so that its losses find it.
+        """
+        return tuple(dict.fromkeys((*image_kinds(self.images), *self.plan.kinds)))
+
+    @property
+    def needs_parsing(self) -> bool:
+        """Whether any text is made from parsed captions."""
+        return self.plan.needs_parsing or bool(image_kinds(self.images))
 
     def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
         """The losses of a batch of this kind."""

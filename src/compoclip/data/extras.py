@@ -1,0 +1,102 @@
+"""What a row may bring beside its image and captions: negatives, similar images, groups."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compoclip.data.columns import text_list
+from compoclip.data.paths import relative_image
+from compoclip.errors import CompoclipError
+
+NEG_CAPTION, NEG_IMAGE, GROUP, SCORE = "neg_caption", "neg_image", "group", "score"
+EXTRA_COLUMNS = (NEG_CAPTION, NEG_IMAGE, GROUP, SCORE)
+
+_LITERAL_LIMIT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The columns that only some methods read.
+
+    negatives: hard-negative captions. neighbours: row numbers (from 0) of rows with similar images.
+    negative_image: relative path of the image of the first negative, or "". group: what variations
+    of one object share, or "". score: how good a variation is.
+    """
+
+    negatives: tuple[str, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    negative_image: str = ""
+    group: str = ""
+    score: float = 0.0
+
+
+NOTHING = Extras()
+
+
+def read_extras(row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False) -> Extras:
+    """The extra columns of a row; those it has not, or that are empty, are at their default.
+
+    neg_caption: a text, a list of texts, or such a list as Python text. neg_image: a list of row
+    numbers (also as text), or the path of an image below `root`. group: text or number. score:
+    number. lists: neg_caption may be a list only. Raises CompoclipError that names `origin` (file
+    and row) when a cell is none of these.
+    """
+    if not any(row.get(name) not in (None, "") for name in EXTRA_COLUMNS):
+        return NOTHING
+    neighbours, image = _images(row.get(NEG_IMAGE), root, origin)
+    return Extras(
+        negatives=_negatives(row.get(NEG_CAPTION), origin, lists),
+        neighbours=neighbours,
+        negative_image=image,
+        group="" if row.get(GROUP) is None else str(row[GROUP]),
+        score=_score(row.get(SCORE), origin),
+    )
+
+
+def _negatives(cell: object, origin: str, lists: bool) -> tuple[str, ...]:
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return ()
+    texts: object = cell
+    if isinstance(cell, str):
+        listed = lists or cell.strip()[:1] in ("[", "{")
+        texts = text_list(cell) if listed else [cell]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise CompoclipError(f"{origin}: {NEG_CAPTION} is not a list of texts; mend the row")
+    return tuple(texts)
+
+
+def _images(cell: object, root: Path, origin: str) -> tuple[tuple[int, ...], str]:
+    """The row numbers, or else the image, that a cell names."""
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return (), ""
+    rows: object = cell
+    if isinstance(cell, str):
+        if not cell.strip().startswith("["):
+            return (), relative_image(cell.strip(), root, origin)
+        try:
+            rows = ast.literal_eval(cell.strip()) if len(cell) < _LITERAL_LIMIT else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            rows = None
+    if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+        raise CompoclipError(
+            f"{origin}: {NEG_IMAGE} is neither a list of row numbers nor an image path; mend the "
+            "row"
+        )
+    return tuple(rows), ""
+
+
+def _score(cell: object, origin: str) -> float:
+    if cell is None or cell == "":
+        return 0.0
+    try:
+        score = float(str(cell))
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise CompoclipError(f"{origin}: {SCORE} {cell!r} is not a number; mend the row")
+    return score
