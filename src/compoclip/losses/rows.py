@@ -25,8 +25,8 @@ Reduction = Literal["valid", "batch"]
 class RowIndex:
     """Which text stands where in (B, 1+K) rows; column 0 is the caption.
 
-    index: (B, 1+K) int64 into the T texts, 0 where not valid. valid: (B, 1+K) bool. Rows of images
-    without a negative are not valid anywhere: they do not count.
+    index: (B, 1+K) int64 into the T texts, any where not valid. valid: (B, 1+K) bool. In rows of
+    hard negatives an image without one is not valid anywhere: it does not count.
     """
 
     index: Tensor

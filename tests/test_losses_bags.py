@@ -1,0 +1,89 @@
+"""Bags of sentences, and losses that shall see a part of the texts only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from compoclip.losses.bags import bag_loss, bag_negative_loss
+from compoclip.losses.contract import Features
+from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.local import local_hn_loss
+from compoclip.losses.select import OnlyRewrites, select_texts
+from losses_oracle import CAPTION, CASES, NEGATIVE, POSITIVE, features_for, layout_of
+
+BAG, BAG_NEGATIVE = 3, 1
+
+
+def test_constant_scores() -> None:
+    """Bags of 3, 1 and none (its caption): 5 sentences; 2, 0 and 1 negatives."""
+    layout = layout_of(CASES["bags"])
+    count = layout.owner.numel()
+    one = torch.ones(count, 1, dtype=torch.float64)
+    f = Features(one[:3], one, torch.tensor(100.0, dtype=torch.float64))
+    expected = math.log((5 + 9) / 3) + 2 * math.log(5 + 3)
+    torch.testing.assert_close(bag_loss(f, layout, BAG).item(), expected / 3)
+    negative = math.log(5 / 3) + math.log(2)
+    got = bag_negative_loss(f, layout, BAG, BAG_NEGATIVE).item()
+    torch.testing.assert_close(got, negative / 2)
+
+
+def test_one_good_sentence_is_enough() -> None:
+    """A bag is not punished for sentences that fit no image, as long as one fits its own."""
+    texts = [(i, CAPTION, -1) for i in (0, 1)]
+    layout = layout_of([*texts, (0, POSITIVE, BAG), (0, POSITIVE, BAG), (1, POSITIVE, BAG)])
+    axis = torch.eye(3, dtype=torch.float64)
+    scale = torch.tensor(100.0, dtype=torch.float64)
+    loss = bag_loss(Features(axis[:2], axis[[0, 1, 0, 2, 1]], scale), layout, BAG)
+    # Nothing but the own pair, which the denominator holds twice.
+    torch.testing.assert_close(loss.item(), math.log(2))
+
+
+def test_no_bag_negative_is_exactly_zero() -> None:
+    layout = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, BAG_NEGATIVE)])
+    f = features_for(layout)
+    value = bag_negative_loss(f, layout, BAG, BAG_NEGATIVE)
+    assert value.item() == 0.0
+    for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
+        assert not grad.any()
+
+
+def test_bag_of_the_caption_is_a_hard_negative_loss() -> None:
+    layout = layout_of([t for t in CASES["ragged"] if t[2] in (-1, 1)])
+    f = features_for(layout)
+    value = bag_negative_loss(f, layout, BAG, BAG_NEGATIVE)
+    torch.testing.assert_close(value, global_hn_loss(f, layout))
+
+
+def test_only_rewrites_hides_the_negatives_of_bags() -> None:
+    layout = layout_of(CASES["bags"])
+    f = features_for(layout)
+    without = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, BAG_NEGATIVE)])
+    keep = (layout.role != int(NEGATIVE)) | (layout.rewrite != BAG_NEGATIVE)
+    assert f.tokens is not None
+    assert f.token_mask is not None
+    seen = replace(f, text=f.text[keep], tokens=f.tokens[keep], token_mask=f.token_mask[keep])
+    for loss in (negclip_loss, global_hn_loss, local_hn_loss):
+        value = OnlyRewrites(loss, rewrites=(0,))(f, layout)
+        torch.testing.assert_close(value, loss(seen, without), atol=0, rtol=0)
+        assert value != loss(f, layout)
+    captions = OnlyRewrites(negclip_loss, rewrites=())(f, layout)
+    torch.testing.assert_close(captions, clip_loss(f, layout), atol=0, rtol=0)
+
+
+def test_select_keeps_what_is_not_about_texts() -> None:
+    layout = replace(layout_of(CASES["full"]), side=torch.zeros(4), pair=torch.arange(4))
+    f = replace(features_for(layout), tokens=None, token_mask=None)
+    keep = layout.rewrite != 2
+    seen, part = select_texts(f, layout, keep)
+    assert seen.tokens is None
+    assert seen.image is f.image
+    assert part.images == 4
+    assert part.side is layout.side
+    assert part.text_id is not None
+    assert layout.text_id is not None
+    assert part.text_id.tolist() == layout.text_id[keep].tolist()
+    assert part.owner.numel() == len(seen.text) == 12
