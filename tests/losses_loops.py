@@ -15,6 +15,7 @@ from losses_oracle import (
     POSITIVES,
     caption_of,
     cross_entropy,
+    is_true,
     lse,
     number,
 )
@@ -46,18 +47,6 @@ def hard_positive(f: Features, layout: Layout, symmetric_pos: bool = False) -> T
                 loss = (loss + cross_entropy(back, i)) / 2
             total = total + loss / (2 * len(rows))
     return total
-
-
-def is_true(layout: Layout, image: int, text: int) -> bool:
-    """Whether the text equals a caption or positive of an image that is the same photo."""
-    assert layout.text_id is not None
-    assert layout.image_id is not None
-    for t in range(layout.owner.numel()):
-        same_photo = layout.image_id[layout.owner[t]] == layout.image_id[image]
-        same_text = layout.text_id[t] == layout.text_id[text]
-        if layout.role[t] != NEGATIVE and same_photo and same_text:
-            return True
-    return False
 
 
 def multi_text(
@@ -159,3 +148,52 @@ def next_margins(f: Features, layout: Layout, margins: Sequence[float]) -> list[
             margin = sum(right) / len(right) - sum(wrong) / len(wrong)
         out.append(min(max(margin, 0.0), 10.0))
     return out
+
+
+def bag_of(layout: Layout, image: int, bag: int) -> list[int]:
+    return texts_of(layout, image, POSITIVE, bag) or [caption_of(layout, image)]
+
+
+def bag(f: Features, layout: Layout, bag: int) -> Tensor:
+    images, total = range(layout.images), ZERO
+    for i in images:
+        own = bag_of(layout, i, bag)
+        wrong = [f.image[i] @ f.text[t] for j in images for t in bag_of(layout, j, bag)]
+        wrong += [f.image[j] @ f.text[t] for t in own for j in images]
+        right = [f.image[i] @ f.text[t] for t in own]
+        total = total + lse([f.logit_scale * x for x in wrong])
+        total = total - lse([f.logit_scale * x for x in right])
+    return total / layout.images
+
+
+def bag_negative(f: Features, layout: Layout, bag: int, bag_negative: int) -> Tensor:
+    total, rows = ZERO, 0
+    for i in range(layout.images):
+        negatives = texts_of(layout, i, NEGATIVE, bag_negative)
+        if negatives:
+            rows += 1
+            right = [f.logit_scale * (f.image[i] @ f.text[t]) for t in bag_of(layout, i, bag)]
+            wrong = [f.logit_scale * (f.image[i] @ f.text[t]) for t in negatives]
+            total = total + lse(right + wrong) - lse(right)
+    return total / max(1, rows)
+
+
+def neg(f: Features, image: list[int], caption: list[int], negative: list[int]) -> Tensor:
+    """Of images with the captions at the same places, and negatives."""
+    total = ZERO
+    for k, i in enumerate(image):
+        to_text = [f.logit_scale * (f.image[i] @ f.text[t]) for t in caption + negative]
+        to_image = [f.logit_scale * (f.text[caption[k]] @ f.image[j]) for j in image]
+        total = total + cross_entropy(to_text, k) + cross_entropy(to_image, k)
+    return total / max(1, 2 * len(image))
+
+
+def triplet(f: Features, layout: Layout) -> Tensor:
+    images = range(layout.images)
+    side = [0] * layout.images if layout.side is None else layout.side.tolist()
+    data = [i for i in images if side[i] == 0]
+    made = [i for i in images if side[i] == 1]
+    paired = [] if layout.pair is None else [int(layout.pair[i]) for i in made]
+    captions, wrong = [caption_of(layout, i) for i in data], [caption_of(layout, i) for i in made]
+    texts = [t for i in data if i not in paired for t in texts_of(layout, i, NEGATIVE)]
+    return neg(f, data, captions, wrong + texts) + neg(f, made, wrong, captions)

@@ -113,6 +113,38 @@ def gradients(value: Tensor, features: Features) -> dict[str, Tensor]:
     }
 
 
+def rearranged(
+    features: Features, layout: Layout, images: Tensor, texts: Tensor
+) -> tuple[Features, Layout]:
+    """The same batch with image `images[k]` at place k and text `texts[k]` at place k."""
+    place = torch.argsort(images)
+
+    def of(x: Tensor | None, order: Tensor) -> Tensor | None:
+        return None if x is None else x[order]
+
+    pair = of(layout.pair, images)
+    return (
+        Features(
+            image=features.image[images],
+            text=features.text[texts],
+            logit_scale=features.logit_scale,
+            patches=of(features.patches, images),
+            tokens=of(features.tokens, texts),
+            token_mask=of(features.token_mask, texts),
+        ),
+        Layout(
+            place[layout.owner[texts]],
+            layout.role[texts],
+            layout.rewrite[texts],
+            layout.images,
+            text_id=of(layout.text_id, texts),
+            image_id=of(layout.image_id, images),
+            side=of(layout.side, images),
+            pair=None if pair is None else place[pair],
+        ),
+    )
+
+
 def with_dtype(features: Features, dtype: torch.dtype) -> Features:
     """A copy with fresh leaves of another precision."""
     return replace(
@@ -161,17 +193,36 @@ def clip(f: Features, layout: Layout) -> Tensor:
     return total / (2 * layout.images)
 
 
-def negclip(f: Features, layout: Layout, missing_hn: str = "mask") -> Tensor:
+def is_true(layout: Layout, image: int, text: int) -> bool:
+    """Whether the text equals a caption or positive of an image that is the same photo."""
+    assert layout.text_id is not None
+    assert layout.image_id is not None
+    for t in range(layout.owner.numel()):
+        same_photo = layout.image_id[layout.owner[t]] == layout.image_id[image]
+        same_text = layout.text_id[t] == layout.text_id[text]
+        if layout.role[t] != NEGATIVE and same_photo and same_text:
+            return True
+    return False
+
+
+def negclip(
+    f: Features, layout: Layout, missing_hn: str = "mask", mask_duplicates: bool = False
+) -> Tensor:
     images = range(layout.images)
     columns = [caption_of(layout, j) for j in images]
     columns += [t for j in images for t in negatives_of(layout, j)]
     phantoms = sum(missing_of(layout, j) for j in images) if missing_hn == "zero" else 0
     total = torch.tensor(0.0).double()
     for i in images:
-        to_text = [f.logit_scale * (f.image[i] @ f.text[t]) for t in columns]
+
+        def kept(image: int, text: int, target: bool) -> bool:
+            return target or not (mask_duplicates and is_true(layout, image, text))
+
+        own = columns[i]
+        to_text = [global_score(f, i, t) for t in columns if kept(i, t, t == own)]
         to_text += [torch.tensor(0.0).double()] * phantoms
-        to_image = [f.logit_scale * (f.text[columns[i]] @ f.image[j]) for j in images]
-        total = total + cross_entropy(to_text, i) + cross_entropy(to_image, i)
+        to_image = [global_score(f, j, own) for j in images if kept(j, own, j == i)]
+        total = total + lse(to_text) + lse(to_image) - 2 * global_score(f, i, own)
     return total / (2 * layout.images)
 
 

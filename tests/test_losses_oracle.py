@@ -12,6 +12,7 @@ from torch import Tensor
 
 import losses_loops as loops
 import losses_oracle as oracle
+from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
     single_negative_loss,
@@ -24,6 +25,7 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.triplet import triplet_clip_loss
 from losses_oracle import (
     CASES,
     KINDS,
@@ -97,6 +99,17 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
             partial(_ranking, margins=margins),
             partial(loops.ranking, margins=margins),
         )
+    dac = {"bag": POSITIVES[0], "bag_negative": 1}
+    pairs["bag"] = (partial(bag_loss, bag=3), partial(loops.bag, bag=3))
+    pairs["bag negative"] = (
+        partial(bag_negative_loss, **dac),
+        partial(loops.bag_negative, **dac),
+    )
+    pairs["negclip duplicates"] = (
+        partial(negclip_loss, mask_duplicates=True),
+        partial(oracle.negclip, mask_duplicates=True),
+    )
+    pairs["triplet"] = (triplet_clip_loss, loops.triplet)
     return pairs
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
     single_negative_loss,
@@ -23,6 +24,7 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.triplet import triplet_clip_loss
 from losses_oracle import (
     CAPTION,
     CASES,
@@ -33,6 +35,7 @@ from losses_oracle import (
     features_for,
     gradients,
     layout_of,
+    rearranged,
     with_dtype,
 )
 
@@ -59,6 +62,10 @@ LOSSES: dict[str, LossFn] = {
     "single negative": partial(single_negative_loss, positives=POSITIVES),
     "unimodal": partial(unimodal_loss, positive=POSITIVES[0]),
     "intra-modal": intra_modal_loss,
+    "bag": partial(bag_loss, bag=POSITIVES[0]),
+    "bag negative": partial(bag_negative_loss, bag=POSITIVES[0], bag_negative=1),
+    "negclip duplicates": partial(negclip_loss, mask_duplicates=True),
+    "triplet": triplet_clip_loss,
     "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
@@ -95,28 +102,7 @@ def test_order_of_images_and_texts_is_irrelevant(loss: LossFn, case: str) -> Non
     rng = torch.Generator().manual_seed(1)
     images = torch.randperm(layout.images, generator=rng)
     texts = _shuffled(layout, rng)
-    assert f.patches is not None
-    assert f.tokens is not None
-    assert f.token_mask is not None
-    assert layout.text_id is not None
-    assert layout.image_id is not None
-    moved = Features(
-        image=f.image[images],
-        text=f.text[texts],
-        logit_scale=f.logit_scale,
-        patches=f.patches[images],
-        tokens=f.tokens[texts],
-        token_mask=f.token_mask[texts],
-    )
-    place = torch.argsort(images)
-    other = Layout(
-        place[layout.owner[texts]],
-        layout.role[texts],
-        layout.rewrite[texts],
-        layout.images,
-        text_id=layout.text_id[texts],
-        image_id=layout.image_id[images],
-    )
+    moved, other = rearranged(f, layout, images, texts)
     value, again = loss(f, layout), loss(moved, other)
     torch.testing.assert_close(value, again, atol=1e-12, rtol=1e-12)
     there = gradients(again, f)
@@ -299,6 +285,10 @@ def test_constant_scores_of_positives(images: int) -> None:
     assert composite_contrast_loss(f, layout, POSITIVES).item() == pytest.approx(log_b)
     assert single_negative_loss(f, layout, POSITIVES).item() == pytest.approx(math.log(2))
     assert unimodal_loss(f, layout, POSITIVES[0]).item() == 0.0
+    sentences = images + 1  # one each: the image without a bag has its caption
+    bag = bag_loss(f, layout, POSITIVES[0]).item()
+    assert bag == pytest.approx(math.log(sentences + images + 1))
+    assert bag_negative_loss(f, layout, POSITIVES[0], 0).item() == pytest.approx(math.log(2))
 
 
 def test_perfect_scores() -> None:

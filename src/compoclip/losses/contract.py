@@ -30,6 +30,8 @@ class Layout:
     image_id: (B,) int64, equal exactly where two images are the same photo, or None.
     side: (B,) int64, 0 for the images of the data, 1 for the generated negative image that a row
     brought along (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
+    pair: (B,) int64, for an image of side 1 the index of the image of side 0 that brought it along,
+    for one of side 0 its own index, or None when every image is of side 0.
     """
 
     owner: Tensor
@@ -39,6 +41,7 @@ class Layout:
     text_id: Tensor | None = None
     image_id: Tensor | None = None
     side: Tensor | None = None
+    pair: Tensor | None = None
 
 
 @dataclass(frozen=True)

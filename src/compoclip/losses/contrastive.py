@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.duplicates import true_pairs
 from compoclip.losses.precision import full_precision
 from compoclip.losses.rows import MissingHN, caption_index, check, phantom_count
 
@@ -22,13 +23,29 @@ def match_loss(logits: Tensor, target: Tensor | None = None) -> Tensor:
     return F.cross_entropy(logits, target, reduction="sum") / max(1, logits.shape[0])
 
 
-def symmetric_contrast(logit_scale: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Half the contrast of a_i with all b_j, half that of b_i with all a_j; both (N, D).
+def symmetric_contrast(
+    logit_scale: Tensor,
+    image: Tensor,
+    text: Tensor,
+    masked: Tensor | None = None,
+    phantoms: Tensor | None = None,
+) -> Tensor:
+    """Half the contrast of images with texts, half that of captions with images.
 
-    The shared core of every loss of the CLIP kind.
+    The shared core of every loss of the CLIP kind. Inputs: `image` (B, D); `text` (B+N, D), the
+    caption of each image, then N texts that are columns for every image but have no image to
+    rank. masked: (B, B+N) bool, pairs to leave out of both directions; no target may be among
+    them. phantoms: scalar, how many columns of logit 0 join every image.
     """
-    logits = logit_scale * a @ b.T
-    return (match_loss(logits) + match_loss(logits.T)) / 2
+    to_text = logit_scale * image @ text.T
+    if masked is not None:
+        to_text = to_text.masked_fill(masked, -torch.inf)
+    to_image = to_text[:, : image.shape[0]].T
+    if phantoms is not None:
+        # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
+        phantom = phantoms.to(to_text.dtype).log().expand(image.shape[0], 1)
+        to_text = torch.cat([to_text, phantom], dim=1)
+    return (match_loss(to_text) + match_loss(to_image)) / 2
 
 
 def clip_loss(features: Features, layout: Layout) -> Tensor:
@@ -58,6 +75,7 @@ def negclip_loss(
     layout: Layout,
     missing_hn: MissingHN = "mask",
     rewrites: int | None = None,
+    mask_duplicates: bool = False,
 ) -> Tensor:
     r"""Contrastive loss whose image-to-text direction also ranks every negative of the batch.
 
@@ -71,8 +89,15 @@ def negclip_loss(
     missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0 in
     the place of each, which is what zero-filled features of the released code amount to.
     rewrites: how many kinds of negative a caption should have; read under "zero" only.
+    mask_duplicates: leave out of both directions the pairs of image and text that are true without
+    being the target: the text equals a caption of the image or of the same photo (`true_pairs`).
 
-    Raises: ValueError when an image has no caption, or "zero" comes without `rewrites`.
+    With hard images (the original NegCLIP) the batch holds neighbours as well: 2B images, the 2B
+    captions and the negatives of both. Neighbours may already be in the batch; hence the mask.
+
+    Raises: ValueError when an image has no caption, when "zero" comes without `rewrites`, or when
+    duplicates shall be masked and the layout tells neither which texts nor which images are the
+    same.
     Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
     the negatives share the softmax with the other captions.
     Reference: Yuksekgonul et al., When and Why Vision-Language Models Behave like Bags-of-Words
@@ -80,13 +105,14 @@ def negclip_loss(
     al., Preserving Multi-Modal Capabilities of Pre-trained VLMs (EMNLP 2024).
     """
     check(features, layout)
-    with full_precision(features) as f:
-        caption = f.text[caption_index(layout)]
-        negative = f.text[layout.role == int(Role.NEGATIVE)]
+    column = torch.cat(
+        [caption_index(layout), (layout.role == int(Role.NEGATIVE)).nonzero().squeeze(1)]
+    )
+    masked = None
+    if mask_duplicates:
+        masked = true_pairs(layout)[:, column].fill_diagonal_(False)
+    phantoms = None
+    if missing_hn == "zero":
         phantoms = phantom_count(layout, missing_hn, rewrites).sum()
-        to_text = f.logit_scale * f.image @ torch.cat([caption, negative]).T
-        # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
-        phantom = phantoms.to(to_text.dtype).log().expand(layout.images, 1)
-        to_text = torch.cat([to_text, phantom], dim=1)
-        to_image = f.logit_scale * caption @ f.image.T
-        return (match_loss(to_text) + match_loss(to_image)) / 2
+    with full_precision(features) as f:
+        return symmetric_contrast(f.logit_scale, f.image, f.text[column], masked, phantoms)
