@@ -201,6 +201,10 @@ class Lexicon:
             self._dominants[key] = found
         return found
 
+    def fields(self, lemma: str, pos: str) -> frozenset[int]:
+        """WordNet's lexicographer files of the dominant senses: 18 for people, 8 for body parts."""
+        return frozenset(self._table.synset(n).lexfile for n in self.dominant(lemma, pos))
+
     def _ranked(self, lemma: str, pos: str) -> tuple[int, ...]:
         return tuple(number for _, _, number in self._scores(lemma, pos))
 

@@ -17,7 +17,7 @@ from compoclip.rewrites.exchange import related
 Weighted = tuple[tuple[str, int], ...]
 
 _ENOUGH = 3
-_FIXED_ADJECTIVES = word_set(
+FIXED_ADJECTIVES = word_set(
     "other different several many few more most various such own another next close multiple "
     "numerous certain able ready sure half only much less least last first second third due main "
     "real possible available stuffed nearby near far entire complete"
@@ -91,7 +91,7 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
 
     Comparatives and superlatives only take opposites: what is bigger may also be taller.
     """
-    if lemma in _FIXED_ADJECTIVES:
+    if lemma in FIXED_ADJECTIVES:
         return ()
     compared = tag != "JJ"
     found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
@@ -99,11 +99,11 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
         found = lexicon().antonyms(lemma, "ADJ")
         if not compared:
             found = tuple(dict.fromkeys((*found, *lexicon().cohyponyms(lemma, "ADJ"))))
-    fitting = (w for w in found if _fits(lemma, w, head))
+    fitting = (w for w in found if fits(lemma, w, head))
     return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
 
 
-def _fits(lemma: str, word: str, head: str) -> bool:
+def fits(lemma: str, word: str, head: str) -> bool:
     """Whether the opposite suits the noun: old men are not new, short hair is not tall."""
     kinds = families(head, "NOUN")
     if lemma == "old" and kinds:

@@ -1,0 +1,144 @@
+"""Sub-graphs of a caption's scene graph, and how they read as short texts.
+
+MosaiCLIP (Singh et al., EMNLP 2023) splits a caption into the statements that it makes: one object
+with attributes, or two objects with their relation (METHODS 5.2 and 5.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compoclip.captions.types import (
+    Caption,
+    GraphAttribute,
+    GraphObject,
+    GraphRelation,
+    SceneGraph,
+    Span,
+    Token,
+)
+
+_PARTICIPLES = ("VBG", "VBN")
+
+
+@dataclass(frozen=True, slots=True)
+class SubGraph(SceneGraph):
+    """Objects in a row, with one relation from each to the next: it reads from left to right.
+
+    `nodes` are the indices of the objects in the graph that they are from, -1 for one from
+    elsewhere. A sub-graph is a scene graph of its own; spans are those of the caption.
+    """
+
+    nodes: tuple[int, ...] = ()
+
+
+def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
+    """The sub-graphs of one and two objects, those that read alike once ([D-mosaic-enum]).
+
+    Each object that has attributes, with all of them, and with each single one when there are more;
+    then each relation with all attributes of both objects, and bare. Numbers are no attributes.
+    """
+    objects = [replace(o, attributes=_qualities(o)) for o in graph.objects]
+    found: list[SubGraph] = []
+    for index, node in enumerate(objects):
+        kept = [node.attributes] if node.attributes else []
+        if len(node.attributes) > 1:
+            kept += [(attribute,) for attribute in node.attributes]
+        found += [SubGraph((replace(node, attributes=a),), (), (index,)) for a in kept]
+    for relation in graph.relations:
+        ends = (relation.subject, relation.object)
+        if ends[0] == ends[1]:
+            continue
+        both = tuple(objects[end] for end in ends)
+        link = (replace(relation, subject=0, object=1),)
+        found.append(SubGraph(both, link, ends))
+        found.append(SubGraph(tuple(replace(o, attributes=()) for o in both), link, ends))
+    unique: dict[str, SubGraph] = {}
+    for subgraph in found:
+        unique.setdefault(phrase(subgraph).lower(), subgraph)
+    return tuple(unique.values())
+
+
+def phrase(subgraph: SubGraph) -> str:
+    """The sub-graph as text: attributes in caption order and the noun of each object, no articles,
+    the words of the relations between them ([D-mosaic-template]).
+
+    "black cat", "black cat sitting on red mat".
+    """
+    return " ".join(text for text, _ in pieces(subgraph))
+
+
+def pieces(subgraph: SubGraph) -> tuple[tuple[str, Span], ...]:
+    """The attributes, nouns and relations in the order in which they read, with their spans."""
+    found: list[tuple[str, Span]] = []
+    for index, node in enumerate(subgraph.objects):
+        if index:
+            relation = subgraph.relations[index - 1]
+            found.append((relation_words(relation), relation.span))
+        found += [(attribute.name, attribute.span) for attribute in node.attributes]
+        found.append((node.name, node.span))
+    return tuple(found)
+
+
+def relation_words(relation: GraphRelation) -> str:
+    """The relation as the caption has it ("sitting on"), else its name ("sit on")."""
+    return relation.words or relation.name
+
+
+def worded(caption: Caption) -> SceneGraph:
+    """The graph of a caption in the caption's own words, in lower case; empty without a graph.
+
+    Names are lemmas; here objects keep their number ("dogs"). Attributes are those of
+    [D-mosaic-attr]: adjectives and participles, not numbers or finite verbs. What is compared
+    ("smaller", "than") is left out.
+    """
+    if caption.graph is None:
+        return SceneGraph()
+    objects = tuple(
+        replace(
+            node,
+            name=_noun_words(node, tokens_in(caption, node.span)),
+            attributes=tuple(
+                replace(attribute, name=attribute.name.lower())
+                for attribute in _qualities(node)
+                if _can_precede(attribute, tokens_in(caption, attribute.span))
+            ),
+        )
+        for node in caption.graph.objects
+    )
+    relations = tuple(
+        replace(r, words=relation_words(r).lower())
+        for r in caption.graph.relations
+        if not r.name.endswith("than")
+    )
+    return SceneGraph(objects, relations)
+
+
+def tokens_in(caption: Caption, span: Span) -> tuple[Token, ...]:
+    """The tokens that lie in a span of the caption."""
+    return tuple(t for t in caption.tokens if span.start <= t.start and t.end <= span.end)
+
+
+def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
+    unique = {a.name: a for a in reversed(node.attributes) if a.kind != "number"}
+    return tuple(sorted(unique.values(), key=lambda a: a.span.start))
+
+
+def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
+    """Whether the attribute can stand before its noun, and says something there.
+
+    "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with.
+    """
+    if any(token.tag == "JJR" for token in tokens):
+        return False
+    if attribute.kind != "action":
+        return True
+    return len(tokens) == 1 and tokens[0].tag in _PARTICIPLES
+
+
+def _noun_words(node: GraphObject, tokens: tuple[Token, ...]) -> str:
+    """The noun as written when the span holds just its words, else (a pronoun) its name."""
+    lemmas = [token.text.lower() for token in tokens[:-1]]
+    lemmas += [token.lemma.lower() for token in tokens[-1:]]
+    name = node.name.lower()
+    return " ".join(t.text.lower() for t in tokens) if lemmas == name.split() else name
