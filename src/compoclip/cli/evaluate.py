@@ -148,7 +148,8 @@ def run(options: EvaluateOptions) -> int:
 def named_models(texts: Sequence[str]) -> dict[str, str]:
     """Name -> what to load, from "NAME=MODEL" or "MODEL".
 
-    A checkpoint RUN/model is called RUN. Raises UsageError when two models have one name.
+    What a run leaves, RUN/model or RUN/adapter, is called RUN. Raises UsageError when two models
+    have one name.
     """
     models: dict[str, str] = {}
     for text in texts:
@@ -157,7 +158,7 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
             name, spec = match[1], match[2]
         else:
             path = Path(text)
-            own = path.parent.name if path.name == "model" else path.name
+            own = path.parent.name if path.name in ("model", "adapter") else path.name
             name, spec = (own if path.is_dir() and own else text), text
         if name in models:
             raise UsageError(f"two models are called '{name}'; name them: NAME=MODEL")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.device import device_named
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_summaries
+
+if TYPE_CHECKING:
+    from compoclip.methods.base import Method
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class TrainOptions:
         log_every: Steps between log lines.
         stop_after: Stop after this many steps in total, to resume later; 0 is never.
         resume: Go on from the last saved state in OUT.
+        lora: Train low-rank adapters instead of all weights, at ten times the learning rate of the
+            method unless --lr is given. OUT/adapter gets them alone, OUT/model merged.
+        lora_rank: Rank of the adapters (default 4).
+        lora_alpha: Adapters are scaled by alpha / rank (default 1).
+        lora_towers: Towers with adapters (default both); the other one is frozen.
+        lora_targets: linear (default) is attention and MLP weights; +conv adds the patch embedding,
+            as in the released code of FSC-CLIP.
+        lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
+        merge: Write adapters only, no OUT/model.
         json: Print the summary as JSON.
     """
 
@@ -63,6 +75,13 @@ class TrainOptions:
     log_every: int = 10
     stop_after: int = 0
     resume: bool = False
+    lora: bool = False
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_towers: Literal["both", "image", "text"] | None = None
+    lora_targets: Literal["linear", "+conv"] | None = None
+    lora_init: Literal["zero", "xavier_ab"] | None = None
+    merge: bool = True
     json: bool = False
 
 
@@ -81,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
     recipe = load_recipe(argv[0])
 
     def train(run: TrainOptions, method: Method) -> int:  # the names head the help
-        return start(run, method)
+        own_lr = any(word == "--lr" or word.startswith("--lr=") for word in argv)
+        return start(run, adapted(method, run, own_lr))
 
     # The options of a method are the parameters of its recipe, known only now.
     train.__annotations__["run"] = TrainOptions
@@ -107,19 +127,40 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def start(options: TrainOptions, method: object) -> int:
+def adapted(method: Method, options: TrainOptions, own_lr: bool) -> Method:
+    """The method with the adapters that the options ask for, if any.
+
+    own_lr: whether the learning rate was given, so that it is not the method's to scale. Raises
+    UsageError for settings of adapters without adapters.
+    """
+    from compoclip.methods.base import Lora
+
+    names = ("rank", "alpha", "towers", "targets", "init")
+    given = {name: getattr(options, f"lora_{name}") for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not (options.lora or method.lora):
+        if given:
+            raise UsageError(f"--lora-{next(iter(given))} goes with --lora")
+        if not options.merge:
+            raise UsageError("--no-merge goes with --lora")
+        return method
+    changed = method.with_lora(replace(method.lora or Lora(), **given))
+    return replace(changed, optim=method.optim) if own_lr else changed
+
+
+def start(options: TrainOptions, method: Method) -> int:
     """Build model and data as the options say, and train."""
     from compoclip.data.open_source import open_source
-    from compoclip.methods.base import Method
     from compoclip.models.checkpoint import create_model, load_model, read_config
     from compoclip.train.run import RunSettings, run_training
 
-    assert isinstance(method, Method)
     for name in ("workers", "max_bad", "save_every", "log_every", "stop_after"):
         if getattr(options, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")
+    if options.from_scratch and method.lora:
+        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
     device = device_named(options.device)
     if options.from_scratch:
         config = read_config(Path(options.model))
@@ -152,11 +193,13 @@ def start(options: TrainOptions, method: object) -> int:
             log_every=options.log_every,
             stop_after=options.stop_after,
             resume=options.resume,
+            merge=options.merge,
         ),
     )
     if options.json:
         data = asdict(summary)
-        console.emit_json({**data, "model": str(summary.model) if summary.model else None})
+        paths = {"model": summary.model, "adapter": summary.adapter}
+        console.emit_json({**data, **{k: str(v) if v else None for k, v in paths.items()}})
         return 0
     where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
     print(

@@ -12,6 +12,7 @@ import open_clip
 import torch
 
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.adapter import RECORD, is_adapter, load_adapter, read_record
 from compoclip.models.architecture import (
     activation_of,
     has_quickgelu_twin,
@@ -20,7 +21,12 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.config import ModelConfig, read_config
 from compoclip.models.directory import load_directory, save_model
-from compoclip.models.loaded import LoadedModel, assemble, current_identity
+from compoclip.models.loaded import (
+    LoadedModel,
+    assemble,
+    current_identity,
+    override_activation,
+)
 from compoclip.models.weights import load_into, read_state_dict
 
 __all__ = [
@@ -28,14 +34,15 @@ __all__ = [
     "ModelConfig",
     "create_model",
     "current_identity",
+    "load_adapter",
     "load_model",
     "read_config",
     "save_model",
 ]
 
 _FORMS = (
-    "a checkpoint directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, hf-hub:ORG/REPO, "
-    "bundled, or random:ARCHITECTURE[:SEED]"
+    "a checkpoint or adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
+    "hf-hub:ORG/REPO, bundled, or random:ARCHITECTURE[:SEED]"
 )
 _HUB_FILES = ("*.json", "*.txt", "*.gz", "*.model")
 _HUB_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.*")
@@ -46,9 +53,10 @@ def load_model(
 ) -> LoadedModel:
     """The model a user names, in eval mode on `device`.
 
-    spec: a checkpoint directory; `ViT-B-32-quickgelu@file.pt` (a plain open_clip state dict, .pt
-    or .safetensors); `ViT-B-32-quickgelu:openai` (open_clip's published weights);
-    `hf-hub:org/repo`; `bundled` (the small base model in the package); `random:ViT-B-32[:SEED]`.
+    spec: a checkpoint directory; an adapter directory (merged into its base, which it names);
+    `ViT-B-32-quickgelu@file.pt` (a plain open_clip state dict, .pt or .safetensors);
+    `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo`; `bundled` (the
+    small base model in the package); `random:ViT-B-32[:SEED]`.
     activation: "quick_gelu" or "gelu", to override what the source says; recorded in the identity.
 
     Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
@@ -85,13 +93,16 @@ def create_model(
     return assemble(config, loaded.name, network=loaded.encoder.model)
 
 
-def _resolve(spec: str, activation: str | None) -> LoadedModel:
+def _resolve(spec: str, activation: str | None, above: tuple[Path, ...] = ()) -> LoadedModel:
+    """above: the adapters whose base this is, if any."""
     if spec == "bundled":
         return _bundled(activation)
     if spec.startswith("random:"):
         return _random(spec, activation)
     if spec.startswith("hf-hub:"):
         return load_directory(_from_hub(spec), spec, activation)
+    if is_adapter(Path(spec)):
+        return _from_adapter(Path(spec), activation, above)
     if Path(spec).is_dir():
         return load_directory(Path(spec), spec, activation)
     name, at, file = spec.partition("@")
@@ -108,6 +119,20 @@ def _resolve(spec: str, activation: str | None) -> LoadedModel:
             f"{spec}@FILE or random:{spec}"
         )
     raise UsageError(f"no model '{spec}': expected {_FORMS}")
+
+
+def _from_adapter(path: Path, activation: str | None, above: tuple[Path, ...]) -> LoadedModel:
+    record = read_record(path)
+    try:
+        if path.resolve() in above:
+            raise CompoclipError("it is the base of itself")
+        base = _resolve(record.base, record.identity.activation, (*above, path.resolve()))
+    except CompoclipError as error:
+        raise CompoclipError(
+            f"{path}: its base {record.base} cannot be loaded ({error}); say where it is in "
+            f"{path / RECORD}"
+        ) from error
+    return override_activation(load_adapter(base, path), activation)
 
 
 def _bundled(activation: str | None) -> LoadedModel:

@@ -25,10 +25,14 @@ from torch import Tensor
 from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.architecture import with_activation
 from compoclip.models.config import read_config, read_object
 from compoclip.models.identity import ModelIdentity
-from compoclip.models.loaded import LoadedModel, assemble, current_identity
+from compoclip.models.loaded import (
+    LoadedModel,
+    assemble,
+    current_identity,
+    override_activation,
+)
 from compoclip.models.weights import read_state_dict, weights_hash
 
 CONFIG, WEIGHTS, RECORD, MERGES = (
@@ -53,13 +57,7 @@ def load_directory(path: Path, name: str, activation: str | None = None) -> Load
     loaded = assemble(config, name, state=read_state_dict(weights), path=path)
     if (path / RECORD).is_file():
         loaded = _verified(loaded, path / RECORD)
-    if activation is None or activation == loaded.identity.activation:
-        return loaded
-    config = replace(config, model_cfg=with_activation(config.model_cfg, activation))
-    state = loaded.encoder.model.state_dict()
-    other = assemble(config, name, state=state, path=path)
-    identity = replace(loaded.identity, activation=activation)
-    return replace(other, identity=identity, provenance=loaded.provenance)
+    return override_activation(loaded, activation)
 
 
 def _verified(loaded: LoadedModel, record: Path) -> LoadedModel:

@@ -91,8 +91,19 @@ def assemble(
 
 def current_identity(loaded: LoadedModel) -> ModelIdentity:
     """The identity with the hash of the weights as they are now. Changed weights have the loaded
-    ones as base."""
+    ones as base, and no adapter."""
     now = weights_hash(loaded.encoder.model.state_dict())
     if now == loaded.identity.weights:
         return loaded.identity
-    return replace(loaded.identity, base=loaded.identity.weights, weights=now)
+    return replace(loaded.identity, base=loaded.identity.weights, adapter="", weights=now)
+
+
+def override_activation(loaded: LoadedModel, activation: str | None) -> LoadedModel:
+    """The same weights with that activation, recorded in the identity; unchanged for None."""
+    if activation is None or activation == loaded.identity.activation:
+        return loaded
+    config = replace(loaded.config, model_cfg=with_activation(loaded.config.model_cfg, activation))
+    state = loaded.encoder.model.state_dict()
+    other = assemble(config, loaded.name, state=state, path=loaded.path)
+    identity = replace(loaded.identity, activation=activation)
+    return replace(other, identity=identity, provenance=loaded.provenance)

@@ -80,13 +80,15 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: 
         else value
         for key, value in state.items()
     }
-    problem = _mismatch(own, state)
+    problem = mismatch(own, state)
     if problem:
         raise CompoclipError(f"{source}: not the weights of {name}: {problem}")
     model.load_state_dict(state)
 
 
-def _mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """The first difference in names or shapes between an architecture's tensors and a file's, in
+    words; "" when there is none."""
     for key, value in own.items():
         if key in state and state[key].shape != value.shape:
             return (

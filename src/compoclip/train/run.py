@@ -21,7 +21,9 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, save_model
+from compoclip.models.lora_weights import merge_lora
 from compoclip.places import require_writable
+from compoclip.train import adapters
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
 from compoclip.train.state import latest_state
 
@@ -30,7 +32,8 @@ from compoclip.train.state import latest_state
 class RunSettings:
     """How a run is executed.
 
-    out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume).
+    out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
+    a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
     crop: whether training images are randomly cropped. max_bad: unreadable images tolerated.
     The other fields are those of `LoopSettings` and `BatchLoader`.
     """
@@ -46,14 +49,17 @@ class RunSettings:
     log_every: int = 10
     stop_after: int = 0
     resume: bool = False
+    merge: bool = True
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a finished (or stopped) run amounts to. `model` is None when it was stopped early.
+    """What a finished (or stopped) run amounts to.
 
-    skipped: images that could not be read. truncated: texts cut to the model's context. left_out:
-    what the reader of the data left out, by reason. rewrites: coverage of each.
+    model: what `load_model` gets the result with; None when the run was stopped early. adapter: the
+    adapters alone, if any. skipped: images that could not be read. truncated: texts cut to the
+    model's context. left_out: what the reader of the data left out, by reason. rewrites: coverage
+    of each.
     """
 
     model: Path | None
@@ -67,19 +73,21 @@ class RunSummary:
     seconds: float
     left_out: Mapping[str, int]
     rewrites: Mapping[str, Any]
+    adapter: Path | None = None
 
 
 def run_training(
     model: LoadedModel, method: Method, source: Source, settings: RunSettings
 ) -> RunSummary:
-    """Train `model` in place and write its checkpoint to `settings.out / "model"`.
+    """Train `model` in place and write its checkpoint to `settings.out / "model"`. Adapters are
+    merged into it; they are also written to `settings.out / "adapter"`.
 
     Raises UsageError when the run folder is taken and `resume` is not set, CompoclipError for
     everything the data, the model or the disk object to.
     """
-    checkpoint = settings.out / "model"
+    checkpoint, adapter = settings.out / "model", settings.out / "adapter"
     started = latest_state(settings.out / "state") is not None
-    if checkpoint.exists():
+    if checkpoint.exists() or (adapter.exists() and not (started and settings.merge)):
         raise UsageError(f"{settings.out} holds a finished run; choose another --out")
     if started and not settings.resume:
         raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
@@ -87,7 +95,8 @@ def run_training(
         model.encoder.require_local()
     require_writable(settings.out)
 
-    plan = TextPlan(method.plan.rewrites, seed=settings.seed, parsed=_parse(source, method))
+    parsed = prepare_captions(source) if method.needs_parsing else None
+    plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
     loader = BatchLoader(
         source,
         plan,
@@ -107,6 +116,7 @@ def run_training(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
             "learning rate never reaches --lr (lower --warmup)"
         )
+    lora = adapters.put_on(model, method, settings.seed)
     torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
     model.encoder.to(settings.device)
     progress = train_loop(
@@ -127,8 +137,9 @@ def run_training(
         _Reporter(),
     )
     finished = progress.step >= total
+    whole = settings.merge or lora is None
     summary = RunSummary(
-        model=checkpoint if finished else None,
+        model=(checkpoint if whole else adapter) if finished else None,
         method=method.name,
         steps=progress.step,
         total_steps=total,
@@ -139,27 +150,27 @@ def run_training(
         seconds=round(progress.seconds, 1),
         left_out=_left_out(source),
         rewrites=loader.counts.to_json()["rewrites"],
+        adapter=adapter if finished and lora else None,
     )
-    if finished:
-        provenance = {
-            "method": method.name,
-            "settings": dict(method.settings),
-            "optim": asdict(method.optim),
-            "data": source.describe(),
-            "seed": settings.seed,
-            "precision": settings.precision,
-            "torch": torch.__version__,
-            "run": asdict(replace(summary, model=None)),
-        }
-        save_model(model, checkpoint, provenance=provenance)
+    provenance = {
+        "method": method.name,
+        "settings": dict(method.settings),
+        "optim": asdict(method.optim),
+        "data": source.describe(),
+        "seed": settings.seed,
+        "precision": settings.precision,
+        "torch": torch.__version__,
+        "run": asdict(replace(summary, model=None, adapter=None)),
+    }
+    if lora is not None:
+        provenance["lora"] = asdict(lora)
+        if finished:
+            adapters.save(model, lora, adapter, provenance)
+    merge_lora(model.encoder.model)
+    if finished and whole:
+        describe = lora.describe() if lora else None
+        save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
-
-
-def _parse(source: Source, method: Method) -> Any:
-    """Parsed captions for the rewrites of the method, or None when it has none."""
-    if not TextPlan(method.plan.rewrites, parsed={}).needs_parsing:
-        return None
-    return prepare_captions(source)
 
 
 def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
@@ -172,6 +183,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         "settings": dict(method.settings),
         "optim": asdict(method.optim),
         "trains": asdict(method.trains),
+        "lora": asdict(method.lora) if method.lora else None,
         "terms": [[term.name, term.weight, term.on] for term in method.losses],
         "texts": asdict(method.plan),
         "images": [type(method.images).__name__, asdict(method.images)],

@@ -1,0 +1,120 @@
+"""Adapter folders: what was learnt at low rank, without the weights it was learnt on.
+
+adapter.safetensors   A and B of every adapted weight: "<name in the state dict>.a" and ".b"
+adapter.json          base (how to get it, its identity), LoRA settings, adapted weights,
+                      provenance
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from compoclip import __version__
+from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
+from compoclip.models.config import read_object
+from compoclip.models.identity import ModelIdentity
+from compoclip.models.loaded import LoadedModel, assemble
+from compoclip.models.lora import Lora
+from compoclip.models.lora_weights import lora_state, lora_targets, merged_state
+from compoclip.models.weights import mismatch, read_state_dict
+
+WEIGHTS, RECORD = "adapter.safetensors", "adapter.json"
+
+
+@dataclass(frozen=True)
+class AdapterRecord:
+    """What `adapter.json` says. base: what `load_model` gets the base with."""
+
+    base: str
+    identity: ModelIdentity
+    lora: Lora
+    provenance: Mapping[str, Any]
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / RECORD).is_file()
+
+
+def save_adapter(
+    loaded: LoadedModel, lora: Lora, folder: Path, *, provenance: Mapping[str, Any]
+) -> None:
+    """Write the adapters on the network of `loaded`, whose identity is that of their base.
+
+    Raises CompoclipError when there are none, or the place is taken or not writable.
+    """
+    state = lora_state(loaded.encoder.model)
+    if not state:
+        raise CompoclipError(f"{loaded.name}: has no adapters to save")
+    record = {
+        "compoclip": __version__,
+        "base": {"model": _lasting_name(loaded), "identity": loaded.identity.to_json()},
+        "lora": asdict(lora),
+        "adapted": sorted(name.removesuffix(".a") for name in state if name.endswith(".a")),
+        "provenance": dict(provenance),
+    }
+    with new_folder(folder) as temporary:
+        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+        text = json.dumps(record, indent=2, ensure_ascii=False)
+        (temporary / RECORD).write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_record(folder: Path) -> AdapterRecord:
+    """The record of an adapter folder. Raises CompoclipError when it is missing or damaged."""
+    path = folder / RECORD
+    data = read_object(path)
+    try:
+        base, settings = data["base"], data["lora"]
+        lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
+        identity = ModelIdentity.from_json(base["identity"])
+        return AdapterRecord(str(base["model"]), identity, lora, data.get("provenance") or {})
+    except (KeyError, TypeError, CompoclipError) as error:
+        raise CompoclipError(f"{path}: damaged ({error}); restore the original file") from error
+
+
+def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
+    """A plain model: `base`, which stays as it is, with the adapters of `folder` merged.
+
+    Raises CompoclipError when the adapters were trained on another base, or files are damaged.
+    """
+    record = read_record(folder)
+    if record.identity.weights != base.identity.weights:
+        raise CompoclipError(
+            f"{folder}: was trained on {record.base} (weights {record.identity.weights}) and "
+            f"{base.name} has other weights ({base.identity.weights}): load it on its own base"
+        )
+    wrong = record.identity.differences(base.identity, ignore=("base", "adapter"))
+    if wrong:
+        raise CompoclipError(
+            f"{folder}: its base {record.base} and {base.name} differ (its base first): "
+            f"{'; '.join(wrong)}; load it on its own base"
+        )
+    network = base.encoder.model
+    state = read_state_dict(folder / WEIGHTS)
+    targets = lora_targets(network, record.lora)
+    shapes = {f"{t.name}.a": t.a_shape for t in targets}
+    shapes |= {f"{t.name}.b": t.b_shape for t in targets}
+    own = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    problem = mismatch(own, state)
+    if problem:
+        raise CompoclipError(f"{folder / WEIGHTS}: not the adapters of {RECORD}: {problem}")
+    full = merged_state(network.state_dict(), state, record.lora.scaling)
+    loaded = assemble(base.config, str(folder), state=full, path=folder)
+    identity = replace(loaded.identity, base=base.identity.weights, adapter=record.lora.describe())
+    return replace(loaded, identity=identity, provenance=record.provenance)
+
+
+def _lasting_name(loaded: LoadedModel) -> str:
+    """What gets the same model from any working directory."""
+    architecture, at, _ = loaded.name.partition("@")
+    if loaded.path is not None and at:
+        return f"{architecture}@{loaded.path.absolute()}"
+    return str(Path(loaded.name).absolute()) if Path(loaded.name).is_dir() else loaded.name
