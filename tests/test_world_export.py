@@ -51,7 +51,7 @@ class Suite:
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     root = tmp_path_factory.mktemp("world") / "suite"
-    parts = write_suite(root, SuiteSpec(CONFIG, ITEMS))
+    parts = write_suite(root, SuiteSpec(CONFIG, ITEMS), benchmarks=suite_module.CORE)
     loaded = [target.load() for target in parse_targets([str(root)], Path("unused"))]
     return Suite(
         root,
@@ -222,11 +222,12 @@ def test_bytes_depend_on_the_spec_alone(tmp_path: Path) -> None:
     spec = SuiteSpec(CONFIG, 4, seed=3, split="val")
     (tmp_path / "empty").mkdir()
     for name, workers in (("a", 1), ("empty", 2)):
-        write_suite(tmp_path / name, spec, workers)
+        write_suite(tmp_path / name, spec, workers, suite_module.CORE)
     first = files_of(tmp_path / "a")
     assert first == files_of(tmp_path / "empty")
     assert not list(tmp_path.glob(".*"))
-    write_suite(tmp_path / "c", SuiteSpec(CONFIG, 4, seed=4, split="val"))
+    other_seed = SuiteSpec(CONFIG, 4, seed=4, split="val")
+    write_suite(tmp_path / "c", other_seed, benchmarks=suite_module.CORE)
     other = files_of(tmp_path / "c")
     for name in ("sugarcrepe/replace_obj.json", "winoground/examples.jsonl"):
         assert first[name] != other[name]
@@ -257,7 +258,7 @@ def test_a_failure_leaves_nothing_behind(
     def build(spec: SuiteSpec) -> Iterator[Part]:
         raise error
 
-    monkeypatch.setattr(suite_module, "BUILDERS", (build,))
+    monkeypatch.setattr(suite_module, "BUILDERS", {"aro": build})
     with pytest.raises(CompoclipError) as caught:
         write_suite(tmp_path / "suite", SuiteSpec(CONFIG, 2))
     assert "\n" not in str(caught.value)

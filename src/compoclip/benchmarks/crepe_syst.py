@@ -1,8 +1,9 @@
 """CREPE systematicity: seen and unseen compounds of one pre-training set (Ma et al., CVPR 2023).
 
 Whether a compound was seen depends on what the model was pre-trained on, so that set must be
-stated (option `pretrained`: cc12m, yfcc or laion) and the benchmark means nothing for models
-pre-trained on anything else. The set is part of the benchmark's name, e.g. "crepe_syst_cc12m".
+stated (option `pretrained`: cc12m, yfcc, laion, or another one that files are there of). The
+benchmark means nothing for models pre-trained on anything else. The set is part of the benchmark's
+name, e.g. "crepe_syst_cc12m".
 
 Read from `<root>/crepe/syst_hard_negatives/syst_vg_hard_negs_{seen,unseen}_compounds_in_SET.csv`
 (option `annotations`: another folder). Columns (others are ignored):
@@ -68,7 +69,7 @@ def load(
 ) -> Benchmark:
     """Read CREPE systematicity; layout: see the module.
 
-    pretrained: what the models to be measured were pre-trained on: cc12m, yfcc or laion. Raises
+    pretrained: what the models to be measured were pre-trained on, e.g. cc12m. Raises
     UsageError when it is not stated, unknown, or a sub-task is; CompoclipError for absent or
     malformed files.
     """
@@ -78,11 +79,12 @@ def load(
             "crepe_syst is about compounds seen in pre-training: say what the model was "
             f"pre-trained on, as crepe_syst,pretrained=SET with SET one of {', '.join(SETS)}"
         )
-    if pretrained not in SETS:
-        raise UsageError(
-            f"crepe_syst: no pre-training set {pretrained!r}; {close(pretrained, SETS)}"
-        )
     folder = annotations or root / "crepe" / "syst_hard_negatives"
+    known = {*SETS, *(path.stem.rpartition("_in_")[2] for path in folder.glob("*_in_*.csv"))}
+    if pretrained not in known:
+        raise UsageError(
+            f"crepe_syst: no pre-training set {pretrained!r}; {close(pretrained, sorted(known))}"
+        )
     regions = crepe_prod.Regions(images or root / "vg")
     left_out: Counter[str] = Counter()
     found: dict[str, list[Case]] = {name: [] for name in kept}

@@ -165,13 +165,13 @@ def _caption(row: dict[str, Any], key: str, where: str) -> str:
 
 
 def _image(photos: Path, name: str, jpg: bool, where: str, check: bool) -> ImageRef:
-    path = files.image_path(photos, name, where)
-    if path.suffix != ".png":
-        return ImageRef(path)
-    twin = path.with_suffix(".jpg")
-    if check and not jpg and not path.is_file() and twin.is_file():
+    if not name.endswith(".png"):
+        return ImageRef(files.image_path(photos, name, where))
+    twin = name.removesuffix(".png") + ".jpg"
+    path = files.image_path(photos, twin if jpg else name, where)
+    if check and not jpg and not path.is_file() and (photos / twin).is_file():
         raise UsageError(f"{photos}: these photos are of the JPEG edition; say eqben,jpg=true")
-    return ImageRef(twin if jpg else path)
+    return ImageRef(path)
 
 
 def _smallest(cases: Sequence[Case], cap: int) -> list[Case]:

@@ -81,7 +81,7 @@ def _write_world(options: DemoOptions) -> None:
     from compoclip.world.config import read_world_config
     from compoclip.world.dataset import TrainingSet, write_training_set
     from compoclip.world.export.part import SuiteSpec
-    from compoclip.world.export.suite import write_suite
+    from compoclip.world.export.suite import CORE, write_suite
 
     data, suite = options.out / "data", options.out / "suite"
     world = read_world_config(Path(str(files("compoclip"))) / "world" / "base" / "world.json")
@@ -96,7 +96,8 @@ def _write_world(options: DemoOptions) -> None:
         write_training_set(data, spec)
     if not (suite / "suite.json").is_file():
         console.note(f"writing the test suite -> {suite}")
-        write_suite(suite, SuiteSpec(world, options.items_per_task, options.seed))
+        core = SuiteSpec(world, options.items_per_task, options.seed)
+        write_suite(suite, core, benchmarks=CORE)
 
 
 def _scenes(data: Path) -> int:

@@ -67,6 +67,8 @@ class SuiteOptions:
     """another seed, other scenes"""
     split: Literal["val", "test"] = "test"
     """which scenes; never those of train"""
+    benchmarks: tuple[str, ...] = ()
+    """which benchmarks, e.g. sugarcrepe crepe_prod; all when not given"""
     workers: int = 1
     """processes; the bytes do not depend on it"""
     json: bool = False
@@ -153,7 +155,7 @@ def suite(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     config = WorldConfig(size=options.size)
     spec = SuiteSpec(config, options.items_per_task, options.seed, options.split)
-    parts = write_suite(options.out, spec, options.workers)
+    parts = write_suite(options.out, spec, options.workers, options.benchmarks)
     seconds = time.monotonic() - start
     images = len({path for part in parts for path in part.images})
     items = sum(count for part in parts for count in part.items.values())

@@ -13,6 +13,7 @@ from compoclip.errors import CompoclipError
 # Formats read by Pillow's own decoders. EPS and others that start a helper program stay out.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
 
+ARRAY = ".npy"
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold for a bomb
 
 
@@ -28,12 +29,22 @@ def decode(
     boxes refer to the stored pixels. Transparency is laid over white, 16-bit grey is scaled to 8
     bits, palette, grey and CMYK images become RGB, and of an animation the first frame is read. A
     box that reaches beyond the image is filled with black there, as the benchmarks' own code does.
+    A path that ends in .npy is a numpy array (height, width, 3) of bytes with blue first, as OpenCV
+    reads frames (the YouCook2 part of EqBen); arrays that hold Python objects are never loaded.
 
     `name` is what errors call the image; a path names itself. Raises CompoclipError when the file
     is missing, not an image, truncated, larger than MAX_PIXELS, or when the box is empty, lies
     outside the image or is itself larger than MAX_PIXELS.
     """
     label = name or (str(image) if isinstance(image, Path) else "image")
+    if isinstance(image, Path) and image.suffix.lower() == ARRAY:
+        rgb = _from_array(image, label)
+    else:
+        rgb = _from_file(image, label)
+    return rgb if box is None else _crop(rgb, box, label)
+
+
+def _from_file(image: Path | bytes, label: str) -> Image.Image:
     try:
         with Image.open(
             io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS
@@ -43,7 +54,7 @@ def decode(
                     f"{label}: {opened.width} x {opened.height} pixels is more than the "
                     f"{MAX_PIXELS:,} allowed; scale the image down"
                 )
-            rgb = _to_rgb(opened)
+            return _to_rgb(opened)
     except CompoclipError:
         raise
     except FileNotFoundError:
@@ -57,7 +68,31 @@ def decode(
     except Exception as error:  # decoders fail on damaged files with errors of every kind
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
-    return rgb if box is None else _crop(rgb, box, label)
+
+
+def _from_array(path: Path, label: str) -> Image.Image:
+    """RGB from a .npy file with blue first; its header is checked before any pixel is read."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise CompoclipError(f"{label}: image not found; check the images folder") from None
+    except Exception as error:  # a damaged header fails in many ways
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CompoclipError(f"{label}: damaged array ({reason}); replace or remove it") from error
+    if not isinstance(array, np.memmap):  # an archive of arrays under another name
+        array.close()
+        raise CompoclipError(f"{label}: not a single numpy array; replace or remove it")
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
+        raise CompoclipError(
+            f"{label}: an array of {array.dtype} {array.shape} is no image; expected uint8 "
+            "(height, width, 3)"
+        )
+    if array.shape[0] * array.shape[1] > MAX_PIXELS:
+        raise CompoclipError(
+            f"{label}: {array.shape[1]} x {array.shape[0]} pixels is more than the "
+            f"{MAX_PIXELS:,} allowed; scale the image down"
+        )
+    return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -67,7 +67,7 @@ def captioned(
         drawn = captions_for(scene, config, spec.seed, index, _CANDIDATES)
         by_words = sorted((len(caption.text.split()), i) for i, caption in enumerate(drawn))
         fitting = [drawn[i] for words, i in by_words if words >= least_words]
-        own = _own(fitting, index, scenes)
+        own = own_captions(fitting, index, scenes)
         if len(own) == _EACH:
             rows.append({"image": prefix + pool.name(index), "caption": own})
             images[pool.path(index)] = scene
@@ -79,8 +79,10 @@ def captioned(
     )
 
 
-def _own(captions: Sequence[WorldCaption], index: int, scenes: Sequence[Scene]) -> list[str]:
-    """The first captions that are false of all other scenes, at most five."""
+def own_captions(
+    captions: Sequence[WorldCaption], index: int, scenes: Sequence[Scene]
+) -> list[str]:
+    """The first captions of scene `index` that are false of all other scenes, at most five."""
     found: list[str] = []
     for caption in captions:
         needed = _needed(caption.form)

@@ -2,48 +2,93 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from compoclip import __version__
+from compoclip.benchmarks.parts import close
 from compoclip.console import track
+from compoclip.errors import UsageError
 from compoclip.files import new_folder
 from compoclip.world.dataset import png_bytes
-from compoclip.world.export import aro, hard_positives, pairs, retrieval, sugarcrepe, zero_shot
+from compoclip.world.export import (
+    aro,
+    crepe,
+    eqben,
+    hard_positives,
+    imagecode,
+    pairs,
+    retrieval,
+    sugarcrepe,
+    svo_probes,
+    valse,
+    vl_checklist,
+    zero_shot,
+)
 from compoclip.world.export.part import Part, SuiteSpec
+from compoclip.world.render import render
 from compoclip.world.scene import Scene
 
 EDITION = "world"
-BUILDERS: tuple[Callable[[SuiteSpec], list[Part]], ...] = (
-    sugarcrepe.build,
-    retrieval.build,
-    pairs.build,
-    hard_positives.build,
-    aro.build,
-    zero_shot.build,
+Builder = Callable[[SuiteSpec], list[Part]]
+BUILDERS: Mapping[str, Builder] = MappingProxyType(
+    {
+        "sugarcrepe": sugarcrepe.build,
+        "sugarcrepe_pp": sugarcrepe.build,
+        "sugarcrepe_pp_tot": sugarcrepe.build,
+        "retrieval": retrieval.build,
+        "winoground": pairs.build,
+        "foils": pairs.build,
+        "hard_positives": hard_positives.build,
+        "aro": aro.build,
+        "zero_shot": zero_shot.build,
+        "valse": valse.build,
+        "vl_checklist": vl_checklist.build,
+        "crepe_prod": crepe.build,
+        "crepe_syst": crepe.build,
+        "imagecode": imagecode.build,
+        "svo_probes": svo_probes.build,
+        "eqben": eqben.build,
+    }
 )
-"""All exporters, the slowest first."""
+"""Benchmark -> the exporter that makes it, the slowest first."""
+CORE = ("sugarcrepe", "retrieval", "winoground", "hard_positives", "aro", "zero_shot")
+"""What the demo measures: every skill once, quick to make and to score."""
 _CHUNK = 100
 Chunk = list[tuple[str, Scene]]
 
 
-def write_suite(out: Path, spec: SuiteSpec, workers: int = 1) -> list[Part]:
+def write_suite(
+    out: Path, spec: SuiteSpec, workers: int = 1, benchmarks: Sequence[str] = ()
+) -> list[Part]:
     """Write the suite below the new folder `out`; returns its parts as listed in `suite.json`.
 
-    The bytes depend on `spec` alone, not on `workers`. `out` appears when everything is written,
-    or not at all. Raises CompoclipError when it exists and is not empty, when it cannot be
-    written, or when the config leaves too few items.
+    benchmarks: which of `BUILDERS` to make, all when empty; those that share an exporter come
+    together. The bytes depend on `spec` and `benchmarks` alone, not on `workers`. `out` appears
+    when everything is written, or not at all. Raises UsageError for an unknown benchmark,
+    CompoclipError when `out` exists and is not empty, when it cannot be written, or when the
+    config leaves too few items.
     """
+    for name in benchmarks:
+        if name not in BUILDERS:
+            raise UsageError(f"world: no benchmark {name!r} is made here; {close(name, BUILDERS)}")
+    builders = dict.fromkeys(BUILDERS[name] for name in BUILDERS if name in benchmarks)
+    builders = builders or dict.fromkeys(BUILDERS.values())
     with new_folder(out) as folder, _mapper(workers) as each:
         parts: list[Part] = []
-        for made in track(each(_build, BUILDERS, repeat(spec)), "making items", len(BUILDERS)):
+        for made in track(each(_build, builders, repeat(spec)), "making items", len(builders)):
             parts += made
         parts.sort(key=lambda part: part.id)
         for path, value in _files(parts, spec).items():
@@ -55,7 +100,7 @@ def write_suite(out: Path, spec: SuiteSpec, workers: int = 1) -> list[Part]:
     return parts
 
 
-def _build(builder: Callable[[SuiteSpec], list[Part]], spec: SuiteSpec) -> list[Part]:
+def _build(builder: Builder, spec: SuiteSpec) -> list[Part]:
     return builder(spec)
 
 
@@ -78,6 +123,12 @@ def _files(parts: Sequence[Part], spec: SuiteSpec) -> dict[str, Any]:
 def _encode(path: str, value: Any) -> bytes:
     if path.endswith(".jsonl"):
         return "".join(json.dumps(row) + "\n" for row in value).encode()
+    if path.endswith(".csv"):
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(value[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(value)
+        return text.getvalue().encode()
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
@@ -92,7 +143,16 @@ def _chunks(parts: Sequence[Part]) -> list[Chunk]:
 
 def _draw(folder: Path, chunk: Chunk, size: int) -> None:
     for path, scene in chunk:
-        _write(folder / path, png_bytes(scene, size))
+        _write(folder / path, _image(path, scene, size))
+
+
+def _image(path: str, scene: Scene, size: int) -> bytes:
+    """The image file: PNG, or for .npy an array with blue first, as EqBen stores video frames."""
+    if not path.endswith(".npy"):
+        return png_bytes(scene, size)
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(render(scene, size)[:, :, ::-1]), allow_pickle=False)
+    return buffer.getvalue()
 
 
 def _write(path: Path, data: bytes) -> None:

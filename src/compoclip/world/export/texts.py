@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from random import Random
 
 from compoclip.world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
@@ -30,6 +31,7 @@ from compoclip.world.wording import SYNONYMS, Wording
 
 _ORACLE = Oracle()
 _TRIES = 6
+_FAR = 60
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
 _FAMILIES = ("colour", "size", "pattern")
 _SELDOM = ("plain", "medium-sized")
@@ -128,6 +130,48 @@ def _described(form: Form, rng: Random) -> Form | None:
     place, node, family = rng.choice(places)
     new = Attribute(family, rng.choice(VALUES[family]))
     return substitute(form, {place: replace(node, modifiers=(new, *node.modifiers))})
+
+
+def foils(
+    scene: Scene,
+    config: WorldConfig,
+    form: Form,
+    edit: Callable[[Form], Iterable[Form]],
+    count: int,
+    rng: Random,
+) -> tuple[str, tuple[str, ...]] | None:
+    """The form in words, and `count` different false captions that are one edit or two away.
+
+    All are worded alike, the oracle has judged them TRUE and FALSE, and the false ones are
+    `seemly`. None when the form is not true or does not yield enough.
+    """
+    style, colour_first = rng.randrange(2**32), rng.random() < 0.4
+
+    def worded(said: Form) -> str:
+        return Wording(Random(style), variants=0.5, colour_first=colour_first).caption(said)
+
+    text = worded(form)
+    if not is_true(text, scene):
+        return None
+    near = list(edit(form))
+    rng.shuffle(near)
+    far = (other for changed in near for other in edit(changed))
+    found: dict[str, None] = {}
+    for changed in (*near, *islice(far, _FAR)):
+        other = worded(changed)
+        if other == text or other in found or not is_false(other, scene):
+            continue
+        if seemly(parse(other), config):
+            found[other] = None
+        if len(found) == count:
+            return text, tuple(found)
+    return None
+
+
+def form_of(scene: Scene, config: WorldConfig, types: Sequence[str], rng: Random) -> Form | None:
+    """A seemly logical form of one of the caption types (see `captions.CAPTION_TYPES`), or None."""
+    form = CAPTION_TYPES[rng.choice(types)][1](facts_of(scene), config, rng)
+    return form if form is not None and seemly(form, config) else None
 
 
 def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:

@@ -1,0 +1,146 @@
+"""The world's VL-CheckList: short texts with one word replaced, in the 56 official files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from compoclip.benchmarks.vl_checklist import LAYOUT
+from compoclip.world import edits
+from compoclip.world.captions import mention
+from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip.world.export.texts import foils, form_of, seemly
+from compoclip.world.logic import Attribute, Exists, Form, NounPhrase, Relation
+from compoclip.world.scene import Scene, Thing
+
+Edit = Callable[[Form], Iterable[Form]]
+_SHARE = 8  # items of a file are this part of those of other sub-tasks: there are 56 files
+_FOLDERS = {"hake": "hake/world", "swig": "swig", "vg": "vg/VG_100K", "vaw": "vg/VG_100K"}
+_NEAR, _FAR = 0.17, 0.3
+_PLACED = {"center": (0.0, _NEAR), "mid": (_NEAR, _FAR), "margin": (_FAR, 1.0)}
+_SEVERAL = {"objects": (0.0, 0.6, 0.3, 0.1), "patterned": 0.6, "inside": 0.2, "occlusion": 0.2}
+
+
+def _only(edit: Edit, wanted: Callable[[NounPhrase], bool]) -> Edit:
+    """An edit of those forms only that hold a noun phrase of the wanted sort."""
+
+    def edited(form: Form) -> Iterable[Form]:
+        nodes = edits.nodes_of(form)
+        if any(isinstance(node, NounPhrase) and wanted(node) for node in nodes):
+            yield from edit(form)
+
+    return edited
+
+
+def _relates(*names: str) -> Callable[[NounPhrase], bool]:
+    return lambda phrase: any(isinstance(m, Relation) and m.name in names for m in phrase.modifiers)
+
+
+_SPATIAL = ("left", "right", "above", "below")
+_TASKS: dict[str, tuple[tuple[str, ...], Edit, str]] = {
+    "attribute_action": (
+        ("position",), edits.replacements_of_positions, "where a thing is, replaced",
+    ),
+    "attribute_color": (
+        ("object", "predicate"),
+        partial(edits.replacements_of_values, family="colour"),
+        "a colour replaced",
+    ),
+    "attribute_material": (
+        ("object", "predicate"),
+        partial(edits.replacements_of_values, family="pattern"),
+        "a pattern replaced",
+    ),
+    "attribute_size": (
+        ("object", "predicate"),
+        partial(edits.replacements_of_values, family="size"),
+        "a size replaced",
+    ),
+    "attribute_state": (
+        ("background",), edits.replacements_of_backgrounds, "a background replaced",
+    ),
+    "relation_action": (
+        ("relation",),
+        _only(edits.replacements_of_relations, _relates("inside", "around", "front", "behind")),
+        "inside, in front of or behind, replaced",
+    ),
+    "relation_spatial": (
+        ("relation",),
+        _only(edits.replacements_of_relations, _relates(*_SPATIAL)),
+        "left of, right of, above or below, replaced",
+    ),
+}  # fmt: skip
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """All files below `vl_checklist/data`, an eighth of the wanted items each."""
+    share = max(1, spec.items // _SHARE)
+    pools = {
+        source: Photos(spec, folder, 50 + slot, _SEVERAL)
+        for slot, (source, folder) in enumerate(_FOLDERS.items())
+    }
+    files: dict[str, Any] = {}
+    images: dict[str, Scene] = {}
+    for subtask, listed in LAYOUT.items():
+        for file, source in listed.items():
+            pool = pools[source]
+            make = partial(_item, spec=spec, subtask=subtask, file=file)
+            found = collect(pool, share, file, make)
+            images |= pool.chosen(index for index, _ in found)
+            below = pool.path(0).split("/", 1)[0]
+            files[f"vl_checklist/data/{file}"] = [
+                [pool.path(index).removeprefix(f"{below}/"), {"POS": [true], "NEG": [false]}]
+                for index, (true, false) in found
+            ]
+    items = {subtask: share * len(listed) for subtask, listed in LAYOUT.items()}
+    return [Part("vl_checklist", "world-vl-checklist", files, images, items, _about())]
+
+
+def _about() -> Mapping[str, str]:
+    said = {name: about for name, (_, _, about) in _TASKS.items()}
+    for subtask in LAYOUT:
+        if subtask.startswith("object_"):
+            where = subtask.rpartition("_")[2]
+            said[subtask] = f"a kind replaced, of a thing that is {where}"
+    return {subtask: said[subtask] for subtask in LAYOUT}
+
+
+def _item(
+    scene: Scene, rng: Random, spec: SuiteSpec, subtask: str, file: str
+) -> tuple[str, str] | None:
+    """A true text and a false one."""
+    edit: Edit = edits.replacements_of_kinds
+    if subtask.startswith("object_"):
+        form = _named(scene, rng, subtask, file)
+    else:
+        types, edit, _ = _TASKS[subtask]
+        form = form_of(scene, spec.config, types, rng)
+    if form is None or not seemly(form, spec.config):
+        return None
+    made = foils(scene, spec.config, form, edit, 1, rng)
+    return (made[0], made[1][0]) if made else None
+
+
+def _named(scene: Scene, rng: Random, subtask: str, file: str) -> Form | None:
+    """A thing of the wanted place or size, by its kind, with its colour in the files of HAKE."""
+    value = subtask.rpartition("_")[2]
+    fitting = [thing for thing in scene.things if _is(thing, value)]
+    if not fitting:
+        return None
+    thing = rng.choice(fitting)
+    phrase = mention(thing, rng, 0)
+    if "hake" in file:
+        phrase = replace(phrase, modifiers=(Attribute("colour", thing.colour),))
+    return (Exists(phrase),)
+
+
+def _is(thing: Thing, value: str) -> bool:
+    """Whether the thing has the size, or lies at the distance from the centre, that is named."""
+    if value in _PLACED:
+        low, high = _PLACED[value]
+        return low <= math.hypot(thing.x - 0.5, thing.y - 0.5) < high
+    return thing.size == value
