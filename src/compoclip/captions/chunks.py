@@ -85,7 +85,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 
 def _behind_place(tokens: Sequence[Token], at: int) -> bool:
-    """Whether a preposition stands before `at` that takes things, not deeds: "near sleeping men"."""
+    """Whether a preposition that takes no deeds stands before `at`: "near sleeping men"."""
     return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in _TAKE_DEEDS
 
 

@@ -1,280 +1,236 @@
-"""Scene graphs from tags: objects, their attributes and the relations between them, by rule."""
+"""Scene graphs from tags: objects, their attributes and the relations between them, by rule.
+
+The caption is cut into units (noun phrases, verbs, prepositions, joints) that are read once from
+left to right; `graph_attach.Reading` is what is remembered on the way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from compoclip.captions.graph_nouns import Node, attributes, noun_node, split_possessors
+from compoclip.captions.graph_attach import Reading
+from compoclip.captions.graph_draft import Draft, Link
+from compoclip.captions.graph_nouns import Node, attributes
+from compoclip.captions.graph_sentence import Sentence
 from compoclip.captions.graph_units import Unit, units
-from compoclip.captions.graph_words import ANIMALS, PEOPLE, PRONOUNS, QUANTITIES, VIEWS
+from compoclip.captions.graph_words import (
+    BACKDROPS,
+    LINKING_VERBS,
+    NO_QUALITY,
+    PLACES,
+    QUANTITIES,
+)
 from compoclip.captions.types import (
     Caption,
-    GraphAttribute,
-    GraphRelation,
     RelationKind,
     SceneGraph,
-    Span,
-    Token,
 )
 
 
 def parse_graph(caption: Caption) -> SceneGraph:
-    """The scene graph of a tagged and chunked caption. Never raises on odd text."""
-    builder = _Builder(caption.tokens, units(caption))
-    return builder.build()
+    """The scene graph of a tagged and chunked caption. Never raises on odd text.
+
+    Objects come from noun phrases (compound nouns are part of the name, materials and colours are
+    attributes, a counting noun gives way to what it counts: "a group of people"), from possessors
+    and from pronouns, which stand for an earlier object or a person. Relations come from
+    prepositions, verbs with objects and passives; a verb without an object is an attribute.
+    Negated objects and relations are left out.
+    """
+    return _Reader(Sentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
 
 
 @dataclass(slots=True)
-class _Link:
-    """A relation that waits for its object."""
+class _Reader(Reading):
+    """Reads the units of a caption, each kind by its own rule."""
 
-    sources: list[int]
-    names: tuple[str, ...]
-    words: tuple[str, ...]
-    span: Span
-    kind: RelationKind
-
-
-@dataclass(slots=True)
-class _Builder:
-    tokens: Sequence[Token]
-    units: list[Unit]
-    nodes: list[Node] = field(default_factory=list)
-    relations: list[GraphRelation] = field(default_factory=list)
-    subject: list[int] = field(default_factory=list)
-    last: list[int] = field(default_factory=list)
-    pending: _Link | None = None
-    context: _Link | None = None
-    verb: Unit | None = None
-    doers: list[int] = field(default_factory=list)
-    fronted: list[int] = field(default_factory=list)
-    copula: bool = False
-
-    def build(self) -> SceneGraph:
-        for number, unit in enumerate(self.units):
-            before = self.units[number - 1] if number else None
-            after = self.units[number + 1] if number + 1 < len(self.units) else None
+    def read(self) -> SceneGraph:
+        """Read all units and give the graph."""
+        for number, unit in enumerate(self.text.units):
             if unit.kind == "noun":
-                self._noun(number, unit, before, after)
+                self._noun(number, unit)
             elif unit.kind == "preposition":
-                self._preposition(unit, before)
+                self._preposition(number, unit)
             elif unit.kind == "verb":
-                self._verb(unit, before, after)
+                self._verb(number, unit)
             elif unit.kind == "be":
-                self._be(unit, before)
+                self._be(number, unit)
             elif unit.kind == "adjective":
-                self._adjective(unit, before)
+                self._adjective(number, unit)
+            elif unit.kind == "while":
+                self.pending = self.context = self.verb = None
+                self.copula = False
             elif unit.kind == "stop":
-                self._reset()
-        return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
-
-    def _reset(self) -> None:
-        self.pending = self.context = self.verb = None
-        self.subject, self.last, self.fronted, self.copula = [], [], [], False
+                self.end_sentence()
+        return self.draft.graph()
 
     # noun phrases
 
-    def _noun(self, number: int, unit: Unit, before: Unit | None, after: Unit | None) -> None:
-        if unit.negated:
+    def _noun(self, number: int, unit: Unit) -> None:
+        if unit.negated or (self.pending is not None and self.pending.negated):
             self.pending = None
             return
-        joined = before is not None and before.kind in ("and", "comma")
-        of = after is not None and after.names == ("of",)
-        low = self.tokens[unit.head].text.lower()
-        if of and (low in QUANTITIES or low in VIEWS):
-            return  # the noun behind "of" takes its place, see _preposition
-        indexes = self._nodes_of(unit)
-        if not indexes:
-            self.pending = None
+        measured = self.text.measured(number)
+        if measured is not None:
+            self.measured = measured
             return
-        node = indexes[-1]
+        head = self.text.tokens[unit.head].text.lower()
+        if self.pending is not None and self.pending.kind == "preposition":
+            if head in BACKDROPS:
+                self.pending = None
+                return
+            if head in PLACES and self.holders and unit.stop - unit.first <= 2:
+                self._place_at_holder(head)
+                return
+        first = self._split_gap(number, unit)
+        taken = self.pending.sources if self.pending is not None else ()
+        node = self.draft.add_objects(first, unit.stop, taken)
+        if node is None:
+            self.pending = None
+            if self.text.before(number) not in ("and", "comma"):
+                self.subject, self.last, self.hosts = [], [], []
+            return
+        self.draft.nodes[node].attributes += self.measured
+        self.measured = []
+        joined = self.text.before(number) in ("and", "comma") and bool(self.last)
         if self.pending is not None:
-            self._close(self.pending, [node])
+            self.draft.close(self.pending, [node])
             self.context, self.pending = self.pending, None
             self.last = [node]
-        elif joined and self.last and not self._new_clause(number):
-            if self.context is not None:
-                self._close(self.context, [node])
-            elif self.last == self.subject:
-                self.subject = [*self.subject, node]
-                self.last = self.subject
-                return
-            self.last = [*self.last, node]
+            self.move_hosts(self.context)
+        elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
+            self._join(node)
         else:
-            if before is not None and before.kind in ("noun", "relative") and self.last:
+            if self.text.before(number) in ("noun", "relative") and first == unit.first:
                 self.fronted = self.last
-            self.subject = self.last = [node]
+            elif first == unit.first:
+                self.fronted = []
+            self.subject = self.last = self.hosts = [node]
             self.context = self.verb = None
             self.copula = False
 
-    def _new_clause(self, number: int) -> bool:
-        """Whether the noun phrase behind a joint begins a clause: a verb follows it."""
+    def _place_at_holder(self, place: str) -> None:
+        """ "a truck with a plant on top": the plant is on top of the truck."""
+        link = self.pending
+        assert link is not None
+        self.pending = None
+        self.draft.close(
+            Link(link.sources, (*link.names, place, "of"), (*link.words, place, "of"), link.span),
+            self.holders,
+        )
+
+    def _join(self, node: int) -> None:
+        """One more subject or object beside the last."""
+        moved = self.hosts == self.last
+        if self.context is not None:
+            self.draft.close(self.context, [node])
+            self.last = [*self.last, node]
+        elif self.last == self.subject:
+            self.last = self.subject = [*self.subject, node]
+        else:
+            self.last = [*self.last, node]
+        if moved:
+            self.hosts = self.last
+
+    def _new_clause(self, number: int, unit: Unit, node: Node) -> bool:
+        """Whether the noun phrase behind a joint begins something new: a verb follows, or it
+        resembles the subject and not the object, or a phrase of its own follows."""
         if self.context is None:
             return False
-        after = self.units[number + 1] if number + 1 < len(self.units) else None
-        return after is not None and after.kind in ("verb", "be")
+        after = self.text.next(number)
+        if after is not None and after.kind in ("verb", "be"):
+            return True
+        subject = self.draft.animate(self.subject)
+        target = self.draft.animate(self.last)
+        if node.animate and subject and not target:
+            return True
+        own = self.text.tokens[unit.first].pos == "DET"
+        phrase = after is not None and after.kind == "preposition" and after.names != ("of",)
+        return own and phrase and not self.text.pronoun_next(number + 1)
 
-    def _nodes_of(self, unit: Unit) -> list[int]:
-        """Make the objects of a noun phrase, possessors first; the last index is the head's."""
-        made: list[int] = []
-        for first, stop in split_possessors(self.tokens, unit.first, unit.stop):
-            index = self._node(first, stop)
-            if index is None:
-                continue
-            if made:
-                span = Span(self.tokens[first - 1].start, self.tokens[first - 1].end)
-                self._relate(index, ("of",), ("of",), made[-1], span, "possession")
-            made.append(index)
-        return made
-
-    def _node(self, first: int, stop: int) -> int | None:
-        head = self.tokens[stop - 1]
-        if head.pos == "PRON":
-            return self._referent(head)
-        node = noun_node(self.tokens, first, stop)
+    def _split_gap(self, number: int, unit: Unit) -> int:
+        """Where the subject begins in "table bowl is sitting on": the words before are the object
+        of the preposition left alone, and become `fronted`."""
+        start = None if self.pending else self.text.gap_start(number)
+        if start is None:
+            return unit.first
+        node = self.draft.add_objects(unit.first, start)
         if node is None:
-            return None
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+            return unit.first
+        self.fronted = [node]
+        return start
 
-    def _referent(self, token: Token) -> int | None:
-        low = token.text.lower()
-        if low in ("it", "itself") and self.nodes:
-            candidates = [i for i, n in enumerate(self.nodes) if n.head not in PEOPLE]
-            if self.pending and self.pending.sources:
-                candidates = [i for i in candidates if i not in self.pending.sources]
-            return candidates[0] if candidates else None
-        if low in ("they", "them"):
-            plural = [i for i, n in enumerate(self.nodes) if n.plural]
-            if plural:
-                return plural[0]
-        if low in PRONOUNS:
-            people = [i for i, n in enumerate(self.nodes) if n.head in PEOPLE]
-            if people:
-                return people[0]
-            name = PRONOUNS[low]
-            self.nodes.append(Node(name, Span(token.start, token.end), name, name == "people"))
-            return len(self.nodes) - 1
-        return None
+    # prepositions
 
-    # relations
-
-    def _preposition(self, unit: Unit, before: Unit | None) -> None:
-        span = self._span(unit.first, unit.stop)
-        self.pending = None
-        if unit.names == ("of",):
-            self._of(unit, before, span)
+    def _preposition(self, number: int, unit: Unit) -> None:
+        before = self.text.units[number - 1] if number else None
+        if unit.names == ("of",) and before is not None and before.kind == "noun":
+            if self.text.tokens[before.head].text.lower() not in QUANTITIES:
+                span = self.text.span(unit.first, unit.stop)
+                self.pending = Link(self.last[-1:], ("of",), ("of",), span, "possession")
             return
-        if unit.negated:
-            self.pending = _Link([], unit.names, unit.words, span, "preposition")
-            return
-        verb = self.verb
-        if verb is not None and before is verb:
-            if verb.negated:
-                self.pending = _Link([], unit.names, unit.words, span, "preposition")
-                return
-            self.pending = _Link(
-                self.doers,
-                verb.names + unit.names,
-                verb.words + unit.words,
-                self._span(verb.head, unit.stop),
-                "passive" if self.tokens[verb.head].tag == "VBN" else "verb",
-            )
-            if self.fronted and not self._has_noun_after(unit):
-                self._close(self.pending, self.fronted)
-                self.pending = None
-            return
-        if before is not None and before.kind == "be":
-            sources = self.subject
-        else:
-            sources = self.last or self.subject
-        self.pending = _Link(list(sources), unit.names, unit.words, span, "preposition")
+        self.pending = self.attached(number, unit, before)
+        if not self.text.noun_next(number):
+            if self.fronted:
+                self.draft.close(self.pending, self.fronted)
+                self.fronted = []
+            elif before is not None and before is self.verb and not before.negated:
+                self.draft.act(before.head, self.doers)
+            self.pending = None
 
-    def _has_noun_after(self, unit: Unit) -> bool:
-        return any(u.kind == "noun" and u.first >= unit.stop for u in self.units)
+    # verbs and adjectives
 
-    def _of(self, unit: Unit, before: Unit | None, span: Span) -> None:
-        if before is None or before.kind != "noun":
-            return
-        low = self.tokens[before.head].text.lower()
-        if low in QUANTITIES or low in VIEWS:
-            return
-        self.pending = _Link(list(self.last[-1:]), ("of",), ("of",), span, "possession")
-
-    def _verb(self, unit: Unit, before: Unit | None, after: Unit | None) -> None:
-        tag = self.tokens[unit.head].tag
+    def _verb(self, number: int, unit: Unit) -> None:
+        tag = self.text.tokens[unit.head].tag
+        before = self.text.before(number)
         self.pending = None
         self.copula = False
-        auxiliary = unit.head > unit.first
-        if before is not None and before.kind == "and" and self.verb is not None:
-            pass
-        elif before is not None and before.kind == "relative":
-            self.doers = self.last
-        elif tag in ("VBG", "VBN") and not auxiliary:
-            self.doers = self._participle_subject()
+        self.direct = False
+        if before == "relative":
+            self.doers = self.antecedent(number)
+        elif before == "and" and self.verb is not None:
+            pass  # the same doers
+        elif tag in ("VBG", "VBN") and unit.head == unit.first:
+            self.doers = self.participle_subject(number, unit, tag)
         else:
             self.doers = self.subject or self.last
         self.verb = unit
-        if unit.negated:
-            return
-        span = self._span(unit.head, unit.stop)
+        after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
-        link = _Link(list(self.doers), unit.names, unit.words, span, kind)
+        span = self.text.span(unit.head, unit.stop)
+        link = Link(self.doers, unit.names, unit.words, span, kind, True, unit.negated)
         if after is not None and after.kind == "noun":
             self.pending = link
-        elif self.fronted and (after is None or after.kind != "preposition"):
-            self._close(link, self.fronted)
-        elif after is None or after.kind not in ("preposition", "noun"):
-            for index in self.doers:
-                self.nodes[index].attributes.append(GraphAttribute(unit.words[0], span, "action"))
+            self.direct = True
+        elif (after is not None and after.kind == "preposition") or unit.negated:
+            return
+        elif self.fronted:
+            self.draft.close(link, self.fronted)
+            self.fronted = []
+        elif not self._linking(after, unit):
+            self.draft.act(unit.head, self.doers)
 
-    def _participle_subject(self) -> list[int]:
-        if self.last and self.subject and self.last != self.subject:
-            near = self.nodes[self.last[-1]].head
-            far = self.nodes[self.subject[-1]].head
-            if near not in PEOPLE | ANIMALS and far in PEOPLE | ANIMALS:
-                return list(self.subject)
-        return list(self.last or self.subject)
+    def _linking(self, after: Unit | None, unit: Unit) -> bool:
+        return after is not None and after.kind == "adjective" and unit.names[0] in LINKING_VERBS
 
-    def _be(self, unit: Unit, before: Unit | None) -> None:
+    def _be(self, number: int, unit: Unit) -> None:
         self.pending = None
         self.verb = None
         self.copula = not unit.negated
-        if before is not None and before.kind == "relative":
-            self.subject = self.last
+        if self.text.before(number) == "relative":
+            self.subject = self.antecedent(number)
 
-    def _adjective(self, unit: Unit, before: Unit | None) -> None:
-        found = attributes(self.tokens, unit.first, unit.stop)
-        if before is None:
-            return
-        targets = self.subject if self.copula else []
-        if before.kind == "noun" and not self.copula:
+    def _adjective(self, number: int, unit: Unit) -> None:
+        found = attributes(self.text.tokens, unit.first, unit.stop)
+        before = self.text.before(number)
+        if self.copula:
+            targets = self.subject
+        elif before == "verb" and self.verb is not None and self.verb.names[0] in LINKING_VERBS:
+            targets = self.doers
+        elif before == "noun":
             targets = self.last[-1:]
+        else:
+            return
+        if self.text.tokens[unit.head].text.lower() in NO_QUALITY:
+            return
         for index in targets:
-            self.nodes[index].attributes.extend(found)
-
-    def _close(self, link: _Link, targets: Sequence[int]) -> None:
-        for source in link.sources:
-            for target in targets:
-                if source != target:
-                    self._relate(source, link.names, link.words, target, link.span, link.kind)
-
-    def _relate(
-        self,
-        subject: int,
-        names: tuple[str, ...],
-        words: tuple[str, ...],
-        target: int,
-        span: Span,
-        kind: RelationKind,
-    ) -> None:
-        relation = GraphRelation(subject, " ".join(names), target, span, " ".join(words), kind)
-        if not any(
-            (r.subject, r.name, r.object) == (subject, relation.name, target)
-            for r in self.relations
-        ):
-            self.relations.append(relation)
-
-    def _span(self, first: int, stop: int) -> Span:
-        return Span(self.tokens[first].start, self.tokens[stop - 1].end)
+            self.draft.nodes[index].attributes.extend(found)

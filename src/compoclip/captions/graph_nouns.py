@@ -5,56 +5,117 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from compoclip.captions.graph_words import MATERIALS, NO_QUALITY, NUMBERS, SHADES
+from compoclip.captions.graph_words import (
+    ANIMALS,
+    BODY_PARTS,
+    CLOTHES,
+    COLLOCATIONS,
+    MATERIALS,
+    NO_QUALITY,
+    NUMBERS,
+    PEOPLE,
+    QUALITY_NOUNS,
+    SHADES,
+)
+from compoclip.captions.tagwords import COLOURS, COMPOUND_ING
 from compoclip.captions.types import GraphAttribute, GraphObject, Span, Token
+
+_NOUNS = frozenset({"NOUN", "PROPN"})
 
 
 @dataclass(slots=True)
 class Node:
-    """An object while the graph is being built."""
+    """An object while the graph is being built; `head` is the lemma of its head noun."""
 
     name: str
     span: Span
     head: str
-    plural: bool
+    plural: bool = False
     attributes: list[GraphAttribute] = field(default_factory=list)
+
+    @property
+    def person(self) -> bool:
+        return self.head in PEOPLE
+
+    @property
+    def animate(self) -> bool:
+        return acts(self.head)
+
+    @property
+    def worn(self) -> bool:
+        return self.head in CLOTHES
 
     def finished(self) -> GraphObject:
         """The object with its attributes in caption order, each once."""
-        unique = {a.name: a for a in reversed(self.attributes)}
-        ordered = sorted(unique.values(), key=lambda a: a.span.start)
-        return GraphObject(self.name, self.span, tuple(ordered))
+        unique: dict[str, GraphAttribute] = {}
+        for attribute in sorted(self.attributes, key=lambda a: a.span.start):
+            unique.setdefault(attribute.name, attribute)
+        return GraphObject(self.name, self.span, tuple(unique.values()))
 
 
-def split_possessors(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int]]:
-    """The parts of a noun phrase between possessive endings: "the man's red hat" has two."""
-    parts = []
+def acts(lemma: str) -> bool:
+    """Whether the noun names a person or an animal."""
+    return lemma in PEOPLE or lemma in ANIMALS
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One object of a noun phrase: tokens `first` to `stop`, and the token that ties it to the
+    next part (-1: none): "'s", or the participle of "snow covered ground"."""
+
+    first: int
+    stop: int
+    tie: int = -1
+
+
+def parts(tokens: Sequence[Token], first: int, stop: int) -> list[Part]:
+    """The objects that a noun phrase holds, in order; the last is the phrase's own.
+
+    "the man's red hat" and "man hand" hold two, "snow covered ground" two with a deed between them.
+    """
+    found = []
     for at in range(first, stop):
-        if tokens[at].tag == "POS":
-            parts.append((first, at))
+        token = tokens[at]
+        noun_before = (
+            at > first and tokens[at - 1].pos in _NOUNS and tokens[at - 1].lemma not in COLOURS
+        )
+        if token.tag == "POS" or (token.tag == "VBN" and noun_before and at + 1 < stop):
+            found.append(Part(first, at, at))
             first = at + 1
-    return [*parts, (first, stop)]
+        elif noun_before and token.lemma in BODY_PARTS and tokens[at - 1].lemma in PEOPLE | ANIMALS:
+            found.append(Part(first, at, at))
+            first = at
+    return [*found, Part(first, stop)]
 
 
 def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
     """The object that a noun phrase names, with its attributes; None without a noun."""
     head = stop - 1
-    if head < first or tokens[head].pos not in ("NOUN", "PROPN"):
+    if head < first or tokens[head].pos not in _NOUNS:
         return None
     start = head
-    while start > first and tokens[start - 1].pos in ("NOUN", "PROPN"):
-        if tokens[start - 1].text.lower() in MATERIALS:
-            break
+    while start > first and _belongs(tokens, start):
         start -= 1
-    words = [t.text.lower() for t in tokens[start:head]] + [tokens[head].lemma]
+    words = [t.text.lower() for t in tokens[start:head] if t.text.lower() not in QUALITY_NOUNS]
     node = Node(
-        " ".join(words),
+        " ".join([*words, tokens[head].lemma]),
         Span(tokens[start].start, tokens[head].end),
         tokens[head].lemma,
         tokens[head].tag in ("NNS", "NNPS"),
     )
     node.attributes = attributes(tokens, first, start)
     return node
+
+
+def _belongs(tokens: Sequence[Token], start: int) -> bool:
+    """Whether the word before `start` is a part of the object's name."""
+    before = tokens[start - 1]
+    low = before.text.lower()
+    if f"{low} {tokens[start].text.lower()}" in COLLOCATIONS:
+        return True
+    if low in COMPOUND_ING and tokens[start].lemma in PEOPLE | ANIMALS:
+        return False  # "sleeping man", but "sleeping bag"
+    return before.pos in _NOUNS and low not in MATERIALS
 
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
@@ -64,32 +125,30 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
     while at < stop:
         token = tokens[at]
         low = token.text.lower()
-        begin = at
         if token.tag == "CD" or low in NUMBERS:
             if low not in ("one", "1"):
                 found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
-        elif (
-            (low in SHADES or token.pos == "ADV")
-            and at + 1 < stop
-            and _colour_or_adverb(tokens, at)
-        ):
+        elif at + 1 < stop and _modifies_next(tokens, at):
             at += 1
             name = f"{low} {tokens[at].text.lower()}"
-            found.append(GraphAttribute(name, Span(tokens[begin].start, tokens[at].end)))
+            found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
         elif _quality(token):
             found.append(GraphAttribute(low, Span(token.start, token.end)))
         at += 1
     return found
 
 
-def _colour_or_adverb(tokens: Sequence[Token], at: int) -> bool:
+def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
+    """ "dark" of "dark blue", "partly" of "partly cloudy"."""
     after = tokens[at + 1]
     if tokens[at].pos == "ADV":
         return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
-    return after.text.lower() in MATERIALS and after.pos in ("ADJ", "NOUN")
+    low = tokens[at].text.lower()
+    return low in SHADES and after.text.lower() in MATERIALS | QUALITY_NOUNS
 
 
 def _quality(token: Token) -> bool:
-    if token.text.lower() in NO_QUALITY:
+    low = token.text.lower()
+    if low in NO_QUALITY or low in QUALITY_NOUNS:
         return False
     return token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from compoclip.captions.factual_form import Triple, factual_objects, factual_triples
 from compoclip.captions.lemmas import lemma_of
 from compoclip.captions.types import SceneGraph
-from compoclip.errors import CompoclipError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,51 +8,58 @@ from compoclip.captions.tagwords import COLOURS
 from compoclip.captions.words import word_set
 
 #: Nouns that, before another noun, say what it is made of or looks like: an attribute of it.
-MATERIALS = (
-    word_set(
-        "wood metal glass leather brick stone concrete plastic steel iron aluminum aluminium "
-        "copper brass bronze silver gold marble granite tile tiled cement asphalt dirt gravel "
-        "sand mud rock clay ceramic porcelain rubber cotton wool silk denim velvet lace fur satin "
-        "linen nylon spandex canvas straw wicker bamboo pine oak cedar redwood cherry mahogany "
-        "chrome stucco adobe foam cardboard styrofoam chain-link mesh wire plaid polka tabby "
-        "brunette blonde blond toy baby adult male female lady railroad cobblestone flannel "
-        "fleece corduroy khaki"
-    )
-    | COLOURS
+MATERIALS = COLOURS | word_set(
+    "wood metal glass leather brick stone concrete plastic steel iron aluminum aluminium copper "
+    "brass bronze marble granite tile cement asphalt dirt gravel sand mud rock clay ceramic "
+    "porcelain rubber cotton wool silk denim velvet lace fur satin linen nylon spandex canvas "
+    "straw wicker bamboo pine oak cedar redwood cherry mahogany chrome stucco foam cardboard "
+    "styrofoam chain-link mesh wire paisley plaid polka tabby brunette blonde blond toy baby "
+    "mother adult male female railroad cobblestone flannel fleece corduroy khaki chocolate laptop "
+    "storm"
 )
-#: Beginnings of a colour's name: "dark blue", "bright red".
-SHADES = word_set("dark light bright pale deep neon hot navy royal sky lime off burnt")
-#: Words that point at a picture's part rather than at a thing: "the side of the road".
+#: With a noun these make one thing: "hot dog" is no dog that is hot.
+COLLOCATIONS = frozenset({
+    "hot dog", "hot dogs", "polar bear", "polar bears", "wet suit", "wet suits", "high chair",
+    "high chairs", "high heels", "hard hat", "hard hats", "french fries", "french fry",
+    "double decker", "solar panel", "solar panels", "baby carriage", "baby stroller",
+    "rock formation", "rock formations", "storm drain", "grand piano", "electrical outlet",
+})  # fmt: skip
+#: First words of a colour's name: "dark blue", "bright red".
+SHADES = word_set("dark light bright pale deep neon navy royal sky lime off lighter darker")
+#: Nouns that only repeat what an adjective says: "white in color", "blue coloured shirt".
+QUALITY_NOUNS = word_set("color colour colored coloured shaped sized")
+#: Words that name a place at a thing rather than a thing: "the side of the road".
 PLACES = word_set(
-    "side sides top front back corner middle center centre edge edges end ends bottom left "
-    "right rear base foot tip head background foreground distance"
+    "side sides top front back corner corners middle center centre edge edges end ends bottom "
+    "left right rear base foot tip outside inside"
 )
-#: "a NOUN of Ys" that counts or measures Ys: the Ys are the object.
-QUANTITIES = word_set(
-    "group groups bunch bunches pair pairs couple lot lots number row rows set sets stack "
-    "stacks pile piles piece pieces slice slices bit bits variety collection cluster clusters "
-    "line kind kinds type types series herd flock herds flocks bundle crowd some"
-)
-#: "a NOUN of X" that is a view or a part without edges of X: X is the object.
-VIEWS = word_set(
-    "view picture photo photograph image shot part section portion area end tip edge side "
-    "front back top bottom middle center corner"
-)
-#: Quantities that say something of a set of objects worth keeping.
-SETS = word_set("group bunch pair herd flock row stack pile crowd cluster set couple")
+#: Places of the picture itself: nothing in it.
+BACKDROPS = word_set("distance color colour")
+#: "a NOUN of Ys" that counts or measures Ys: the Ys are the object. The value is what this says of
+#: them, if anything.
+QUANTITIES: Mapping[str, str] = {
+    **dict.fromkeys(
+        word_set(
+            "bunch bunches pair pairs couple lot lots alot number row rows set sets stack stacks "
+            "pile piles bit bits variety collection cluster clusters line lines kind kinds type "
+            "types series herd flock herds flocks bundle mound mounds pad pads body thicket bank "
+            "groups crowds picture photo photograph image view scene shot part portion section "
+            "area"
+        ),
+        "",
+    ),
+    "group": "group of", "crowd": "crowd of", "piece": "piece of", "pieces": "pieces of",
+    "slice": "slice of", "slices": "slices of",
+}  # fmt: skip
 _COUNTS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
     "fifteen sixteen seventeen eighteen nineteen twenty"
 )
-NUMBERS: Mapping[str, int] = {name: value for value, name in enumerate(_COUNTS.split())} | {
-    "couple": 2,
-    "pair": 2,
-    "both": 2,
-}
-#: Determiner-like words that are no attributes.
+NUMBERS: Mapping[str, int] = {name: value for value, name in enumerate(_COUNTS.split())}
+#: Adjectives that say which or how many, not how something is.
 NO_QUALITY = word_set(
-    "other another several many some few same various more most much such own all any each "
-    "every different multiple numerous only next first second third last certain visible"
+    "other another several many some few same more most much such own all any each every next "
+    "only multiple numerous visible"
 )
 NEGATIONS = word_set("no not without n't never")
 #: What a pronoun stands for when nothing before it fits.
@@ -60,27 +67,36 @@ PRONOUNS: Mapping[str, str] = {
     "he": "man", "him": "man", "she": "woman", "her": "woman", "they": "people", "them": "people",
     "i": "person", "someone": "person", "somebody": "person",
 }  # fmt: skip
-#: Nouns of beings that act.
+#: Lemmas of people and animals: they act.
 PEOPLE = word_set(
-    "man men woman women person people boy boys girl girls child children kid kids guy guys "
-    "lady ladies player players baby babies skier skiers surfer surfers snowboarder "
-    "skateboarder batter catcher umpire pitcher crowd group couple family gentleman male "
-    "female adult toddler pedestrian pedestrians passenger passengers rider riders biker "
-    "bikers cyclist worker workers officer policeman human humans individual spectators "
-    "spectator audience player chef cook waiter teenager tourist tourists student students "
-    "driver friend friends soldier bride groom"
+    "man woman person people boy girl child kid guy lady player baby skier surfer snowboarder "
+    "skateboarder skater batter catcher umpire pitcher crowd couple family gentleman male female "
+    "adult toddler pedestrian passenger rider biker cyclist worker officer policeman human "
+    "individual spectator audience chef cook waiter teenager tourist student driver friend "
+    "soldier bride groom judge mother father dad mom son daughter brother sister referee athlete "
+    "runner jogger fan fisherman farmer vendor artist musician teammate somebody someone everyone"
 )
 ANIMALS = word_set(
-    "dog dogs cat cats horse horses cow cows sheep elephant elephants giraffe giraffes zebra "
-    "zebras bear bears bird birds duck ducks goose geese goat goats kitten puppy animal "
-    "animals monkey seagull seagulls pigeon pigeons lamb bull deer calf swan swans parrot "
-    "polar"
+    "dog cat horse cow sheep elephant giraffe zebra bear bird duck goose goat kitten puppy animal "
+    "monkey seagull pigeon lamb bull deer calf swan parrot lion tiger camel pig rabbit owl "
+    "chicken"
+)
+BODY_PARTS = word_set(
+    "hand finger face head tongue wing leg ear eye nose tail foot arm hair mouth neck shoulder "
+    "knee trunk tusk horn hoof paw beak mane fur wrist ankle back chest stomach lap"
 )
 CLOTHES = word_set(
-    "shirt shirts t-shirt jacket jackets coat coats hat hats cap caps helmet helmets jeans "
-    "pants trousers shorts dress dresses skirt skirts suit suits tie ties shoes shoe boots "
-    "boot gloves glove glasses sunglasses goggles sweater sweatshirt hoodie vest uniform "
-    "uniforms wetsuit swimsuit bikini sandals sneakers socks sock scarf tank-top top outfit "
-    "apron tuxedo gown robe clothes clothing jersey leggings tights bandana beanie trunks "
-    "costume"
+    "shirt t-shirt jacket coat hat cap helmet jeans pants trousers shorts dress skirt suit tie "
+    "shoe boot glove glasses sunglasses goggles sweater sweatshirt hoodie vest uniform wetsuit "
+    "swimsuit bikini sandal sneaker sock scarf top outfit apron tuxedo gown robe clothes clothing "
+    "jersey leggings tights bandana beanie trunks costume"
 )
+#: Verbs that say how their subject is: an adjective may follow.
+LINKING_VERBS = word_set("look get seem become appear stay remain feel turn sit stand lie grow")
+#: Verbs whose object stays where the next preposition says: "holding a bag in his hand".
+HOLDING_VERBS = word_set(
+    "hold carry have put place see watch contain eat cut show hit pull push keep set hang face "
+    "lay rest read touch"
+)
+#: Verbs that never stand without an object: "the bottle a man is holding".
+TRANSITIVE_VERBS = word_set("hold wear carry use hit throw catch swing")

@@ -32,6 +32,7 @@ _ARTICLES = word_set("a an the this these his her their its another")
 _NOMINAL = _NOUN | {"JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"}
 _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
+_SUBSTANCES = word_set("plastic metal wood steel glass stone paper leather marble ceramic")
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
 _AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
@@ -135,7 +136,8 @@ def _ing_forms(lows: list[str], tags: list[str]) -> None:
         if not low.endswith("ing") or low in NOUNS_IN_ING or len(low) < 5:
             continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
-        if low in COMPOUND_ING and after in _NOUN and before in _BEFORE_COMPOUND:
+        made_of = _at(lows, i - 1) in _SUBSTANCES
+        if low in COMPOUND_ING and after in _NOUN and (made_of or before in _BEFORE_COMPOUND):
             tags[i] = "NN"
         elif tag in ("JJ", "NN", "IN", "NNP") and _is_deed(lows, tags, i):
             tags[i] = "VBG"
@@ -161,7 +163,7 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
     for i, (low, tag) in enumerate(zip(lows, tags)):
         after = _at(tags, i + 1)
         predicate = _at(lows, i - 1) in _BE
-        qualifies = after in _NOUN or after == "JJ" or predicate
+        qualifies = after in _NOUN or after in ("JJ", "VBN") or predicate
         if low in PATTERNS and tag != "JJ":
             if qualifies or after == "CC":
                 tags[i] = "JJ"
@@ -170,13 +172,16 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
                 tags[i] = "JJ"
         elif tag == "JJ" and _stands_alone(lows, tags, i):
             tags[i] = "NN"
-        elif tag == "RB" and (
-            low in ("few", "other", "same", "several", "many")
-            or ("-" in low and low.endswith("ed"))
-            or (after in _NOUN and low.endswith("y") and not low.endswith(("ly", "way", "very")))
-        ):
-            tags[i] = "JJ"
-        elif low == "round" and tag in ("IN", "RP") and after in _NOUN | {"JJ"} and i == 0:
+        elif (
+            tag == "RB"
+            and (
+                low in ("few", "other", "same", "several", "many")
+                or ("-" in low and low.endswith("ed"))
+                or (
+                    after in _NOUN and low.endswith("y") and not low.endswith(("ly", "way", "very"))
+                )
+            )
+        ) or (low == "round" and tag in ("IN", "RP") and after in _NOUN | {"JJ"} and i == 0):
             tags[i] = "JJ"
 
 
@@ -188,7 +193,7 @@ def _stands_alone(lows: list[str], tags: list[str], i: int) -> bool:
     if after not in ("IN", ".", "", "VBZ", "VBG", "WDT", "MD"):
         return False
     if lows[i] in SUBSTANTIVES:
-        return before in ("DT", "PRP$", "JJ", "NN", "CD", "IN")
+        return before in ("DT", "PRP$", "JJ", "NN", "NNP", "CD", "IN")
     return _at(lows, i - 1) in ("a", "an") and lows[i] not in ("little", "few")
 
 

@@ -32,12 +32,13 @@ SUBSTANTIVES = word_set(
 )
 #: -ing words that are nouns however they stand.
 NOUNS_IN_ING = word_set(
-    "building ceiling lighting painting clothing bedding railing siding something anything nothing "
-    "everything morning evening wedding string spring frosting icing stuffing topping dressing "
-    "crossing landing flooring seating filling awning covering writing drawing carving meeting "
-    "opening earring shoestring setting clearing outing pudding paneling tiling shelving netting "
-    "fencing rigging casing plumbing lining wing king ring thing sling sibling dumpling duckling "
-    "interesting amazing stunning missing charming boring exciting offspring herring during"
+    "building ceiling lighting painting clothing bedding railing siding something anything "
+    "nothing everything morning evening wedding string spring frosting icing stuffing topping "
+    "dressing crossing landing flooring seating filling awning covering writing drawing carving "
+    "meeting opening earring shoestring setting clearing outing pudding paneling tiling shelving "
+    "netting fencing scaffolding rigging casing plumbing lining wing king ring thing sling "
+    "sibling dumpling duckling interesting amazing stunning missing charming boring exciting "
+    "offspring herring during"
 )
 #: -ing words that form compounds with the noun that follows.
 COMPOUND_ING = word_set(
@@ -47,8 +48,9 @@ COMPOUND_ING = word_set(
 )
 #: -ing words that act on the noun that follows and form no compound with it.
 TRANSITIVE_ING = word_set(
-    "holding wearing carrying riding eating raising throwing catching hitting using reading pulling "
-    "pushing feeding brushing watching swinging kicking petting touching drinking lifting hugging"
+    "holding wearing carrying riding eating raising throwing catching hitting using reading "
+    "pulling pushing feeding brushing watching swinging kicking petting touching drinking lifting "
+    "hugging surrounding overlooking"
 )
 #: Beginnings of verbs that take a place, not an object, after a particle.
 MOTION = (

@@ -1,0 +1,83 @@
+"""Looking around in the units of a caption: what comes next, what is missing, what only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compoclip.captions.graph_nouns import attributes
+from compoclip.captions.graph_units import Unit, UnitKind
+from compoclip.captions.graph_words import QUANTITIES, TRANSITIVE_VERBS
+from compoclip.captions.types import GraphAttribute, Span, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """The tokens and units of a caption; units are known by their number."""
+
+    tokens: Sequence[Token]
+    units: Sequence[Unit]
+
+    def next(self, number: int) -> Unit | None:
+        """The unit behind `number`, None at the end."""
+        return self.units[number + 1] if number + 1 < len(self.units) else None
+
+    def before(self, number: int) -> UnitKind | None:
+        """The kind of the unit before `number`, None at the beginning."""
+        return self.units[number - 1].kind if number else None
+
+    def span(self, first: int, stop: int) -> Span:
+        """The characters of the tokens `first` to `stop`."""
+        return Span(self.tokens[first].start, self.tokens[stop - 1].end)
+
+    def noun_next(self, number: int) -> bool:
+        """Whether a preposition has its object, perhaps behind a second one ("from under")."""
+        after = self.next(number)
+        return after is not None and after.kind in ("noun", "adjective", "preposition")
+
+    def pronoun_next(self, number: int) -> bool:
+        """Whether the noun phrase behind `number` is a pronoun or belongs to one ("his hand")."""
+        after = self.next(number)
+        if after is None or after.kind != "noun":
+            return False
+        return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
+
+    def lemma_next(self, number: int) -> str:
+        """The lemma of the noun behind `number`, "" when there is none."""
+        after = self.next(number)
+        return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
+
+    def measured(self, number: int) -> list[GraphAttribute] | None:
+        """What "two piles" of "two piles of books" says of the books; None for other nouns."""
+        unit, of = self.units[number], self.next(number)
+        token = self.tokens[unit.head]
+        said = QUANTITIES.get(token.text.lower())
+        if said is None or of is None or of.names != ("of",):
+            return None
+        found = attributes(self.tokens, unit.first, unit.head)
+        if said:
+            span = Span(token.start, self.tokens[of.head].end)
+            found.append(GraphAttribute(said, span, "number"))
+        return found
+
+    def gap_start(self, number: int) -> int | None:
+        """The token where the subject begins in "table bowl is sitting on", None without a gap.
+
+        The nouns before it are the object of the preposition, or verb, that lacks one.
+        """
+        unit = self.units[number]
+        first = unit.stop - 1
+        while first > unit.first and self.tokens[first - 1].pos in ("NOUN", "PROPN"):
+            first -= 1
+        opens = self.before(number) in (None, "comma", "and", "stop")
+        return unit.stop - 1 if opens and first < unit.stop - 1 and self._gap(number) else None
+
+    def _gap(self, number: int) -> bool:
+        """Whether the verb behind noun phrase `number` lacks its object."""
+        verb, tail = self.next(number), self.next(number + 1)
+        if verb is None or verb.kind not in ("verb", "be"):
+            return False
+        if tail is None or tail.kind == "stop":
+            return verb.kind == "verb" and verb.names[0] in TRANSITIVE_VERBS
+        end = self.next(number + 2)
+        return tail.kind == "preposition" and (end is None or end.kind == "stop")
