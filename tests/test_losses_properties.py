@@ -212,10 +212,11 @@ def test_single_token_and_single_patch(loss: LossFn) -> None:
 
 
 @every_loss
+@pytest.mark.parametrize("case", ["ragged", "positives", "bags"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_input(loss: LossFn, dtype: torch.dtype) -> None:
+def test_half_precision_input(loss: LossFn, dtype: torch.dtype, case: str) -> None:
     """Half-precision features are computed in float32, autocast or not."""
-    layout = layout_of(CASES["ragged"])
+    layout = layout_of(CASES[case])
     half = features_for(layout, scale=100.0, dtype=dtype)
     value = assert_finite(loss, half, layout)
     assert value.dtype == torch.float32
@@ -226,8 +227,9 @@ def test_half_precision_input(loss: LossFn, dtype: torch.dtype) -> None:
 
 
 @every_loss
-def test_scale_gradient(loss: LossFn) -> None:
-    layout = layout_of(CASES["ragged"])
+@pytest.mark.parametrize("case", ["ragged", "positives", "bags"])
+def test_scale_gradient(loss: LossFn, case: str) -> None:
+    layout = layout_of(CASES[case])
     f = features_for(layout, scale=20.0)
     slope = gradients(loss(f, layout), f)["logit_scale"]
     step = 1e-5
