@@ -86,21 +86,21 @@ def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> Leaf | None:
     return Auc(metric, rows[right], rows[~right]) if right.any() and not right.all() else None
 
 
-def plan(
+def plan_or_none(
     rule: Aggregate,
     subtasks: Sequence[str],
     labels: Sequence[Mapping[str, str]],
     applies: Mapping[str, np.ndarray],
     main: str,
     truth: Sequence[int] = (),
-) -> Plan:
+) -> Plan | None:
     """Turn a rule into means over rows.
 
     subtasks, labels: of the n items. applies: metric -> boolean (n,), whether the item has it.
     main: name of the values to average where a rule names no metric. truth: of the n items, for
     "auc". Parts without a single item (for "auc": without a true and a false one) are left out
-    (they are refused earlier unless partial data is allowed). Raises CompoclipError when nothing is
-    left, or for an unknown metric or weighting.
+    (they are refused earlier unless partial data is allowed); None when nothing is left. Raises
+    CompoclipError for an unknown metric or weighting.
     """
     names = np.asarray(subtasks, dtype=object)
 
@@ -141,7 +141,19 @@ def plan(
                 parts.append(branch)
         return MeanOf(tuple(parts)) if parts else None
 
-    tree = build(rule, main)
+    return build(rule, main)
+
+
+def plan(
+    rule: Aggregate,
+    subtasks: Sequence[str],
+    labels: Sequence[Mapping[str, str]],
+    applies: Mapping[str, np.ndarray],
+    main: str,
+    truth: Sequence[int] = (),
+) -> Plan:
+    """`plan_or_none`, raising CompoclipError when nothing is left."""
+    tree = plan_or_none(rule, subtasks, labels, applies, main, truth)
     if tree is None:
         raise CompoclipError(
             f"no items for an aggregate over {', '.join(sorted(rule.subtasks()))}; "

@@ -17,7 +17,7 @@ from compoclip.evaluation.aggregate import (
     Plan,
     evaluate,
     leaf,
-    plan,
+    plan_or_none,
     resample_difference,
     rows_of,
     rule_from_json,
@@ -167,7 +167,10 @@ class Pair:
 
     @classmethod
     def of(cls, base: Results, other: Results) -> Pair:
-        """Join on sub-task and item. Raises CompoclipError as `compare` does."""
+        """Join on sub-task and item; rules that the common items do not define are left out.
+
+        Raises CompoclipError as `compare` does.
+        """
         _check(base, other)
         tables = load_items(base), load_items(other)
         keys = [_keys(table, each) for table, each in zip(tables, (base, other))]
@@ -198,15 +201,16 @@ class Pair:
                 f"{base.benchmark}: the stored aggregate rules of {base.model} are malformed "
                 f"({error}); evaluate it again"
             ) from error
+        trees = {
+            name: plan_or_none(rule, names, labels, applies, main, truth)
+            for name, rule in rules.items()
+            if here & rule.subtasks()
+        }
         subtask_array = np.asarray(names, dtype=object)
         return cls(
             benchmark=base.benchmark,
             headline=base.headline,
-            trees={
-                name: plan(rule, names, labels, applies, main, truth)
-                for name, rule in rules.items()
-                if here & rule.subtasks()
-            },
+            trees={name: tree for name, tree in trees.items() if tree is not None},
             subtask_rows={
                 name: np.flatnonzero(subtask_array == name) for name in dict.fromkeys(names)
             },

@@ -19,6 +19,7 @@ from compoclip.evaluation.aggregate import (
     leaf,
     leaves,
     plan,
+    plan_or_none,
     resample,
     rows_of,
 )
@@ -48,7 +49,8 @@ def summarise(
     expected: sub-task -> items of the full benchmark, where more than are here; "sub-task/metric"
     where a metric counts other things, such as groups of items. Intervals: Wilson for items that
     share no photo, else a bootstrap over photos, always for means of means and areas under a curve.
-    A rule whose sub-tasks have no items at all is left out.
+    A rule whose sub-tasks have no items at all is left out, and for partial data one that the items
+    there are do not define.
     """
     frame = _Frame.of(items)
     here = Counter(items.subtasks)
@@ -72,10 +74,11 @@ def summarise(
     everything = Aggregate(tuple(here), weighting="micro", metric=POSITIVE_SCORE)
     for name, rule in {**rules, POSITIVE_SCORE: everything}.items():
         if here.keys() & rule.subtasks():
-            trees["", name] = plan(
-                rule, items.subtasks, items.labels, frame.applies, frame.main, items.truth
-            )
-            lacking["", name] = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
+            gap = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
+            about = (items.subtasks, items.labels, frame.applies, frame.main, items.truth)
+            found = plan_or_none(rule, *about) if gap else plan(rule, *about)
+            if found is not None:
+                trees["", name], lacking["", name] = found, gap
 
     scores = _score_all(frame, items, trees, lacking, resamples, seed)
     return Summary(

@@ -1,0 +1,322 @@
+"""What'sUp, SPEC and VSR: official formats in, cases out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import expect_one_line, rule_values, write_json, write_photo
+from compoclip.benchmarks import spec, vsr, whatsup
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.joint import group_sizes, groups_by_part
+from compoclip.evaluation.run import Options, evaluate
+from evaluation_helpers import FakeEncoder
+
+A = ("left_of", "right_of", "on", "under")
+B = ("left_of", "right_of", "in-front_of", "behind")
+
+
+def controlled(folder: str, things: str, positions: tuple[str, ...]) -> list[dict[str, Any]]:
+    one, two = things.split()
+    return [
+        {
+            "image_path": f"data/{folder}/{one}_{position}_{two}.jpeg",
+            "caption_options": [
+                f"A {one} {each} a {two}"
+                for each in (position, *(p for p in positions if p != position))
+            ],
+        }
+        for position in positions
+    ]
+
+
+def write_whatsup(root: Path, **changes: Any) -> Path:
+    """Two sets of A, one of B, two rows of each other file; `changes` replaces whole files."""
+    rows = {
+        "controlled_images_dataset": controlled("controlled_images", "mug plate", A)
+        + controlled("controlled_images", "beer-bottle armchair", A),
+        "controlled_clevr_dataset": controlled("controlled_clevr", "cap bowl", B),
+        "coco_qa_one_obj": [[42, "A photo of a cat on the left", "A photo of a cat on the right"]],
+        "coco_qa_two_obj": [[7, "A photo of a cat above a mat", "A photo of a cat below a mat"]],
+        "vg_qa_one_obj": [["2317", "A sky on the top", "A sky on the bottom"]],
+        "vg_qa_two_obj": [[5, "A photo of a man to the front of a car", "to the behind of a car"]],
+    }
+    for name, value in (rows | changes).items():
+        write_json(root / "whatsup" / f"{name}.json", value)
+    return root
+
+
+def test_whatsup_cases(tmp_path: Path) -> None:
+    found = load_benchmark("whatsup", write_whatsup(tmp_path))
+    assert found.ties == {"": TiePolicy.FIRST}
+    assert found.headline == "vl_compo"
+    assert sum(found.expected.values()) == 412 + 408 + 2247 + 440 + 1160 + 291
+    assert Counter(c.subtask for c in found.content)["controlled_a"] == 8
+    first = found.content[0]
+    assert first == Case(
+        id="controlled_a/0",
+        form=Form.CHOOSE_TEXT,
+        images=(ImageRef(tmp_path / "whatsup" / "controlled_images" / "mug_left_of_plate.jpeg"),),
+        texts=tuple(f"A mug {p} a plate" for p in A),
+        subtask="controlled_a",
+        labels={"relation": "left", "pair": "mug plate beside", "set": "mug plate"},
+    )
+    by_task = {case.subtask: case for case in found.content}
+    assert by_task["coco_one"].images[0].path == tmp_path / "coco/val2017/000000000042.jpg"
+    assert by_task["vg_one"].images[0].path == tmp_path / "whatsup/vg_images/2317.jpg"
+    relations = {name: by_task[name].labels["relation"] for name in whatsup.META.parts[2:]}
+    assert relations == {
+        "coco_one": "left",
+        "coco_two": "above",
+        "vg_one": "top",
+        "vg_two": "front",
+    }
+    write_photo(tmp_path / "whatsup" / "vg_images" / "2317.png")
+    again = load_benchmark("whatsup:vg_one", tmp_path)
+    assert present(again) == (again.content, ())
+    assert again.content[0].images[0].path.name == "2317.png"
+
+
+def test_whatsup_aggregates_return_the_published_number_of_clip(tmp_path: Path) -> None:
+    found = load_benchmark("whatsup", write_whatsup(tmp_path))
+    scores = dict(zip(whatsup.META.parts, (30.58, 30.88, 43.26, 50.68, 46.29, 47.08)))
+    assert rule_values(found, scores)["vl_compo"] == pytest.approx(41.46, abs=0.01)
+    some = load_benchmark("whatsup:vg_*", tmp_path)
+    assert some.headline == "micro"
+    assert "pair" not in some.aggregates
+
+
+def test_whatsup_pairs_and_sets_need_all_positions_once(tmp_path: Path) -> None:
+    rows = controlled("controlled_images", "mug plate", A)
+    rows += controlled("controlled_images", "can sofa", A)[:3]
+    rows += [rows[0]]
+    write_whatsup(tmp_path, controlled_images_dataset=rows)
+    found = load_benchmark("whatsup:controlled_*", tmp_path)
+    assert groups_by_part(group_sizes(found.content, found.joint)) == {
+        "controlled_a/pair": 2,  # on and under of mug, left and right of can
+        "controlled_b/pair": 2,
+        "controlled_b/set": 1,
+    }
+    assert "set" in found.aggregates
+
+
+def test_whatsup_pairs_and_sets_are_measured(tmp_path: Path) -> None:
+    root = write_whatsup(tmp_path)
+    found = load_benchmark("whatsup:controlled_*", root)
+    for case in found.content:
+        write_photo(case.images[0].path)
+    (result,) = evaluate(
+        "m", FakeEncoder(), [found], tmp_path / "out", Options(allow_partial=True, resamples=50)
+    )
+    accuracy, pair, whole = (result.scores["controlled_a"][m] for m in ("accuracy", "pair", "set"))
+    assert (accuracy.n, pair.n, whole.n) == (8, 4, 2)
+    assert (pair.chance, whole.chance) == (1 / 16, 1 / 256)
+    assert whole.value <= pair.value <= accuracy.value
+    assert (result.aggregates["pair"].n, result.aggregates["set"].n) == (6, 3)
+    assert result.aggregates["set"].expected == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "message"),
+    [
+        ("controlled_images_dataset", {}, "expected a JSON list"),
+        ("controlled_images_dataset", [{"image_path": "a_on_b.jpg"}], "row 0: no key 'caption_opt"),
+        (
+            "controlled_images_dataset",
+            [{"image_path": "a_on_b.jpg", "caption_options": ["x", "y"]}],
+            "row 0: 'caption_options' must hold 4 texts, not 2",
+        ),
+        (
+            "controlled_clevr_dataset",
+            [{"image_path": "a_on_b.jpg", "caption_options": list("wxyz")}],
+            "image name 'a_on_b.jpg' tells no position",
+        ),
+        ("coco_qa_one_obj", [[1, "x"]], r"row 0: expected \[image id, true text, false text\]"),
+        ("coco_qa_one_obj", [[1.5, "x", "y"]], "row 0: expected"),
+        ("vg_qa_two_obj", [["../1", "x", "y"]], "leads outside"),
+        ("vg_qa_two_obj", [[1, "x", ""]], "row 0: text 1 is empty"),
+    ],
+)
+def test_malformed_whatsup(tmp_path: Path, file: str, rows: Any, message: str) -> None:
+    write_whatsup(tmp_path, **{file: rows})
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("whatsup", tmp_path)
+    expect_one_line(caught.value, f"{file}.json")
+
+
+def test_truncated_and_absent_files(tmp_path: Path) -> None:
+    write_whatsup(tmp_path)
+    path = tmp_path / "whatsup" / "vg_qa_one_obj.json"
+    path.write_text(path.read_text()[:-9], encoding="utf-8")
+    with pytest.raises(CompoclipError, match="not valid JSON") as caught:
+        load_benchmark("whatsup", tmp_path)
+    expect_one_line(caught.value, "vg_qa_one_obj.json")
+    with pytest.raises(CompoclipError, match=r"no such file.*controlled_"):
+        load_benchmark("whatsup", tmp_path / "nowhere")
+    assert len(present(load_benchmark("whatsup:coco_*", tmp_path))[1]) == 2  # no image folder
+
+
+def write_spec(root: Path, **changes: Any) -> Path:
+    for folder in ("absolute_size", "relative_size", "absolute_spatial"):
+        write_spec_folder(root, folder)
+    for folder in ("relative_spatial", "existence", "count"):
+        write_spec_folder(root, folder, **changes)
+    return root
+
+
+def write_spec_folder(root: Path, folder: str, **changes: Any) -> None:
+    texts = ["one cup", "two cups", "three cups"]
+    i2t = [{"query": "images/1.png", "keys": texts, "label": 2}]
+    t2i = [{"query": "two cups", "keys": ["images/1.png", "images/2.png"], "label": 1}]
+    write_json(root / "spec" / folder / "image2text.json", changes.get("i2t", i2t))
+    write_json(root / "spec" / folder / "text2image.json", changes.get("t2i", t2i))
+
+
+def test_spec_cases_and_aggregates(tmp_path: Path) -> None:
+    found = load_benchmark("spec", write_spec(tmp_path))
+    assert len(found.content) == 12
+    assert (found.headline, found.expected) == ("vl_compo", {})
+    assert found.ties == {"": TiePolicy.FIRST}
+    by_task = {case.subtask: case for case in found.content}
+    folder = tmp_path / "spec" / "count"
+    assert by_task["count_i2t"].form is Form.CHOOSE_TEXT
+    assert by_task["count_i2t"].truth == 2
+    assert by_task["count_t2i"] == Case(
+        "count_t2i/0",
+        Form.CHOOSE_IMAGE,
+        (ImageRef(folder / "images/1.png"), ImageRef(folder / "images/2.png")),
+        ("two cups",),
+        "count_t2i",
+        1,
+    )
+    scores = {name: float(k) for k, name in enumerate(spec.META.parts)}
+    values = rule_values(found, scores)
+    assert values["vl_compo"] == pytest.approx(sum(range(12)) / 12)
+    assert values["count"] == pytest.approx(10.5)
+    assert values["i2t"] == pytest.approx((0 + 2 + 4 + 6 + 8 + 10) / 6)
+    assert set(load_benchmark("spec:count_*", tmp_path).aggregates) == {"micro", "macro", "count"}
+
+
+def test_chance_of_spec_comes_from_the_files(tmp_path: Path) -> None:
+    write_spec(tmp_path)
+    for folder in spec.META.images:
+        for k in (1, 2):
+            write_photo(tmp_path / folder / "images" / f"{k}.png")
+    found = load_benchmark("spec", tmp_path)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=50))
+    assert result.aggregates["vl_compo"].chance == pytest.approx((1 / 3 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"i2t": []}, "no rows"),
+        ({"i2t": [{"query": "1.png", "keys": ["a", "b"]}]}, "row 0: no key 'label'"),
+        ({"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 2}]}, "label 2 of 2 keys"),
+        ({"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 0.5}]}, "label 0.5 of 2 keys"),
+        ({"i2t": [{"query": "1.png", "keys": ["a"], "label": 0}]}, "label 0 of 1 keys"),
+        ({"t2i": [{"query": "a", "keys": ["/1.png", "2.png"], "label": 0}]}, "leads outside"),
+        ({"t2i": [{"query": "a", "keys": "1.png", "label": 0}]}, "'keys': expected a JSON list"),
+        ({"t2i": [{"query": 7, "keys": ["a", "b"], "label": 0}]}, "'query' must be text"),
+    ],
+)
+def test_malformed_spec(tmp_path: Path, changes: Any, message: str) -> None:
+    write_spec(tmp_path, **changes)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("spec", tmp_path)
+    expect_one_line(caught.value, "relative_spatial")
+
+
+def test_vsr_official_files(shared_data: Path, tmp_path: Path) -> None:
+    root = shared_data / "annotations"
+    found = load_benchmark("vsr", root)
+    assert Counter(case.subtask for case in found.content) == vsr.META.expected
+    true = Counter(case.subtask for case in found.content if case.truth)
+    assert true == {"random": 1181, "random_dev": 564, "zeroshot": 629, "zeroshot_dev": 167}
+    assert {case.form for case in found.content} == {Form.BINARY}
+    assert found.tuned_on == {"random": "random_dev", "zeroshot": "zeroshot_dev"}
+    folders = {case.images[0].path.parent.name for case in found.content}
+    assert folders == {"train2017", "val2017"}
+    assert "random: in front of" in found.aggregates
+    assert found.headline == "auc"
+    for name, known in vsr.META.hashes.items():
+        assert file_hash(root / name) == known
+    photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
+    used, _ = present(load_benchmark("vsr", root, photos))
+    assert Counter(case.subtask for case in used) == {"random": 1, "zeroshot": 3}
+
+
+def vsr_row(label: Any = 1, **changes: Any) -> dict[str, Any]:
+    row = {
+        "image": "000000451431.jpg",
+        "image_link": "http://images.cocodataset.org/train2017/000000451431.jpg",
+        "caption": "The person is inside the refrigerator.",
+        "label": label,
+        "relation": "inside",
+    }
+    return {**row, **changes}
+
+
+def write_vsr(root: Path, *rows: dict[str, Any], name: str = "zeroshot_test") -> Path:
+    for each in ("random_dev", "random_test", "zeroshot_dev", "zeroshot_test"):
+        value = rows if each == name and rows else (vsr_row(), vsr_row(0))
+        path = root / "vsr" / f"{each}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in value), encoding="utf-8")
+    return root
+
+
+def test_vsr_cases(tmp_path: Path) -> None:
+    rows = [vsr_row(k % 2, relation="on") for k in range(20)]
+    rows += [vsr_row(1, relation="under")] * 30 + [vsr_row(k % 2) for k in range(19)]
+    found = load_benchmark("vsr:zeroshot", write_vsr(tmp_path, *rows))
+    assert found.expected == {"zeroshot": 1222, "zeroshot_dev": 340}
+    first = found.content[1]
+    assert first.id == "zeroshot/2"
+    assert first.images == (ImageRef(tmp_path / "coco/train2017/000000451431.jpg"),)
+    assert first.labels == {"label": "true", "relation": "on"}
+    # under is never false, inside has too few statements
+    rules = set(found.aggregates)
+    assert rules == {"micro", "macro", "auc", "balanced_accuracy", "relations", "zeroshot: on"}
+    nested = tmp_path / "nested" / "zeroshot"
+    nested.mkdir(parents=True)
+    for part in ("dev", "test"):
+        (tmp_path / "vsr" / f"zeroshot_{part}.jsonl").rename(nested / f"{part}.jsonl")
+    again = load_benchmark("vsr:zeroshot", tmp_path, annotations=tmp_path / "nested")
+    assert again.data_hash == found.data_hash
+    flat = load_benchmark("vsr:zeroshot", tmp_path, Path("p"), annotations=tmp_path / "nested")
+    assert flat.content[0].images[0].path == Path("p/000000451431.jpg")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (vsr_row(2), "line 1: 'label' must be 0 or 1, not 2"),
+        (vsr_row(True), "'label' must be 0 or 1"),
+        (vsr_row("1"), "'label' must be 0 or 1"),
+        (vsr_row(relation=""), "'relation' is empty"),
+        (vsr_row(image="../1.jpg"), "leads outside"),
+        (vsr_row(image_link="http://x/1.jpg"), "names neither train2017 nor val2017"),
+        ({"image": "1.jpg"}, "no key 'label'"),
+        (vsr_row(1), "holds no true or no false statements"),
+    ],
+)
+def test_malformed_vsr(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    write_vsr(tmp_path, row)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("vsr", tmp_path)
+    expect_one_line(caught.value, "zeroshot_test.jsonl")
+
+
+def test_unknown_parts() -> None:
+    for name in ("whatsup", "spec", "vsr"):
+        with pytest.raises(UsageError, match=f"{name} has no sub-task 'xyz'"):
+            load_benchmark(f"{name}:xyz", Path("nowhere"))
