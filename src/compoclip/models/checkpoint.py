@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _FORMS = (
-    "a checkpoint or adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
-    "hf-hub:ORG/REPO, bundled, or random:ARCHITECTURE[:SEED]"
+    "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, "
+    "ARCHITECTURE:PRETRAINED_TAG, hf-hub:ORG/REPO, bundled, or random:ARCHITECTURE[:SEED]"
 )
 _HUB_FILES = ("*.json", "*.txt", "*.gz", "*.model")
 _HUB_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.*")
