@@ -79,7 +79,7 @@ class _Reader(Reading):
                 self.pending = None
                 return
             if head in PLACES and self.holders and unit.stop - unit.first <= 2:
-                self._place_at_holder(head)
+                self._place_at_holder(self.pending, head)
                 return
         first = self._split_gap(number, unit)
         taken = self.pending.sources if self.pending is not None else ()
@@ -108,10 +108,8 @@ class _Reader(Reading):
             self.context = self.verb = None
             self.copula = False
 
-    def _place_at_holder(self, place: str) -> None:
+    def _place_at_holder(self, link: Link, place: str) -> None:
         """ "a truck with a plant on top": the plant is on top of the truck."""
-        link = self.pending
-        assert link is not None
         self.pending = None
         self.draft.close(
             Link(link.sources, (*link.names, place, "of"), (*link.words, place, "of"), link.span),

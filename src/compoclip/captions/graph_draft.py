@@ -84,7 +84,13 @@ class Draft:
         if stop > first and self.tokens[stop - 1].pos == "PRON":
             return self._referent(self.tokens[stop - 1], taken)
         node = noun_node(self.tokens, first, stop)
-        return None if node is None else self._added(node)
+        if node is None:
+            return None
+        if node.known and not node.attributes:
+            for index, earlier in enumerate(self.nodes):
+                if earlier.name == node.name and not earlier.known and index not in taken:
+                    return index  # "a dog ... the dog"
+        return self._added(node)
 
     def _added(self, node: Node) -> int:
         self.nodes.append(node)

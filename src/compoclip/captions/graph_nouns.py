@@ -25,12 +25,16 @@ _NOUNS = frozenset({"NOUN", "PROPN"})
 
 @dataclass(slots=True)
 class Node:
-    """An object while the graph is being built; `head` is the lemma of its head noun."""
+    """An object while the graph is being built.
+
+    `head` is the lemma of its head noun; `known`: it was named as known already ("the dog").
+    """
 
     name: str
     span: Span
     head: str
     plural: bool = False
+    known: bool = False
     attributes: list[GraphAttribute] = field(default_factory=list)
 
     @property
@@ -102,6 +106,7 @@ def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
         Span(tokens[start].start, tokens[head].end),
         tokens[head].lemma,
         tokens[head].tag in ("NNS", "NNPS"),
+        tokens[first].text.lower() in ("the", "this", "that", "these", "those"),
     )
     node.attributes = attributes(tokens, first, start)
     return node

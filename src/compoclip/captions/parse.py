@@ -13,7 +13,7 @@ from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger
 from compoclip.captions.types import Caption
 
 #: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
-PARSER_VERSION = "2"
+PARSER_VERSION = "3"
 #: Fewer texts than this are parsed here: starting processes would take longer.
 POOL_FLOOR = 2000
 _BATCH = 500

@@ -1,0 +1,68 @@
+"""`compoclip bench parse`: captions per second of tagging and scene-graph parsing, on one core."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compoclip import __version__
+from compoclip.captions.parse import PARSER_VERSION
+from compoclip.captions.parse_speed import measure_parse_speed
+from compoclip.captions.tagger import get_tagger, tagger_version
+from compoclip.cli.caption_input import read_captions
+from compoclip.cli.options import parse
+from compoclip.console import emit_json, table
+from compoclip.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Captions per second of the scene-graph parser and of its stages, on one core.
+
+    Processor time is counted, not wall time, so that other work on the machine matters less. "cold"
+    is the first pass over the captions, with every cache empty; the others are medians."""
+
+    captions: Path
+    """captions to parse: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's)"""
+    repeats: int = 3
+    """timed repeats after the cold pass"""
+    tagger: str = "hanta"
+    """hanta, spacy or spacy:MODEL"""
+    json: bool = False
+    """print JSON"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit code."""
+    options = parse(Options, "bench parse", arguments)
+    if options.repeats < 1:
+        raise UsageError("--repeats must be at least 1")
+    texts = read_captions(options.captions)
+    speed = measure_parse_speed(texts, get_tagger(options.tagger), options.repeats)
+    setting = {
+        "captions": str(options.captions),
+        "tagger": tagger_version(options.tagger),
+        "parser": PARSER_VERSION,
+        "processor": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"compoclip": __version__, "python": platform.python_version()},
+    }
+    if options.json:
+        emit_json({"setting": setting, "result": asdict(speed)})
+        return 0
+    print(
+        f"{setting['tagger']}, parser {PARSER_VERSION}, {setting['processor']}; {speed.captions} "
+        f"captions of {speed.tokens / speed.captions:.1f} tokens; {options.repeats} repeats\n"
+    )
+    stages = {
+        "tags": speed.tags,
+        "noun chunks": speed.chunks,
+        "scene graphs": speed.graphs,
+        "all, cold": speed.cold,
+        "all, warm": speed.warm,
+    }
+    rows = [[name, f"{value:.0f}"] for name, value in stages.items()]
+    print(table(rows, ["", "captions/CPU second"]))
+    return 0

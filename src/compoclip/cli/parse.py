@@ -1,0 +1,129 @@
+"""`compoclip parse TEXT|FILE`: tags and scene graphs of captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from compoclip import console
+from compoclip.captions.graph_records import parse_records, provenance
+from compoclip.captions.graph_tree import graph_tree
+from compoclip.captions.parse import parse as parse_caption
+from compoclip.captions.tagger import get_tagger
+from compoclip.captions.types import SceneGraph
+from compoclip.cli.options import parse
+from compoclip.cli.rewrite_input import CaptionFile, caption_file
+from compoclip.errors import UsageError
+from compoclip.recordfile import write_records
+
+
+@dataclass(frozen=True)
+class ParseOptions:
+    """Tags and scene graphs of captions.
+
+    Of a text, its words with lemma and tags are shown, and the scene graph: objects with their
+    attributes, below each what it is related to. A file becomes JSON lines, one record a caption:
+    id, caption, tokens, objects with attributes, relations (by position in the objects), tagger,
+    parser; every node with its character range. The bytes do not depend on --workers. A rerun of an
+    interrupted run goes on where it stopped.
+
+    Examples:
+        compoclip parse "a man in a red hat walks two dogs"
+        compoclip parse captions.txt -o graphs.jsonl --workers 4
+        compoclip parse coco.csv --column title -o graphs.jsonl
+
+    Args:
+        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv.
+        out: JSONL file to write, for a file of captions.
+        column: Column with the captions, for .jsonl, .csv and .tsv. A column "id", where there is
+            one, names the captions; else the line or row number does.
+        workers: Processes; the result does not depend on it.
+        tagger: hanta, spacy or spacy:MODEL.
+        json: Print the record (a text) or counts (a file) as JSON.
+    """
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    column: str = "caption"
+    workers: int = 1
+    tagger: str = "hanta"
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse the options, then a text or a file; returns the exit code."""
+    options = parse(ParseOptions, "parse", argv)
+    if options.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
+    file = caption_file(options.source, options.column)
+    if file is None:
+        if options.out is not None:
+            raise UsageError("-o is for files of captions; leave it out to see one caption's graph")
+        return _show(options)
+    if options.out is None:
+        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
+    if options.out.resolve() == file.path.resolve():
+        raise UsageError(f"{options.out}: is the input itself; choose another -o")
+    return _produce(options, options.out, file)
+
+
+def _show(options: ParseOptions) -> int:
+    if options.json:
+        console.emit_json(parse_records([("0", options.source)], options.tagger)[0])
+        return 0
+    caption = parse_caption(options.source, get_tagger(options.tagger))
+    if caption.tokens:
+        rows = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        print()
+    for line in graph_tree(caption.graph or SceneGraph()):
+        print(line)
+    return 0
+
+
+def _produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
+    total = sum(1 for _ in file)  # reads all, so that a bad row shows before hours of work
+    if not total:
+        raise UsageError(f"{file.path}: holds no captions")
+    counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
+
+    def count(record: dict[str, Any]) -> None:
+        objects, relations = record["objects"], record["relations"]
+        counts["attributes"] += sum(len(node["attributes"]) for node in objects)
+        counts["objects"] += len(objects)
+        counts["relations"] += len(relations)
+        counts["captions_without_objects"] += not objects
+
+    def track(captions: Iterable[int]) -> Iterable[int]:
+        return console.track(captions, "parse", total, "captions")
+
+    resumed = write_records(
+        file,
+        out,
+        partial(parse_records, tagger=options.tagger),
+        {**provenance(options.tagger), "source": file.identity()},
+        count,
+        workers=options.workers,
+        track=track,
+    )
+    if options.json:
+        report = {"out": str(out), "captions": total, "records_from_before": resumed}
+        console.emit_json({**report, **counts, **provenance(options.tagger)})
+        return 0
+    if resumed:
+        console.note(f"{resumed} records were there already")
+    print(
+        f"{console.counted(total, 'caption')}: {counts['objects']} objects, "
+        f"{counts['attributes']} attributes, {counts['relations']} relations; "
+        f"{counts['captions_without_objects']} without an object"
+    )
+    print(f"written to {out}")
+    return 0

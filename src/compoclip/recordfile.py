@@ -1,0 +1,184 @@
+"""A file of captions turned into JSON lines: parallel, resumable, the same bytes for any worker
+count.
+
+The records grow in OUT.part; OUT.settings.json says what they are made from. When all are there,
+OUT.part becomes OUT. A rerun cuts a torn last line and goes on behind the last complete record.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import replacing
+
+BATCH = 200
+#: Batches under way per worker: keeps all busy and memory bounded.
+AHEAD = 4
+Item = tuple[str, str]
+Record = dict[str, Any]
+Make = Callable[[list[Item]], list[Record]]
+Track = Callable[[Iterable[int]], Iterable[int]]
+
+
+def write_records(
+    items: Iterable[Item],
+    out: Path,
+    make: Make,
+    made_from: Mapping[str, Any],
+    count: Callable[[Record], None],
+    each: int = 1,
+    workers: int = 1,
+    track: Track = iter,
+) -> int:
+    """Write the records of all (id, caption) items to `out`, one JSON object a line.
+
+    make: gives the records of a batch in order, `each` of them for every caption; it is sent to
+    worker processes. made_from: what the records depend on, kept in OUT.settings.json. count is
+    called with every record, those of an interrupted run first; it raises ValueError, KeyError or
+    TypeError for a damaged one. track wraps the stream of finished captions, one element each, to
+    show progress. Returns how many records were there before.
+
+    Raises UsageError when `out` was made from something else, CompoclipError when it cannot be
+    written.
+    """
+    part = out.with_name(out.name + ".part")
+    try:
+        _prepare(out, part, made_from)
+        done = _recover(part, count)
+        captions, extra = divmod(done, each)
+        todo = islice(iter(items), captions, None)
+        stream = islice(_stream(_batches(todo), make, workers), extra, None)
+        with part.open("ab") as file:
+            for made in _tracked(stream, each, extra, track):
+                count(made)
+                file.write(_line(made))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, out)
+    except OSError as error:
+        raise CompoclipError(
+            f"{out}: cannot be written ({error.strerror or error}); check folder, rights and space"
+        ) from error
+    return done
+
+
+def settings_path(out: Path) -> Path:
+    """Where the settings of an output file are kept."""
+    return out.with_name(out.name + ".settings.json")
+
+
+def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
+    """Check or write the settings beside the output; a finished output counts as one to resume."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path = settings_path(out)
+    if out.exists() or part.exists():
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise UsageError(
+                f"{out}: exists, but {path.name} beside it does not say how it was made; "
+                "choose another -o or remove the file"
+            ) from None
+        _compare(out, before, made_from)
+        if out.exists() and not part.exists():
+            os.replace(out, part)
+        return
+    text = json.dumps(made_from, indent=1, sort_keys=True) + "\n"
+    with replacing(path) as place:
+        place.write_text(text, encoding="utf-8")
+
+
+def _compare(out: Path, before: Any, now: Mapping[str, Any]) -> None:
+    if not isinstance(before, dict):
+        before = {}
+    for key, value in now.items():
+        old = before.get(key)
+        if old != value:
+            raise UsageError(
+                f"{out}: was made with other settings ({key} was {_short(old)}, is now "
+                f"{_short(value)}); choose another -o or remove the file"
+            )
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:80]
+
+
+def _recover(part: Path, count: Callable[[Record], None]) -> int:
+    """Count the complete records of an interrupted run; cut what is torn."""
+    if not part.exists():
+        return 0
+    done = end = 0
+    with part.open("r+b") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n"):
+                    raise ValueError("torn line")
+                count(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                break
+            done += 1
+            end += len(line)
+        file.truncate(end)
+    return done
+
+
+def _line(made: Record) -> bytes:
+    """One record as a UTF-8 line; lone surrogates, which UTF-8 cannot hold, are escaped."""
+    try:
+        return (json.dumps(made, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:
+        return (json.dumps(made) + "\n").encode()
+
+
+def _tracked(stream: Iterator[Record], each: int, extra: int, track: Track) -> Iterator[Record]:
+    """The records in order; `track` sees one element a caption."""
+    held: list[Record] = []
+
+    def captions() -> Iterator[int]:
+        for number, made in enumerate(stream, extra + 1):
+            held.append(made)
+            if number % each == 0:
+                yield number // each
+
+    for _ in track(captions()):
+        yield from held
+        held.clear()
+
+
+def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
+    while batch := list(islice(items, BATCH)):
+        yield batch
+
+
+def _stream(batches: Iterator[list[Item]], make: Make, workers: int) -> Iterator[Record]:
+    """Records of all batches in order, made here or, when there are several, by processes."""
+    first = list(islice(batches, 2))
+    batches = chain(first, batches)
+    if workers <= 1 or len(first) < 2:
+        for batch in batches:
+            yield from make(batch)
+        return
+    # Fresh interpreters: forking a process that holds threads can hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        waiting: deque[Future[list[Record]]] = deque()
+        try:
+            for batch in batches:
+                waiting.append(pool.submit(make, batch))
+                if len(waiting) >= AHEAD * workers:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
