@@ -192,6 +192,7 @@ class Groups:
             raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
 
 
+SINGLE = Single()
 ImagePlan = Single | Composed | Neighbours | NegativeImages | Groups
 
 

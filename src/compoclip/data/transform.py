@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +46,19 @@ class ImageTransform:
             )
             image = image.crop((left, top, left + w, top + h))
             if image.size != (width, height):
-                image = image.resize((width, height), _RESAMPLING[self.preprocess.interpolation])
+                image = image.resize((width, height), self.resampling)
         elif image.size != (width, height):
             return self.preprocess.evaluation(image)
-        return self._normalise(image)
+        return normalised(image, self.preprocess.mean, self.preprocess.std)
 
-    def _normalise(self, image: Image.Image) -> torch.Tensor:
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float()
-        mean = torch.tensor(self.preprocess.mean).view(3, 1, 1)
-        std = torch.tensor(self.preprocess.std).view(3, 1, 1)
-        return pixels.div_(255).sub_(mean).div_(std)
+    @property
+    def resampling(self) -> Image.Resampling:
+        """The filter images are resized with."""
+        return _RESAMPLING[self.preprocess.interpolation]
+
+
+def normalised(image: Image.Image, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """(3, H, W) float32 pixels: (value / 255 - mean) / std for each channel of an RGB image."""
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float()
+    centre = torch.tensor(mean).view(3, 1, 1)
+    return pixels.div_(255).sub_(centre).div_(torch.tensor(std).view(3, 1, 1))

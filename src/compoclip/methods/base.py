@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from compoclip.data.plans import CaptionPlan, ImagePlan, Single, image_kinds
 from compoclip.errors import UsageError
@@ -47,11 +48,14 @@ class Optim:
         epochs: Passes over the data; may be a fraction.
         batch_size: Images per optimiser step, over all processes.
         lr: Peak learning rate.
+        warmup_lr: Learning rate that the warm-up starts from.
+        min_lr: Learning rate that the cosine ends at; equal to lr, it is constant.
         weight_decay: Decoupled weight decay; not on biases, norms and the temperature.
         beta1: AdamW first-moment decay.
         beta2: AdamW second-moment decay.
         eps: AdamW epsilon.
         warmup: Steps of linear warm-up.
+        warmup_share: Largest share of all steps that the warm-up may take.
         clip_grad: Maximum global gradient norm; 0 is off.
         max_logit_scale: Largest s = exp(logit_scale) allowed after a step.
     """
@@ -59,11 +63,14 @@ class Optim:
     epochs: float = 5
     batch_size: int = 256
     lr: float = 5e-6
+    warmup_lr: float = 0.0
+    min_lr: float = 0.0
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.98
     eps: float = 1e-6
     warmup: int = 50
+    warmup_share: float = 1.0
     clip_grad: float = 0.0
     max_logit_scale: float = 100.0
 
@@ -77,9 +84,17 @@ class Optim:
                 raise UsageError(f"--{option} {value}: must be a number from {low} on")
         if not self.epochs:
             raise UsageError("--epochs 0: must be more than 0")
+        if self.warmup_share > 1:
+            raise UsageError(f"--warmup-share {self.warmup_share}: must be at most 1")
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise UsageError(f"--{name} {getattr(self, name)}: must be less than 1")
+
+    def warmup_steps(self, total: int) -> int:
+        """Steps of warm-up in a run of `total` steps."""
+        if self.warmup_share == 1:
+            return self.warmup
+        return min(self.warmup, round(self.warmup_share * total))
 
 
 @dataclass(frozen=True)
@@ -87,8 +102,8 @@ class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
     lora: adapters that learn in place of all weights of the towers that train; the rest, the
-    temperature too, is then frozen. `settings` records the recipe's own hyper-parameters for logs
-    and checkpoints.
+    temperature too, is then frozen. composed: what was changed in the recipe. `settings` records
+    the recipe's own hyper-parameters for logs and checkpoints.
     """
 
     name: str
@@ -99,6 +114,7 @@ class Method:
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     lora: Lora | None = None
+    composed: tuple[str, ...] = ()
 
     def with_lora(self, lora: Lora) -> Method:
         """This method with adapters, at ten times its learning rate if it had none before."""
@@ -122,6 +138,17 @@ class Method:
     def needs_parsing(self) -> bool:
         """Whether any text is made from parsed captions."""
         return self.plan.needs_parsing or bool(image_kinds(self.images))
+
+    def record(self) -> dict[str, Any]:
+        """Terms, texts, images and what was composed, for logs, checkpoints and signatures."""
+        return {
+            "terms": [
+                {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
+            ],
+            "texts": asdict(self.plan),
+            "images": {"plan": type(self.images).__name__.lower(), **asdict(self.images)},
+            "composed": list(self.composed),
+        }
 
     def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
         """The losses of a batch of this kind."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compoclip.data.sample import Batch
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.losses.contract import Features
+from compoclip.losses.contract import Features, StatefulLoss
 from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.lora_weights import lora_parameters
 from compoclip.models.parts import part_of
@@ -96,6 +96,9 @@ def train_loop(
     state = latest_state(states) if resume else None
     if state is not None:
         progress = load_state(state, encoder.model, optimizer, settings.signature)
+    remembering = _remembering(method)
+    for name, stateful in remembering.items():
+        stateful.load_state_dict(progress.losses.get(name, {}))
     encoder.train()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     bad_steps = 0
@@ -103,7 +106,8 @@ def train_loop(
 
     def save() -> None:
         if progress.step:
-            save_state(states, encoder.model, optimizer, progress)
+            losses = {name: stateful.state_dict() for name, stateful in remembering.items()}
+            save_state(states, encoder.model, optimizer, replace(progress, losses=losses))
 
     with MetricsLog(settings.out / "train.jsonl", progress.step) as log, Interrupts() as interrupts:
         while progress.step < total:
@@ -192,6 +196,11 @@ def freeze(model: nn.Module, trains: Trains) -> None:
     for name, parameter in model.named_parameters():
         free = not adapters or id(parameter) in adapters
         parameter.requires_grad_(free and learns[part_of(name)])
+
+
+def _remembering(method: Method) -> dict[str, StatefulLoss]:
+    """The losses of a method that remember something from step to step, by name of the term."""
+    return {t.name: t.loss for t in method.losses if isinstance(t.loss, StatefulLoss)}
 
 
 def _losses(

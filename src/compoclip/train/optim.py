@@ -42,9 +42,11 @@ def build_optimizer(
 def learning_rate(step: int, total: int, optim: Optim) -> float:
     """The learning rate of step `step` (from 0) of `total`.
 
-    lr * (k + 1) / W for the first W warm-up steps, then lr / 2 * (1 + cos(pi (k - W) / (N - W))).
+    From warmup_lr linearly to lr, reached at step W of the warm-up (lr * (k + 1) / W when it starts
+    from 0); then min_lr + (lr - min_lr) / 2 * (1 + cos(pi (k - W) / (N - W))).
     """
-    if step < optim.warmup:
-        return optim.lr * (step + 1) / optim.warmup
-    progress = (step - optim.warmup) / max(1, total - optim.warmup)
-    return optim.lr * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    warmup = optim.warmup_steps(total)
+    if step < warmup:
+        return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    return optim.min_lr + (optim.lr - optim.min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from compoclip.console import counted, note
+from compoclip.data.companions import Companions, find_companions, require_columns
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepare import prepare_captions
@@ -95,6 +96,7 @@ def run_training(
         model.encoder.require_local()
     require_writable(settings.out)
 
+    require_columns(source, method.plan, method.images)
     parsed = prepare_captions(source) if method.needs_parsing else None
     plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
     loader = BatchLoader(
@@ -105,13 +107,15 @@ def run_training(
         seed=settings.seed,
         workers=settings.workers,
         max_bad=settings.max_bad,
+        images=method.images,
+        companions=_companions(model, method, source, settings),
     )
     total = total_steps(method.optim, loader)
     note(
         f"{method.name}: {counted(len(source), 'sample')}{_left_out_text(source)}, "
         f"{counted(total, 'step')} of {method.optim.batch_size} images"
     )
-    if method.optim.warmup >= total:
+    if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
             "learning rate never reaches --lr (lower --warmup)"
@@ -155,6 +159,7 @@ def run_training(
     provenance = {
         "method": method.name,
         "settings": dict(method.settings),
+        **method.record(),
         "optim": asdict(method.optim),
         "data": source.describe(),
         "seed": settings.seed,
@@ -173,6 +178,20 @@ def run_training(
     return summary
 
 
+def _companions(
+    model: LoadedModel, method: Method, source: Source, settings: RunSettings
+) -> Companions:
+    """What the images of the method need to know of all samples, by the model as it is now."""
+
+    def encode(pixels: torch.Tensor) -> torch.Tensor:
+        return model.encoder.encode_images(pixels.to(settings.device)).pooled
+
+    model.encoder.to(settings.device).eval()
+    return find_companions(
+        source, method.images, encode, model.preprocess, settings.out, settings.resume
+    )
+
+
 def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
     """A hash over everything that must be the same for a resumed run to be the same run."""
     record = {
@@ -184,9 +203,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         "optim": asdict(method.optim),
         "trains": asdict(method.trains),
         "lora": asdict(method.lora) if method.lora else None,
-        "terms": [[term.name, term.weight, term.on] for term in method.losses],
-        "texts": asdict(method.plan),
-        "images": [type(method.images).__name__, asdict(method.images)],
+        **method.record(),
         "data": source.describe(),
         "samples": len(source),
         "seed": settings.seed,

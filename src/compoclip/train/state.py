@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class Progress:
     """Where a run stands: `step` steps are done, the next is `epoch_step` of `epoch`.
 
     signature: hash-like description of what must not change across a resume (method, settings,
-    data, seed, batch size). images, texts, skipped images, truncated texts: totals so far.
+    data, seed, batch size). images, texts, skipped images, truncated texts: totals so far. losses:
+    what losses that remember have to remember, by name of the term.
     """
 
     step: int
@@ -42,6 +43,7 @@ class Progress:
     skipped: int = 0
     truncated: int = 0
     seconds: float = 0.0
+    losses: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def save_state(

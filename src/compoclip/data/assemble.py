@@ -1,0 +1,214 @@
+"""From the samples of a batch to its pixels and texts, by an image plan; runs in the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
+from PIL import Image
+
+from compoclip.data.companions import Companions, photo_key
+from compoclip.data.compose import PairTexts, join_images
+from compoclip.data.decode import decode
+from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.plans import GIVEN, Composed, ImagePlan, NegativeImages, Neighbours
+from compoclip.data.sample import Batch, Sample, Source
+from compoclip.data.schedule import Task
+from compoclip.data.textblock import TextBlock
+from compoclip.data.transform import ImageTransform, normalised
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Role
+from compoclip.rewrites.base import rng_for
+
+
+@dataclass
+class Made:
+    """A finished batch with what there is to count about it, or the error that prevented it."""
+
+    batch: Batch | None = None
+    counts: PlanCounts = field(default_factory=PlanCounts)
+    bad: tuple[tuple[str, str], ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One image of a batch with its texts."""
+
+    pixels: torch.Tensor
+    texts: list[Drawn]
+    photo: str
+    side: int = 0
+
+
+class _UnreadableError(Exception):
+    """An image that cannot be read: the id of its sample, and why."""
+
+
+@dataclass
+class _Building:
+    """What a batch has so far: images of the samples drawn, and the others."""
+
+    parts: list[_Part] = field(default_factory=list)
+    more: list[_Part] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+    counts: PlanCounts = field(default_factory=PlanCounts)
+
+
+class Assembler:
+    """Task -> batch. A map-style dataset whose items are whole batches."""
+
+    def __init__(
+        self,
+        source: Source,
+        plan: TextPlan,
+        transform: ImageTransform,
+        seed: int,
+        images: ImagePlan,
+        companions: Companions,
+    ) -> None:
+        self._source, self._plan, self._transform, self._seed = source, plan, transform, seed
+        self._images, self._companions = images, companions
+        self._pair_texts = PairTexts(plan)
+
+    def __getitem__(self, task: Task) -> Made:
+        try:
+            return self._make(task)
+        except CompoclipError as error:  # a raised one would arrive as a many-line traceback
+            return Made(error=str(error))
+
+    def _make(self, task: Task) -> Made:
+        building = _Building()
+        for index in task.indices:
+            sample = self._source[index]
+            try:
+                if task.kind == "composed":
+                    self._add_composed(building, index, sample, task.epoch)
+                else:
+                    self._add(building, index, sample, task.epoch)
+            except _UnreadableError as error:
+                building.bad.append((error.args[0], error.args[1]))
+                building.skipped.append(sample.id)
+        parts = [*building.parts, *building.more]
+        height, width = self._transform.preprocess.size
+        batch = Batch(
+            pixels=torch.stack([part.pixels for part in parts])
+            if parts
+            else torch.zeros(0, 3, height, width),
+            block=_block(parts),
+            ids=tuple(building.ids),
+            skipped=tuple(building.skipped),
+            kind=task.kind,
+        )
+        return Made(batch, building.counts, tuple(building.bad))
+
+    def _add(self, building: _Building, index: int, sample: Sample, epoch: int) -> None:
+        """A sample by itself, and the images that its plan adds."""
+        plan = self._images
+        if isinstance(plan, NegativeImages):  # the image is that of the first negative
+            sample = replace(sample, negatives=sample.negatives[:1])
+        pixels = self._pixels(sample.id, sample.image, sample.id, epoch)
+        texts, counts = self._plan.draw(sample, epoch)
+        building.parts.append(_Part(pixels, texts, photo_key(sample.image)))
+        building.ids.append(sample.id)
+        building.counts.add(counts)
+        if isinstance(plan, Neighbours) and plan.count:
+            self._add_neighbours(building, plan, index, sample, epoch)
+        elif isinstance(plan, NegativeImages) and sample.negative_image is not None:
+            self._add_negative(building, sample, sample.negative_image, texts, epoch)
+
+    def _add_neighbours(
+        self, building: _Building, plan: Neighbours, index: int, sample: Sample, epoch: int
+    ) -> None:
+        known = self._companions.neighbours[index] if plan.mined else sample.neighbours
+        near = [int(other) for other in known if other >= 0][: plan.among]
+        rng = rng_for(self._seed, sample.id, epoch, "neighbours")
+        for other in rng.sample(near, min(plan.count, len(near))):
+            neighbour = self._source[other]
+            # Draws of its own, so that it does not repeat itself if it is in the batch already.
+            key = f"{sample.id}\x1f{neighbour.id}"
+            try:
+                pixels = self._pixels(neighbour.id, neighbour.image, key, epoch)
+            except _UnreadableError as error:
+                building.bad.append((error.args[0], error.args[1]))
+                continue
+            texts, counts = self._plan.draw(neighbour, epoch, key)
+            building.more.append(_Part(pixels, texts, photo_key(neighbour.image)))
+            building.counts.add(counts)
+
+    def _add_negative(
+        self,
+        building: _Building,
+        sample: Sample,
+        image: Path | bytes,
+        texts: list[Drawn],
+        epoch: int,
+    ) -> None:
+        """The negative image, whose caption is the negative text and whose negative the caption."""
+        negative = next((text.text for text in texts if text.rewrite == GIVEN), None)
+        if negative is None:
+            return
+        try:
+            pixels = self._pixels(sample.id, image, f"{sample.id}\x1fnegative", epoch)
+        except _UnreadableError as error:
+            building.bad.append((f"{error.args[0]} (negative image)", error.args[1]))
+            return
+        swapped = [Drawn(negative, Role.CAPTION), Drawn(texts[0].text, Role.NEGATIVE, GIVEN)]
+        building.more.append(_Part(pixels, swapped, photo_key(image), side=1))
+
+    def _add_composed(self, building: _Building, index: int, sample: Sample, epoch: int) -> None:
+        """A sample joined with another of the same orientation, drawn at random."""
+        plan = self._images
+        assert isinstance(plan, Composed)
+        rng = rng_for(self._seed, sample.id, epoch, "partner")
+        partner = self._companions.partner(index, rng)
+        if partner is None:
+            building.skipped.append(sample.id)
+            return
+        other = self._source[partner]
+        pair = [self._decoded(each.id, each.image) for each in (sample, other)]
+        preprocess = self._transform.preprocess
+        first, second = rng.sample(pair, 2)
+        joined = join_images(
+            first,
+            second,
+            preprocess.size,
+            landscape=self._companions.landscape(index),
+            layout=plan.layout,
+            resampling=self._transform.resampling,
+            fill=preprocess.fill_color,
+        )
+        own = plan.normalisation == "model"
+        mean, std = (preprocess.mean, preprocess.std) if own else (IMAGENET_MEAN, IMAGENET_STD)
+        texts, counts = self._pair_texts.draw(sample, other, epoch)
+        photo = f"{photo_key(sample.image)}\x1f{photo_key(other.image)}"
+        building.parts.append(_Part(normalised(joined, mean, std), texts, photo))
+        building.ids.append(sample.id)
+        building.counts.add(counts)
+
+    def _pixels(self, id: str, image: Path | bytes, key: str, epoch: int) -> torch.Tensor:
+        decoded = self._decoded(id, image)
+        return self._transform(decoded, rng_for(self._seed, key, epoch, "crop"))
+
+    def _decoded(self, id: str, image: Path | bytes) -> Image.Image:
+        try:
+            return decode(image, name=id if isinstance(image, bytes) else "")
+        except CompoclipError as error:
+            raise _UnreadableError(id, str(error)) from None
+
+
+def _block(parts: list[_Part]) -> TextBlock:
+    flat = [(owner, text) for owner, part in enumerate(parts) for text in part.texts]
+    return TextBlock(
+        texts=tuple(text.text for _, text in flat),
+        owner=tuple(owner for owner, _ in flat),
+        role=tuple(text.role for _, text in flat),
+        rewrite=tuple(text.rewrite for _, text in flat),
+        images=len(parts),
+        photos=tuple(part.photo for part in parts),
+        side=tuple(part.side for part in parts) if any(part.side for part in parts) else (),
+    )
