@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.features import Features
 from compoclip.models.identity import ModelIdentity
@@ -54,6 +55,28 @@ def unit(rng: np.random.Generator, n: int, width: int = 16) -> np.ndarray:
     """n random unit vectors, float32."""
     x = rng.normal(size=(n, width))
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def rule_value(
+    rule: Aggregate, table: Mapping[str, Sequence[tuple[float, Mapping[str, str]]]]
+) -> float:
+    """The rule on hand-made items: sub-task -> (value, labels) of each of its items."""
+    rows = [(name, *item) for name, items in table.items() for item in items]
+    names = {rule.metric or "main", *(p.metric or "main" for p in _nested(rule))}
+    applies = {name: np.ones(len(rows), dtype=bool) for name in names}
+    tree = plan(rule, [r[0] for r in rows], [r[2] for r in rows], applies, "main")
+    return evaluate(tree, {name: np.array([row[1] for row in rows]) for name in names})
+
+
+def _nested(rule: Aggregate) -> list[Aggregate]:
+    inner = [part for part in rule.parts if isinstance(part, Aggregate)]
+    return inner + [each for part in inner for each in _nested(part)]
+
+
+def flat(scores: Mapping[str, float], counts: Mapping[str, int] | None = None) -> Any:
+    """A table for `rule_value`: items without labels that all have their sub-task's score."""
+    counts = counts or {}
+    return {name: [(value, {})] * counts.get(name, 2) for name, value in scores.items()}
 
 
 def all_forms(n: int, shared: int = 0) -> list[Case]:

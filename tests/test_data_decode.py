@@ -151,3 +151,48 @@ def test_decompression_bomb_is_refused_before_it_unpacks(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MAX_PIXELS", 100_000)
     with pytest.raises(CompoclipError, match="400 x 400 pixels is more"):
         decode(data)
+
+
+def saved(path: Path, array: np.ndarray, **options: object) -> Path:
+    np.save(path, array, **options)
+    return path
+
+
+def test_an_array_file_has_blue_first(tmp_path: Path) -> None:
+    image = gradient()
+    path = saved(tmp_path / "frame.npy", np.asarray(image)[:, :, ::-1])
+    got = decode(path)
+    assert got.mode == "RGB"
+    assert np.array_equal(np.asarray(got), np.asarray(image))
+    assert decode(path, box=(1, 2, 4, 6)).size == (3, 4)
+    turned = saved(tmp_path / "f.npy", np.asfortranarray(np.asarray(image)[:, :, ::-1]))
+    assert np.array_equal(np.asarray(decode(turned)), np.asarray(image))
+
+
+def test_bad_array_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rgb = np.zeros((4, 5, 3), dtype=np.uint8)
+    objects = saved(tmp_path / "o.npy", np.array([[[{}] * 3]], dtype=object), allow_pickle=True)
+    lie = tmp_path / "lie.npy"
+    lie.write_bytes(saved(tmp_path / "a.npy", rgb).read_bytes().replace(b"(4, 5, 3)", b"(9, 9, 3)"))
+    text = tmp_path / "text.npy"
+    text.write_bytes(b"no array")
+    archive = tmp_path / "archive.npy"
+    with archive.open("wb") as file:
+        np.savez(file, rgb)
+    for path, message in (
+        (tmp_path / "none.npy", "image not found"),
+        (objects, "damaged array"),
+        (lie, "damaged array"),
+        (text, "damaged array"),
+        (archive, "not a single numpy array"),
+        (saved(tmp_path / "deep.npy", rgb.astype(np.float32)), "float32 .* is no image"),
+        (saved(tmp_path / "grey.npy", rgb[:, :, 0]), r"\(4, 5\) is no image"),
+        (saved(tmp_path / "none2.npy", rgb[:0]), "is no image"),
+    ):
+        with pytest.raises(CompoclipError, match=message) as caught:
+            decode(path)
+        assert str(caught.value).startswith(str(path))
+        assert "\n" not in str(caught.value)
+    monkeypatch.setattr(module, "MAX_PIXELS", 19)
+    with pytest.raises(CompoclipError, match="5 x 4 pixels is more than"):
+        decode(tmp_path / "a.npy")

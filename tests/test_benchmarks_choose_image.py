@@ -1,0 +1,178 @@
+"""ImageCoDe and SVO-Probes: a text and its photo among others."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import write_json, write_photo
+from compoclip.benchmarks import imagecode, svo_probes
+from compoclip.benchmarks.case import Form, TiePolicy
+from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.errors import CompoclipError
+from evaluation_helpers import flat, rule_value
+
+STATIC = "open-images-2056_a4b3c2"
+VIDEO = "MSR-VTT-videoTrainValVideo_video2044-shot1_0"
+
+
+def write_sets(root: Path, value: Any) -> Path:
+    write_json(root / "imagecode" / "valid_data.json", value)
+    return root
+
+
+def photos(root: Path, name: str, numbers: range, suffix: str = ".jpg") -> Path:
+    folder = root / "imagecode" / "image-sets" / name
+    for number in numbers:
+        write_photo(folder / f"img{number}{suffix}")
+    return folder
+
+
+def test_imagecode_cases(tmp_path: Path) -> None:
+    texts = {STATIC: {"5": "A deer head.", "0": "A fox."}, VIDEO: {"9": "No hand in view."}}
+    write_sets(tmp_path, texts)
+    folder = photos(tmp_path, STATIC, range(10))
+    photos(tmp_path, VIDEO, range(3, 30, 3), ".png")
+    found = load_benchmark("imagecode", tmp_path)
+    first = found.content[0]
+    assert [(c.id, c.truth, c.subtask) for c in found.content] == [
+        (f"{STATIC}/5", 5, "static"),
+        (f"{STATIC}/0", 0, "static"),
+        (f"{VIDEO}/9", 9, "video"),
+    ]
+    assert first.form is Form.CHOOSE_IMAGE
+    assert [ref.path for ref in first.images] == [folder / f"img{k}.jpg" for k in range(10)]
+    assert found.expected == {"static": 430, "video": 1872}
+    assert found.ties == {"": TiePolicy.STRICT}
+    used, missing = present(found)
+    assert len(used) == 2  # nine frames are there: which one is absent cannot be told
+    assert len(missing) == 7
+    photos(tmp_path, VIDEO, range(30, 31))
+    frames = load_benchmark("imagecode:video", tmp_path).content[0].images
+    assert [ref.path.stem for ref in frames] == [f"img{k}" for k in range(3, 31, 3)]
+    photos(tmp_path, VIDEO, range(40, 41))
+    with pytest.raises(CompoclipError, match="11 photos instead of 10"):
+        load_benchmark("imagecode", tmp_path)
+
+
+def test_imagecode_scores_of_clip(tmp_path: Path) -> None:
+    found = load_benchmark("imagecode", write_sets(tmp_path, {STATIC: {"1": "a"}, "v": {"1": "b"}}))
+    table = flat({"static": 50.70, "video": 15.06}, imagecode.META.expected)
+    assert found.headline == "vl_compo"
+    assert rule_value(found.aggregates["vl_compo"], table) == pytest.approx(21.72, abs=0.01)
+    assert len(present(found)[1]) == 20  # no folder at all
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "expected a JSON object, found a list"),
+        ({STATIC: ["a"]}, f"set '{STATIC}': expected a JSON object, found a list"),
+        ({STATIC: {"10": "a"}}, f"set '{STATIC}': '10' is no place among 10 photos"),
+        ({STATIC: {"-1": "a"}}, "'-1' is no place among 10 photos"),
+        ({STATIC: {"1": 5}}, f"set '{STATIC}': '1' must be text, found the number 5"),
+        ({STATIC: {"1": " "}}, "'1' is empty"),
+        ({"../x": {"1": "a"}}, "image name '../x' leads outside the image folder"),
+        ({}, "no descriptions"),
+    ],
+)
+def test_malformed_imagecode(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(CompoclipError) as caught:
+        load_benchmark("imagecode", write_sets(tmp_path, value))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "imagecode" / "valid_data.json"))
+
+
+def test_truncated_imagecode(tmp_path: Path) -> None:
+    path = write_sets(tmp_path, {STATIC: {"1": "a"}}) / "imagecode" / "valid_data.json"
+    path.write_text(json.dumps({STATIC: {"1": "a"}})[:-3], encoding="utf-8")
+    with pytest.raises(CompoclipError, match="not valid JSON"):
+        load_benchmark("imagecode", tmp_path)
+
+
+def svo_row(task: str = "verb", k: int = 0, **changes: Any) -> dict[str, Any]:
+    known = {
+        "sentence": "A girl sits on the shore.",
+        "pos_triplet": "girl,sit,shore",
+        "neg_triplet": "girl,run,shore",
+        "pos_url": f"http://example.org/{k}.png",
+        "neg_url": "http://example.org/b.jpg?size=2",
+        "pos_image_id": k,
+        "neg_image_id": 99,
+    }
+    return {**known, **{f"{name}_neg": name == task for name in svo_probes.META.parts}, **changes}
+
+
+def write_svo(root: Path, *rows: dict[str, Any]) -> Path:
+    path = root / "svo_probes" / "svo_probes.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return root
+
+
+def test_svo_cases_and_their_photos(tmp_path: Path) -> None:
+    rows = [svo_row("subj"), svo_row(), svo_row("obj", 1), svo_row("none"), svo_row(obj_neg=True)]
+    write_svo(tmp_path, *rows)
+    folder = tmp_path / "svo_probes" / "images"
+    names = {row["pos_url"]: md5(row["pos_url"].encode()).hexdigest() for row in rows}
+    other = md5(rows[0]["neg_url"].encode()).hexdigest()
+    write_photo(folder / f"{names['http://example.org/0.png']}.png")
+    write_photo(folder / f"{other}.jpg")
+    found = load_benchmark("svo_probes", tmp_path)
+    assert Counter(case.subtask for case in found.content) == {"subj": 1, "verb": 1, "obj": 1}
+    assert found.left_out == {"rows without a flag": 1, "rows with several flags": 1}
+    first = found.content[0]
+    assert (first.id, first.form, first.truth) == ("subj/0", Form.CHOOSE_IMAGE, 0)
+    assert first.texts == ("A girl sits on the shore.",)
+    assert [ref.path.name for ref in first.images] == [
+        f"{names['http://example.org/0.png']}.png", f"{other}.jpg",
+    ]  # fmt: skip
+    used, missing = present(found)
+    assert len(used) == 2
+    assert missing == (str(folder / f"{names['http://example.org/1.png']}.jpg"),)
+    assert load_benchmark("svo_probes:obj", tmp_path).content == found.content[2:]
+
+
+def test_svo_scores_of_clip(tmp_path: Path) -> None:
+    found = load_benchmark("svo_probes", write_svo(tmp_path, svo_row()))
+    table = flat({"subj": 84.07, "verb": 79.73, "obj": 88.62})
+    assert rule_value(found.aggregates[found.headline], table) == pytest.approx(84.14, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (svo_row(verb_neg="maybe"), "row 1: 'verb_neg' must be True or False, found 'maybe'"),
+        (svo_row(sentence=""), "row 1: 'sentence' is empty"),
+        (svo_row(neg_url=" "), "row 1: 'neg_url' is empty"),
+    ],
+)
+def test_malformed_svo(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompoclipError) as caught:
+        load_benchmark("svo_probes", write_svo(tmp_path, svo_row(), bad))
+    assert str(caught.value).startswith(f"{tmp_path / 'svo_probes' / 'svo_probes.csv'}: {message}")
+
+
+def test_absent_columns_rows_and_files(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"svo_probes\.csv: no such file; put the official"):
+        load_benchmark("svo_probes", tmp_path)
+    row = svo_row()
+    del row["obj_neg"]
+    with pytest.raises(CompoclipError, match=r"svo_probes\.csv: no column 'obj_neg'"):
+        load_benchmark("svo_probes", write_svo(tmp_path, row))
+    with pytest.raises(CompoclipError, match="no rows with exactly one flag"):
+        load_benchmark("svo_probes", write_svo(tmp_path, svo_row("none")))
+    path = write_svo(tmp_path, svo_row()) / "svo_probes" / "svo_probes.csv"
+    path.write_text(path.read_text(encoding="utf-8")[:-30], encoding="utf-8")
+    with pytest.raises(CompoclipError, match="line 2 has"):
+        load_benchmark("svo_probes", tmp_path)

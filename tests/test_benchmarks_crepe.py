@@ -1,0 +1,200 @@
+"""CREPE: lists and sets written as Python, crops, whatever complexities there are, stated sets."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import write_photo
+from compoclip.benchmarks.case import Form, ImageRef, TiePolicy
+from compoclip.benchmarks.crepe_prod import META, _expected
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.targets import find_in, parse_targets
+from evaluation_helpers import flat, rule_value
+
+NEGATIVES = [f"computer inside floor {k}" for k in "edcba"]
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    known = {
+        "image_id": 13,
+        "caption": "computer on floor. floor under computer.",
+        "n": 4,
+        "hard_negs": str(NEGATIVES),
+        "x": 237.0,
+        "y": -1.0,
+        "width": 402.0,
+        "height": 208.0,
+    }
+    return {**known, **changes}
+
+
+def write_csv(path: Path, *rows: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def prod(root: Path, name: str, level: int) -> Path:
+    file = f"prod_vg_hard_negs_{name}_complexity_{level}.csv"
+    return root / "crepe" / "prod_hard_negatives" / name / file
+
+
+def write_prod(root: Path, levels: tuple[int, ...] = (4, 12), **rows: Any) -> Path:
+    for name in META.parts:
+        for level in levels:
+            write_csv(prod(root, name, level), *rows.get(name, [row(), row(image_id=14)]))
+    return root
+
+
+def test_productivity_cases(tmp_path: Path) -> None:
+    write_photo(tmp_path / "vg" / "VG_100K_2" / "13.jpg")
+    write_photo(tmp_path / "vg" / "VG_100K_2" / "14.png")
+    found = load_benchmark("crepe_prod", write_prod(tmp_path))
+    first, second = found.content[:2]
+    assert (first.id, first.form) == ("atom/4/0", Form.CHOOSE_TEXT)
+    assert first.texts == ("computer on floor. floor under computer.", *NEGATIVES)
+    box = (237.0, -1.0, 639.0, 207.0)
+    assert first.images == (ImageRef(tmp_path / "vg" / "VG_100K_2" / "13.jpg", box),)
+    assert second.images[0].path == tmp_path / "vg" / "VG_100K_2" / "14.png"
+    assert Counter(c.subtask for c in found.content) == {"atom": 4, "swap": 4, "negate": 4}
+    assert {c.labels["complexity"] for c in found.content} == {"4", "12"}
+    assert found.ties == {"": TiePolicy.STRICT}
+    assert found.headline == "vl_compo"
+    assert len({(c.subtask, c.id) for c in found.content}) == 12
+
+
+def test_photos_in_neither_folder_are_asked_for_in_the_first(tmp_path: Path) -> None:
+    found = load_benchmark("crepe_prod:swap", write_prod(tmp_path))
+    assert found.content[0].images[0].path == tmp_path / "vg" / "VG_100K" / "13.jpg"
+
+
+def test_set_literals_are_read_in_sorted_order(tmp_path: Path) -> None:
+    cell = "{" + ", ".join(map(repr, NEGATIVES)) + "}"
+    write_prod(tmp_path, (4,), atom=[row(hard_negs=cell)])
+    case = load_benchmark("crepe_prod:atom", tmp_path).content[0]
+    assert case.texts[1:] == tuple(sorted(NEGATIVES))
+
+
+def test_published_scores_of_clip_and_the_curve(tmp_path: Path) -> None:
+    rules = load_benchmark("crepe_prod", write_prod(tmp_path)).aggregates
+    table = flat({"atom": 18.96, "swap": 17.26, "negate": 34.90})
+    assert rule_value(rules["vl_compo"], table) == pytest.approx(23.71, abs=0.01)
+    curve = {
+        "atom": [(0.9, {"complexity": "4"}), (0.5, {"complexity": "12"})],
+        "swap": [(0.3, {"complexity": "4"}), (0.1, {"complexity": "12"})],
+        "negate": [(0.0, {"complexity": "4"}), (0.2, {"complexity": "12"})],
+    }
+    assert rule_value(rules["complexity_4"], curve) == pytest.approx(0.6)
+    assert rule_value(rules["complexity_12"], curve) == pytest.approx(0.3)
+    assert rule_value(rules["negate_complexity_12"], curve) == pytest.approx(0.2)
+    assert "complexity_5" not in rules
+    some = load_benchmark("crepe_prod:negate", tmp_path).aggregates
+    assert {"negate_complexity_4", "micro"} <= set(some)
+    assert not {"complexity_4", "vl_compo"} & set(some)
+
+
+def test_either_published_total_is_complete() -> None:
+    for here, expected in ((12, 16727), (16727, 16727), (16728, 17698), (17698, 17698)):
+        assert _expected(Counter(atom=here), ["atom"]) == {"atom": expected}
+    assert _expected(Counter(atom=20000), ["atom"]) == {"atom": 20000}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hard_negs": str(NEGATIVES[:4])}, "row 1: 4 hard negatives instead of 5"),
+        ({"hard_negs": str(NEGATIVES)[:-9]}, "row 1: 'hard_negs' must be a Python list"),
+        ({"hard_negs": "__import__('os').getcwd()"}, "row 1: 'hard_negs' must be a Python list"),
+        ({"hard_negs": "[1, 2, 3, 4, 5]"}, "row 1: 'hard_negs' must be a Python list"),
+        ({"hard_negs": "['a', 'b', 'c', 'd', ' ']"}, "row 1: 'hard_negs' must be a Python list"),
+        ({"caption": " "}, "row 1: 'caption' is empty"),
+        ({"x": "left"}, "row 1: 'x' must be a number, found 'left'"),
+        ({"width": "nan"}, "row 1: 'width' must be a number"),
+        ({"height": 0}, "row 1: a box 402 x 0 pixels holds nothing"),
+        ({"image_id": "../13"}, "row 1: image name '../13.jpg' leads outside"),
+    ],
+)
+def test_malformed_productivity(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    write_prod(tmp_path, swap=[row(), row(**changes)])
+    with pytest.raises(CompoclipError) as caught:
+        load_benchmark("crepe_prod", tmp_path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(prod(tmp_path, "swap", 4)))
+    assert "\n" not in str(caught.value)
+
+
+def test_absent_and_damaged_productivity_files(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"no prod_vg_hard_negs_atom_complexity_\*\.csv"):
+        load_benchmark("crepe_prod", tmp_path)
+    write_prod(tmp_path)
+    path = prod(tmp_path, "negate", 12)
+    short = row()
+    del short["hard_negs"]
+    write_csv(path, short)
+    with pytest.raises(CompoclipError, match=r"complexity_12\.csv: no column 'hard_negs'"):
+        load_benchmark("crepe_prod", tmp_path)
+    path.write_text('image_id,caption,hard_negs,x,y,width,height\n1,"a', encoding="utf-8")
+    with pytest.raises(CompoclipError, match="line 2"):
+        load_benchmark("crepe_prod", tmp_path)
+    path.unlink()
+    write_csv(path.parent / "more" / path.name, row())
+    write_csv(path, row())
+    with pytest.raises(CompoclipError, match="has the same name"):
+        load_benchmark("crepe_prod", tmp_path)
+
+
+def syst_row(**changes: Any) -> dict[str, Any]:
+    lists = {
+        "valid_hard_negs_atom": str(NEGATIVES[:4]),
+        "valid_hard_negs_comp": str([*NEGATIVES, "f"]),
+        "valid_hard_negs_combined": "[]",
+    }
+    return {**row(), **lists, **changes}
+
+
+def syst(root: Path, seen: str, name: str = "cc12m") -> Path:
+    folder = root / "crepe" / "syst_hard_negatives"
+    return folder / f"syst_vg_hard_negs_{seen}_compounds_in_{name}.csv"
+
+
+def test_systematicity_needs_the_pre_training_set(tmp_path: Path) -> None:
+    write_csv(syst(tmp_path, "seen"), syst_row())
+    write_csv(syst(tmp_path, "unseen"), syst_row(), syst_row(valid_hard_negs_atom="[]"))
+    with pytest.raises(UsageError, match="crepe_syst,pretrained=SET"):
+        load_benchmark("crepe_syst", tmp_path)
+    with pytest.raises(UsageError, match="no pre-training set 'cc12'; did you mean cc12m"):
+        load_benchmark("crepe_syst", tmp_path, pretrained="cc12")
+    with pytest.raises(CompoclipError, match=r"seen_compounds_in_yfcc\.csv: no such file"):
+        load_benchmark("crepe_syst", tmp_path, pretrained="yfcc")
+    (target,) = parse_targets([f"crepe_syst,pretrained=cc12m,root={tmp_path}"], Path("x"))
+    found = target.load()
+    assert found.name == "crepe_syst_cc12m"
+    assert Counter(c.subtask for c in found.content) == {
+        "comp_seen": 1, "comp_unseen": 2, "atom_seen": 1, "atom_unseen": 1,
+    }  # fmt: skip
+    assert {(c.subtask[:4], len(c.texts)) for c in found.content} == {("comp", 7), ("atom", 5)}
+    assert found.left_out == {"rows without atom negatives": 1}
+    assert found.headline == "unseen"
+    scores = {"comp_seen": 48.3, "comp_unseen": 45.1, "atom_seen": 39.2, "atom_unseen": 35.0}
+    assert rule_value(found.aggregates["unseen"], flat(scores)) == pytest.approx(40.05)
+    only = load_benchmark("crepe_syst:comp_unseen", tmp_path, pretrained="cc12m")
+    assert [c.subtask for c in only.content] == ["comp_unseen"] * 2
+    assert only.data_hash != found.data_hash
+
+
+def test_a_data_root_offers_what_needs_no_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_prod(tmp_path)
+    write_csv(syst(tmp_path, "seen"), syst_row())
+    assert [target.spec for target in find_in(tmp_path)] == ["crepe_prod"]
+    assert "crepe_syst: left out, it needs pretrained=" in capsys.readouterr().err
