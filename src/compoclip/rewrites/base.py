@@ -22,7 +22,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A valid rewrite: the new text, which rule made it, and which spans it changed."""
+    """A valid rewrite: the new text, which rule made it, and which spans it changed.
+
+    A text that keeps only a part of the caption (a sub-graph) lists what it changes in that part.
+    """
 
     text: str
     rewrite: str

@@ -28,12 +28,12 @@ NO_THING = "names-no-thing"
 _PERSON, _GROUP, _BODY = 18, 14, 8
 _PEOPLE = word_set("people occupations athletes")
 _ANYONE = word_set("person people human individual someone")
-_LIVING = _PEOPLE | {"beings", "animals"}
+_LIVING = _PEOPLE | {"animals"}
 # There is some in most pictures, named or not.
 _EVERYWHERE = word_set("sky cloud ground grass floor wall ceiling shadow background air light tree")
 _PARTS = (
     (
-        _PEOPLE | {"beings"},
+        _PEOPLE,
         frozenset({"clothing", "body parts"}),
         word_set("hair beard mustache shirt skin"),
     ),
@@ -61,7 +61,7 @@ _PARTS = (
         frozenset[str](),
         word_set("leaf branch trunk stem flower petal root"),
     ),
-    (frozenset({"furniture"}), frozenset({"furniture"}), word_set("leg cushion drawer door")),
+    (frozenset({"furniture"}), frozenset[str](), word_set("leg cushion drawer door")),
 )
 
 
@@ -120,24 +120,25 @@ def attribute_candidates(
         return ()
     contrasts = {word for word, _ in modifier(lemma, tag, head)}
     doing = exclusive(lemma_of(lemma, "VERB", "VBG"), "VERB") if tag == "VBG" else ()
-    return tuple(
-        word
-        for word in vocabulary.attributes
-        if (
-            word in contrasts
-            or (_excluded(lemma, word) and fits(lemma, word, head))
-            or (word.endswith("ing") and lemma_of(word, "VERB", "VBG") in doing)
-        )
-        and not related(lemma, word, "ADJ")
-    )
+
+    def denies(word: str) -> bool:
+        if families(lemma, "ADJ") & families(word, "ADJ"):
+            return _excluded(lemma, word) and fits(lemma, word, head)
+        acts = word.endswith("ing") and lemma_of(word, "VERB", "VBG") in doing
+        return word in contrasts or acts
+
+    return tuple(w for w in vocabulary.attributes if denies(w) and not related(lemma, w, "ADJ"))
 
 
 def _excluded(a: str, b: str) -> bool:
-    """Whether both stand in one family of the lists, never in one cell of it, and `b` says nothing
-    else than what that family is about: "golden" is a material, but also a colour.
+    """Whether both stand in one family of the lists, never in one cell of it, and neither says more
+    that the other does not deny: "golden" is a material, but also a colour; "dark" a colour, but
+    also how light a colour is.
     """
     mine, theirs = families(a, "ADJ"), families(b, "ADJ")
     if not mine & theirs or may_coincide(a, b, "ADJ") or may_coincide(b, "medium", "ADJ"):
+        return False
+    if mine & theirs <= UNIVERSAL and (mine ^ theirs) - UNIVERSAL:
         return False
     return "colour" in mine or not (theirs - mine) & UNIVERSAL
 
@@ -194,10 +195,14 @@ def _both_people(a: str, b: str) -> bool:
     heads = _head(a), _head(b)
     if heads[1] in exclusive(heads[0], "NOUN"):
         return False
-    return all(
-        h in _ANYONE
-        or bool(families(h, "NOUN") & _PEOPLE or lexicon().fields(h, "NOUN") & {_PERSON, _GROUP})
-        for h in heads
+    return all(map(_is_person, heads))
+
+
+def _is_person(head: str) -> bool:
+    return (
+        head in _ANYONE
+        or bool(families(head, "NOUN") & _PEOPLE)
+        or bool(lexicon().fields(head, "NOUN") & {_PERSON, _GROUP})
     )
 
 
@@ -205,8 +210,8 @@ def _both_people(a: str, b: str) -> bool:
 def _is_part(whole: str, part: str) -> bool:
     """Whether a thing of this name has, wears or is seen with the other."""
     names, head = families(_head(whole), "NOUN"), _head(part)
-    if not names and lexicon().fields(_head(whole), "NOUN") & {_PERSON, _GROUP}:
-        names = _PEOPLE
+    if _is_person(_head(whole)):
+        names |= _PEOPLE
     if names & _LIVING and lexicon().fields(head, "NOUN") == {_BODY}:
         return True
     of_part = families(head, "NOUN")

@@ -1,0 +1,381 @@
+"""Graph negatives and the sampling of graph texts (MosaiCLIP)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.types import Caption, SceneGraph
+from compoclip.rewrites.base import Refused, Rewritten, rng_for
+from compoclip.rewrites.graph_reading import read_graph
+from compoclip.rewrites.graph_rewrites import GraphNegative, GraphPositive
+from compoclip.rewrites.graph_slots import ATTR, CATEGORIES, JOIN, OBJ, REL, Transform, slots_of
+from compoclip.rewrites.graph_texts import (
+    ENOUGH_POSITIVES,
+    NO_GRAPH,
+    NO_SUBGRAPH,
+    NOT_ASSERTED,
+    POSITIVE,
+    TAKEN,
+    GraphTexts,
+    sample_graph_texts,
+    usable_subgraphs,
+)
+from compoclip.rewrites.graph_vocabulary import GraphVocabulary
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.tokenkey import token_key
+from compoclip.world.rewrite_truth import judge_rewrites
+from graph_captions import CAT, WORDS, graph_caption
+
+NEXT_TO = graph_caption("a cat next to a dog", [("cat", []), ("dog", [])], [(0, "next to", 1)])
+CHASE = graph_caption("the dog chases cats", [("dog", []), ("cats", [])], [(0, "chases", 1)])
+
+
+def candidates(caption: Caption, valid: bool = True) -> dict[tuple[str, str], set[str]]:
+    """All negatives but the joined ones, by category and rule."""
+    reading = read_graph(caption)
+    assert reading is not None
+    transform = Transform(reading, WORDS, valid)
+    found: dict[tuple[str, str], set[str]] = {}
+    for subgraph in usable_subgraphs(reading)[0]:
+        for slot in slots_of(subgraph):
+            if slot.rule != JOIN:
+                made = {result.text for result in transform.all(slot)}
+                found.setdefault((slot.category, slot.rule), set()).update(made)
+    return {key: texts for key, texts in found.items() if texts}
+
+
+def test_all_valid_negatives_of_the_example() -> None:
+    assert candidates(CAT) == {
+        (OBJ, "replace-attribute"): {"blue cat", "crimson cat", "blue mat", "large dog"},
+        (REL, "exchange-objects"): {"red mat sitting on black cat", "mat sitting on cat"},
+        (REL, "replace-object"): {
+            "black hat sitting on red mat",
+            "black table sitting on red mat",
+            "black cat sitting on red hat",
+            "black cat sitting on red table",
+            "hat sitting on mat",
+            "table sitting on mat",
+            "cat sitting on hat",
+            "cat sitting on table",
+            "red hat next to small dog",
+            "red table next to small dog",
+            "red mat next to small hat",
+            "red mat next to small table",
+            "hat next to dog",
+            "table next to dog",
+            "mat next to hat",
+            "mat next to table",
+        },
+        (REL, "replace-relation"): {
+            "black cat under red mat",
+            "black cat wearing red mat",
+            "cat under mat",
+            "cat wearing mat",
+        },
+        (ATTR, "exchange-attributes"): {"red cat sitting on black mat"},
+        (ATTR, "replace-attribute"): {
+            "blue cat sitting on red mat",
+            "crimson cat sitting on red mat",
+            "black cat sitting on blue mat",
+            "blue mat next to small dog",
+            "red mat next to large dog",
+        },
+    }
+
+
+def test_the_paper_filters_nothing() -> None:
+    made = candidates(CAT, valid=False)
+    assert "dog next to mat" in made[REL, "exchange-objects"]
+    assert made[OBJ, "replace-attribute"] == {
+        f"{word} {noun}" for word in WORDS.attributes for noun in ("cat", "mat", "dog")
+    }
+    assert {f"cat {word} mat" for word in WORDS.relations} <= made[REL, "replace-relation"]
+    for key, texts in candidates(CAT).items():
+        assert texts <= made[key]
+
+
+def test_a_cat_next_to_a_dog_is_not_exchanged() -> None:
+    assert (REL, "exchange-objects") not in candidates(NEXT_TO)
+    assert "dog next to cat" in candidates(NEXT_TO, valid=False)[REL, "exchange-objects"]
+    for seed in range(60):
+        texts = sample_graph_texts(NEXT_TO, random.Random(seed), vocabulary=WORDS)
+        assert "dog next to cat" not in {n.text for n in texts.negatives}
+
+
+def test_finite_verbs_and_nouns_keep_their_number() -> None:
+    made = candidates(CHASE)
+    assert made[REL, "exchange-objects"] == {"cats chase dog"}
+    assert made[REL, "replace-object"] == {
+        "hat chases cats",
+        "table chases cats",
+        "dog chases hats",
+        "dog chases tables",
+    }
+
+
+def test_without_distinction_the_order_says_nothing() -> None:
+    nouns = [("ball", ["red"]), ("ball", [])]
+    alike = graph_caption("a red ball above a ball", nouns, [(0, "above", 1)])
+    made = candidates(alike)
+    assert (REL, "exchange-objects") not in made
+    assert (REL, "replace-relation") not in made
+    # The other ball may be blue.
+    assert (OBJ, "replace-attribute") not in made
+    apart = graph_caption(
+        "a red ball above a black ball", [("ball", ["red"]), ("ball", ["black"])], [(0, "above", 1)]
+    )
+    made = candidates(apart)
+    assert made[REL, "exchange-objects"] == {"black ball above red ball"}
+    assert made[REL, "replace-relation"] == {
+        "red ball under black ball",
+        "red ball wearing black ball",
+    }
+    assert made[OBJ, "replace-attribute"] == {"blue ball"}
+
+
+def test_what_the_caption_says_elsewhere_is_no_negative() -> None:
+    both = graph_caption(
+        "a black cat on a red mat on a black mat",
+        [("cat", ["black"]), ("mat", ["red"]), ("mat", ["black"])],
+        [(0, "on", 1), (1, "on", 2)],
+    )
+    texts = {t for texts in candidates(both, valid=True).values() for t in texts}
+    assert "black mat" not in texts
+    assert "red cat on black mat" not in texts  # it is not said, but there is another mat
+
+
+@pytest.mark.parametrize(
+    ("caption", "word"),
+    [
+        (graph_caption("a man on a bench", [("man", []), ("bench", [])], [(0, "on", 1)]), word)
+        for word in ("skier", "person", "shirt", "hand", "sky", "benches", "picture")
+    ],
+)
+def test_objects_that_may_be_there_as_well(caption: Caption, word: str) -> None:
+    words = GraphVocabulary((word,), ("red",), ("on",), "tests", "MIT")
+    reading = read_graph(caption)
+    assert reading is not None
+    transform = Transform(reading, words)
+    slots = [s for s in slots_of(reading.subgraphs[0]) if s.rule == "replace-object" and not s.node]
+    assert isinstance(transform.draw(slots[0], random.Random(0)), Refused)
+
+
+def test_colours_exclude_colours_and_never_sizes() -> None:
+    for sizes in (("large", "blue"), ("tiny", "huge", "striped", "golden")):
+        words = GraphVocabulary(("hat",), sizes, ("on",), "tests", "MIT")
+        reading = read_graph(CAT)
+        assert reading is not None
+        slot = next(slots_of(reading.subgraphs[0]))
+        made = {r.text for r in Transform(reading, words).all(slot)}
+        assert made == {f"{w} cat" for w in sizes if w in ("blue", "golden")}
+
+
+def test_edits_name_the_changed_places() -> None:
+    reading = read_graph(CAT)
+    assert reading is not None
+    transform = Transform(reading, WORDS)
+    whole = reading.subgraphs[3]
+    seen = {}
+    for slot in slots_of(whole):
+        for result in transform.all(slot):
+            seen[result.text] = [
+                (CAT.text[e.start : e.end], result.text[e.new_start : e.new_end])
+                for e in result.edits
+            ]
+    assert seen["red mat sitting on black cat"] == [
+        ("black", "red"),
+        ("cat", "mat"),
+        ("red", "black"),
+        ("mat", "cat"),
+    ]
+    assert seen["black cat under red mat"] == [("sitting on", "under")]
+    assert seen["red cat sitting on black mat"] == [("black", "red"), ("red", "black")]
+    assert seen["black cat sitting on blue mat"] == [("red", "blue")]
+    joined = [text for text in seen if text.startswith("black cat sitting on red mat ")]
+    assert joined
+    assert all(seen[t] == [("", t.removeprefix("black cat sitting on red mat "))] for t in joined)
+    assert "black cat sitting on red mat near blue table" in joined
+
+
+def check(texts: GraphTexts, caption: Caption, positives: int, negatives: int) -> None:
+    """The promises of `GraphTexts`."""
+    assert len(texts.positives) <= positives
+    assert len(texts.negatives) <= negatives
+    assert len(texts.pair) == len(texts.negatives)
+    assert set(texts.pair) == set(range(len(texts.positives)))
+    everything = [caption.text, *(t.text for t in (*texts.positives, *texts.negatives))]
+    assert len({token_key(text) for text in everything}) == len(everything)
+    assert all(t.keeps_meaning and t.rewrite == POSITIVE for t in texts.positives)
+    assert all(not t.keeps_meaning and t.rewrite in CATEGORIES for t in texts.negatives)
+
+
+@pytest.mark.parametrize(("positives", "negatives"), [(3, 6), (1, 1), (1, 6), (2, 3), (0, 6)])
+@pytest.mark.parametrize("graph_filter", ["valid", "none"])
+def test_limits_are_kept(positives: int, negatives: int, graph_filter: str) -> None:
+    for seed in range(40):
+        texts = sample_graph_texts(
+            CAT,
+            random.Random(seed),
+            positives=positives,
+            negatives=negatives,
+            vocabulary=WORDS,
+            graph_filter="valid" if graph_filter == "valid" else "none",
+        )
+        check(texts, CAT, positives, negatives)
+        if positives == negatives == 1:
+            assert len(texts.positives) == len(texts.negatives) == 1
+        if (positives, negatives) == (3, 6):
+            assert len(texts.negatives) == 6
+        if positives == 0:
+            assert texts.refused.total() == sum(n for (_, r), n in texts.refused.items())
+            assert {r for _, r in texts.refused} == {ENOUGH_POSITIVES}
+
+
+def test_the_seed_fixes_the_texts() -> None:
+    first = [sample_graph_texts(CAT, rng_for(7, str(i), 0, "graph")) for i in range(20)]
+    again = [sample_graph_texts(CAT, rng_for(7, str(i), 0, "graph")) for i in reversed(range(20))]
+    assert first == again[::-1]
+    assert len({texts.negatives for texts in first}) > 10
+
+
+def share(weights: tuple[float, float, float], caption: Caption) -> dict[str, float]:
+    drawn = Counter(
+        sample_graph_texts(caption, random.Random(seed), weights, 1, 1, WORDS, graph_filter="none")
+        .negatives[0]
+        .rewrite
+        for seed in range(600)
+    )
+    return {name: drawn[name] / 600 for name in CATEGORIES}
+
+
+def test_categories_are_drawn_by_weight_among_those_that_are_not_empty() -> None:
+    got = share((0.2, 0.3, 0.5), CAT)
+    assert got[OBJ] == pytest.approx(0.2, abs=0.06)
+    assert got[REL] == pytest.approx(0.3, abs=0.06)
+    assert got[ATTR] == pytest.approx(0.5, abs=0.06)
+    no_attributes = share((0.2, 0.3, 0.5), NEXT_TO)
+    assert no_attributes == {OBJ: 0.0, REL: 1.0, ATTR: 0.0}
+    one_object = graph_caption("a red ball", [("ball", ["red"])])
+    texts = sample_graph_texts(
+        replace(one_object, text="a red ball !"), random.Random(0), vocabulary=WORDS
+    )
+    assert {n.rewrite for n in texts.negatives} == {OBJ}
+    # c_obj empty: 0.3 and 0.5 become 3/8 and 5/8.
+    half = graph_caption("a red dog on a hat", [("dog", []), ("hat", ["red"])], [(0, "on", 1)])
+    bare = share((0.0, 0.3, 0.5), half)
+    assert bare[REL] == pytest.approx(0.375, abs=0.06)
+    assert bare[OBJ] == 0.0
+
+
+def test_zero_weight_means_none_of_that_category() -> None:
+    for seed in range(20):
+        texts = sample_graph_texts(CAT, random.Random(seed), (0.0, 1.0, 0.0), vocabulary=WORDS)
+        assert {n.rewrite for n in texts.negatives} == {REL}
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0, 0.0), (-0.1, 0.5, 0.6)])
+def test_senseless_weights(weights: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        sample_graph_texts(CAT, random.Random(0), weights)
+
+
+def test_texts_that_clip_cannot_tell_apart_are_taken_once() -> None:
+    # "BLACK  Cat ." and "black cat." are the same to CLIP: the caption is no positive of its own.
+    same = graph_caption("BLACK cat", [("cat", ["black"])])
+    texts = sample_graph_texts(same, random.Random(0), vocabulary=WORDS)
+    assert texts == GraphTexts(refused=Counter({(POSITIVE, TAKEN): 1}))
+    # Two words of the vocabulary that are one to CLIP give one negative.
+    twice = GraphVocabulary(("hat", "HAT", "hat "), ("blue",), ("on",), "tests", "MIT")
+    for seed in range(10):
+        made = sample_graph_texts(CHASE, random.Random(seed), vocabulary=twice, graph_filter="none")
+        check(made, CHASE, 3, 6)
+
+
+def test_without_a_parse_or_with_nothing_to_say() -> None:
+    plain = replace(parse("a cat on a mat"), graph=None)
+    assert sample_graph_texts(plain, random.Random(0)).refused == {(POSITIVE, NO_GRAPH): 1}
+    empty = replace(plain, graph=SceneGraph())
+    assert sample_graph_texts(empty, random.Random(0)).refused == {(POSITIVE, NO_SUBGRAPH): 1}
+    assert not sample_graph_texts(empty, random.Random(0)).positives
+
+
+@pytest.mark.parametrize("text", ["a cat is not on a mat", "a cat or a dog on a mat"])
+def test_what_is_not_asserted_is_no_positive(text: str) -> None:
+    words = text.replace("dog on", "dog").split()
+    nouns = [w for w in words if w in ("cat", "dog", "mat")]
+    caption = graph_caption(text, [(n, []) for n in nouns], [(0, "on", len(nouns) - 1)])
+    texts = sample_graph_texts(caption, random.Random(0), vocabulary=WORDS)
+    assert not texts.positives
+    assert texts.refused == {(POSITIVE, NOT_ASSERTED): 1}
+
+
+def test_registered_rewrites() -> None:
+    assert {*CATEGORIES, POSITIVE} <= set(rewrite_names())
+    for name in (*CATEGORIES, POSITIVE):
+        rewrite = get_rewrite(name)
+        result = rewrite(CAT, rng_for(0, "a", 0, name))
+        assert isinstance(result, Rewritten)
+        assert result.rewrite == name
+        assert result.keeps_meaning is rewrite.keeps_meaning is (name == POSITIVE)
+        assert isinstance(rewrite(parse(""), random.Random(0)), Refused)
+        no_graph = rewrite(replace(CAT, graph=None), random.Random(0))
+        assert no_graph == Refused(NO_GRAPH)
+
+
+def test_rewrites_draw_from_all_candidates() -> None:
+    wanted = candidates(CAT)
+    for name in CATEGORIES:
+        rewrite = GraphNegative(name, vocabulary=WORDS)
+        drawn = {rewrite(CAT, random.Random(seed)) for seed in range(250)}
+        made = {r.text for r in drawn if isinstance(r, Rewritten) and r.rule != JOIN}
+        assert made == set().union(*(t for (c, _), t in wanted.items() if c == name))
+    positives = {GraphPositive()(CAT, random.Random(seed)) for seed in range(100)}
+    assert len(positives) == 7
+
+
+def test_few_graph_negatives_are_true_of_the_scene() -> None:
+    judged = judge_rewrites(240, names=CATEGORIES)
+    for name in CATEGORIES:
+        assert judged[name].judged > 10
+    assert sum(j.true for j in judged.values()) < 0.03 * sum(j.judged for j in judged.values())
+
+
+def _captions(shared_data: Path, number: int) -> Sequence[Caption]:
+    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return parse_many([row["caption"][0] for row in rows[:number]])
+
+
+def test_real_captions_keep_the_promises(shared_data: Path) -> None:
+    captions = _captions(shared_data, 200)
+    made = Counter[str]()
+    for number, caption in enumerate(captions):
+        texts = sample_graph_texts(caption, rng_for(0, str(number), 0, "graph"))
+        check(texts, caption, 3, 6)
+        made["negatives"] += len(texts.negatives)
+        made["none"] += not texts.negatives
+        for result in texts.negatives:
+            for edit in result.edits:
+                assert 0 <= edit.start <= edit.end <= len(caption.text)
+                assert 0 <= edit.new_start <= edit.new_end <= len(result.text)
+    assert made["negatives"] > 4.5 * len(captions)
+    assert made["none"] < 0.1 * len(captions)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "😀😀", "a\nb\nc", "dog " * 200, "«un chat» sur l'herbe", "\x00 red \ud800 cat"]
+)
+def test_odd_captions_never_crash(text: str) -> None:
+    caption = parse(text)
+    texts = sample_graph_texts(caption, random.Random(0))
+    check(texts, caption, 3, 6)
+    for name in (*CATEGORIES, POSITIVE):
+        get_rewrite(name)(caption, random.Random(0))
