@@ -6,13 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
-
-from compoclip.benchmarks.case import Benchmark
-from compoclip.evaluation.aggregate import evaluate, plan
-
-Values = dict[str, float]
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -112,19 +106,6 @@ def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return root
-
-
-def rule_values(found: Benchmark, scores: dict[str, float], metric: str = "accuracy") -> Values:
-    """Every aggregate of `metric` through the evaluation, from the scores of the sub-tasks."""
-    subtasks = [name for name in scores for _ in range(2)]
-    values = {metric: np.array([scores[name] for name in subtasks])}
-    applies = {metric: np.ones(len(subtasks), dtype=bool)}
-    labels: list[dict[str, str]] = [{} for _ in subtasks]
-    return {
-        name: evaluate(plan(rule, subtasks, labels, applies, metric), values)
-        for name, rule in found.aggregates.items()
-        if rule.metric in (None, metric) and rule.macro_by is None
-    }
 
 
 def expect_one_line(error: Exception, file: str) -> None:

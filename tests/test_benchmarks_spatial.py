@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import expect_one_line, rule_values, write_json, write_photo
+from benchmark_files import expect_one_line, write_json, write_photo
 from compoclip.benchmarks import spec, vsr, whatsup
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.coverage import present
@@ -18,7 +18,7 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.joint import group_sizes, groups_by_part
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder
+from evaluation_helpers import FakeEncoder, flat, rule_value
 
 A = ("left_of", "right_of", "on", "under")
 B = ("left_of", "right_of", "in-front_of", "behind")
@@ -88,7 +88,8 @@ def test_whatsup_cases(tmp_path: Path) -> None:
 def test_whatsup_aggregates_return_the_published_number_of_clip(tmp_path: Path) -> None:
     found = load_benchmark("whatsup", write_whatsup(tmp_path))
     scores = dict(zip(whatsup.META.parts, (30.58, 30.88, 43.26, 50.68, 46.29, 47.08)))
-    assert rule_values(found, scores)["vl_compo"] == pytest.approx(41.46, abs=0.01)
+    got = rule_value(found.aggregates["vl_compo"], flat(scores))
+    assert got == pytest.approx(41.46, abs=0.01)
     some = load_benchmark("whatsup:vg_*", tmp_path)
     assert some.headline == "micro"
     assert "pair" not in some.aggregates
@@ -198,7 +199,7 @@ def test_spec_cases_and_aggregates(tmp_path: Path) -> None:
         1,
     )
     scores = {name: float(k) for k, name in enumerate(spec.META.parts)}
-    values = rule_values(found, scores)
+    values = {name: rule_value(rule, flat(scores)) for name, rule in found.aggregates.items()}
     assert values["vl_compo"] == pytest.approx(sum(range(12)) / 12)
     assert values["count"] == pytest.approx(10.5)
     assert values["i2t"] == pytest.approx((0 + 2 + 4 + 6 + 8 + 10) / 6)

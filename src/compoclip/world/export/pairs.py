@@ -7,7 +7,7 @@ caption is thus as often true as false.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,7 +90,7 @@ def build(spec: SuiteSpec) -> list[Part]:
     examples: list[dict[str, Any]] = []
     files: dict[str, Any] = {}
     images: dict[str, Scene] = {}
-    for task, found in _pairs(spec, count).items():
+    for task, found in draw_pairs(spec, count).items():
         about = TASKS[task]
         rows = files[f"foils/{task}.jsonl"] = []
         for index, made in found:
@@ -137,12 +137,18 @@ def build(spec: SuiteSpec) -> list[Part]:
     ]
 
 
-def _pairs(spec: SuiteSpec, count: int) -> dict[str, list[tuple[int, WorldPair]]]:
-    """`count` pairs of every task as (index, pair); tasks of one source share pairs."""
-    found: dict[str, list[tuple[int, WorldPair]]] = {task: [] for task in TASKS}
-    for source in dict.fromkeys(task.source for task in TASKS.values()):
-        names = [name for name, task in TASKS.items() if task.source == source]
-        for index in range(_PATIENCE * count + _PATIENCE):
+def draw_pairs(
+    spec: SuiteSpec, count: int, tasks: Sequence[str] = tuple(TASKS), first: int = 0
+) -> dict[str, list[tuple[int, WorldPair]]]:
+    """`count` pairs of every task as (index, pair); tasks of one source share pairs.
+
+    first: the index to start from; benchmarks that start millions apart share no scene. Raises
+    CompoclipError when too few pairs come up.
+    """
+    found: dict[str, list[tuple[int, WorldPair]]] = {task: [] for task in tasks}
+    for source in dict.fromkeys(TASKS[task].source for task in tasks):
+        names = [name for name in tasks if TASKS[name].source == source]
+        for index in range(first, first + _PATIENCE * count + _PATIENCE):
             waiting = [name for name in names if len(found[name]) < count]
             if not waiting:
                 break

@@ -25,17 +25,26 @@ from compoclip.files import new_folder
 from compoclip.world.dataset import png_bytes
 from compoclip.world.export import (
     aro,
+    bivlc,
+    cola,
+    colorswap,
     crepe,
     eqben,
     hard_positives,
     imagecode,
+    mmvp_vlm,
     pairs,
     retrieval,
     sugarcrepe,
     svo_probes,
     valse,
     vl_checklist,
+    vsr,
+    whatsup,
     zero_shot,
+)
+from compoclip.world.export import (
+    spec as spec_suite,
 )
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.render import render
@@ -61,6 +70,13 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "imagecode": imagecode.build,
         "svo_probes": svo_probes.build,
         "eqben": eqben.build,
+        "bivlc": bivlc.build,
+        "spec": spec_suite.build,
+        "whatsup": whatsup.build,
+        "mmvp_vlm": mmvp_vlm.build,
+        "vsr": vsr.build,
+        "cola": cola.build,
+        "colorswap": colorswap.build,
     }
 )
 """Benchmark -> the exporter that makes it, the slowest first."""

@@ -1,0 +1,36 @@
+"""The world's ColorSwap: two pictures that differ in which of two things has which colour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compoclip.world.export.pairs import draw_pairs
+from compoclip.world.export.part import Part, SuiteSpec
+from compoclip.world.scene import Scene
+
+_FIRST = 10_000_000
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """`colorswap/test.json` and its pictures."""
+    rows: list[dict[str, Any]] = []
+    images: dict[str, Scene] = {}
+    (found,) = draw_pairs(spec, spec.items, ("bind_colour",), _FIRST).values()
+    for number, (_, made) in enumerate(found):
+        names = [f"images/img_{number}_{side}.png" for side in (1, 2)]
+        for name, scene in zip(names, (made.scene_a, made.scene_b)):
+            images[f"colorswap/{name}"] = scene
+        rows.append(
+            {
+                "id": number,
+                "caption_1": made.caption_a,
+                "caption_2": made.caption_b,
+                "image_1": names[0],
+                "image_2": names[1],
+                "image_source": "world",
+                "caption_source": "world",
+            }
+        )
+    about = {"colorswap": "which of two things has which colour, both pictures and captions"}
+    files = {"colorswap/test.json": rows}
+    return [Part("colorswap", "world-colorswap", files, images, {"colorswap": len(rows)}, about)]
