@@ -1,0 +1,210 @@
+"""Adapter folders: alone, merged, on their own base, and on what is not their base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from torch import Tensor
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.adapter import RECORD, WEIGHTS, load_adapter, read_record, save_adapter
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    create_model,
+    current_identity,
+    load_model,
+    read_config,
+    save_model,
+)
+from compoclip.models.lora import Lora
+from compoclip.models.lora_weights import attach_lora, lora_parameters, merge_lora
+from train_helpers import write_config
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> LoadedModel:
+    """A saved and loaded base."""
+    return saved_base(tmp_path / "base", seed=1)
+
+
+def saved_base(folder: Path, seed: int, activation: str = "gelu") -> LoadedModel:
+    config = read_config(write_config(folder.with_suffix(".json"), activation))
+    save_model(create_model(config, seed=seed), folder)
+    return load_model(folder)
+
+
+def write_adapter(base: LoadedModel, folder: Path, lora: Lora | None = None) -> Path:
+    """Adapters with values as if trained; `base` stays adapted."""
+    lora = lora or Lora()
+    network = base.encoder.model
+    attach_lora(network, lora)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in lora_parameters(network):
+            parameter.normal_(0, 0.3, generator=generator)
+    save_adapter(base, lora, folder, provenance={"method": "test"})
+    return folder
+
+
+def outputs(model: LoadedModel) -> tuple[Tensor, Tensor]:
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = model.encoder.eval().features(pixels, model.tokenizer(["a red square", "a wall"]))
+    return found.image, found.text
+
+
+def close(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:
+    return all(float((a - b).abs().max()) <= 1e-5 for a, b in zip(one, other))
+
+
+@pytest.mark.parametrize("lora", [Lora(), Lora(rank=2, alpha=8.0, towers="text", targets="+conv")])
+def test_an_adapter_loads_on_the_base_that_it_names(
+    base: LoadedModel, tmp_path: Path, lora: Lora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = base.identity
+    folder = write_adapter(base, tmp_path / "adapter", lora)
+    adapted = outputs(base)
+    merge_lora(base.encoder.model)
+    monkeypatch.chdir("/")  # wherever it is loaded from
+    loaded = load_model(folder)
+    assert close(outputs(loaded), adapted)
+    assert loaded.identity == current_identity(loaded)
+    assert loaded.identity.base == before.weights
+    assert loaded.identity.weights == current_identity(base).weights
+    assert loaded.identity.adapter == lora.describe()
+    assert loaded.provenance == {"method": "test"}
+    assert read_record(folder).lora == lora
+    assert (folder / WEIGHTS).stat().st_size < 60_000 < 1_000_000 < checkpoint_size(tmp_path)
+
+
+def checkpoint_size(folder: Path) -> int:
+    return (folder / "base" / "open_clip_model.safetensors").stat().st_size
+
+
+def test_a_merged_model_is_a_plain_checkpoint(base: LoadedModel, tmp_path: Path) -> None:
+    merged = load_model(write_adapter(base, tmp_path / "adapter"))
+    save_model(merged, tmp_path / "merged")
+    again = load_model(tmp_path / "merged")
+    assert again.identity == merged.identity
+    network = open_clip.create_model(f"local-dir:{tmp_path / 'merged'}")
+    state = merged.encoder.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+
+
+def test_the_base_is_not_changed_by_loading(base: LoadedModel, tmp_path: Path) -> None:
+    write_adapter(base, tmp_path / "adapter")
+    fresh = load_model(tmp_path / "base")
+    load_adapter(fresh, tmp_path / "adapter")
+    assert current_identity(fresh) == fresh.identity
+
+
+def test_another_base_is_refused_and_both_are_named(base: LoadedModel, tmp_path: Path) -> None:
+    folder = write_adapter(base, tmp_path / "adapter")
+    other = saved_base(tmp_path / "other", seed=9)
+    with pytest.raises(CompoclipError) as caught:
+        load_adapter(other, folder)
+    said = str(caught.value)
+    assert str(tmp_path / "base") in said
+    assert base.identity.weights in said
+    assert str(tmp_path / "other") in said
+    assert other.identity.weights in said
+    # the base's folder holds other weights now
+    shutil.rmtree(tmp_path / "base")
+    shutil.move(tmp_path / "other", tmp_path / "base")
+    with pytest.raises(CompoclipError, match="load it on its own base"):
+        load_model(folder)
+
+
+def test_the_same_weights_with_another_activation_are_another_base(
+    base: LoadedModel, tmp_path: Path
+) -> None:
+    folder = write_adapter(base, tmp_path / "adapter")
+    other = load_model(tmp_path / "base", activation="quick_gelu")
+    with pytest.raises(CompoclipError, match="activation: gelu vs quick_gelu"):
+        load_adapter(other, folder)
+    overridden = load_model(folder, activation="quick_gelu")
+    assert overridden.identity.activation == "quick_gelu"
+    assert not close(outputs(overridden), outputs(load_model(folder)))
+
+
+def test_the_activation_of_the_base_comes_back(tmp_path: Path) -> None:
+    saved_base(tmp_path / "base", seed=1)
+    base = load_model(tmp_path / "base", activation="quick_gelu")
+    folder = write_adapter(base, tmp_path / "adapter")
+    loaded = load_model(folder)
+    assert loaded.identity.activation == "quick_gelu"
+    assert close(outputs(loaded), outputs(base))
+
+
+def test_an_adapter_on_an_adapter(base: LoadedModel, tmp_path: Path) -> None:
+    first = load_model(write_adapter(base, tmp_path / "first"))
+    second = write_adapter(first, tmp_path / "second")
+    assert close(outputs(load_model(second)), outputs(first))
+    record = json.loads((tmp_path / "first" / RECORD).read_text())
+    record["base"]["model"] = str(tmp_path / "second")
+    (tmp_path / "first" / RECORD).write_text(json.dumps(record))
+    with pytest.raises(CompoclipError, match="it is the base of itself"):
+        load_model(second)
+
+
+def test_a_base_that_is_gone(base: LoadedModel, tmp_path: Path) -> None:
+    folder = write_adapter(base, tmp_path / "adapter")
+    shutil.move(tmp_path / "base", tmp_path / "moved")
+    with pytest.raises(CompoclipError, match=r"say where it is in .*adapter\.json") as caught:
+        load_model(folder)
+    assert str(tmp_path / "base") in str(caught.value)
+    record = json.loads((folder / RECORD).read_text())
+    record["base"]["model"] = str(tmp_path / "moved")
+    (folder / RECORD).write_text(json.dumps(record))
+    assert close(outputs(load_model(folder)), outputs(base))
+
+
+def test_full_training_after_an_adapter_is_no_adapter(base: LoadedModel, tmp_path: Path) -> None:
+    loaded = load_model(write_adapter(base, tmp_path / "adapter"))
+    with torch.no_grad():
+        loaded.encoder.model.visual.proj.add_(1.0)  # type: ignore[union-attr, operator]
+    now = current_identity(loaded)
+    assert (now.base, now.adapter) == (loaded.identity.weights, "")
+
+
+def test_damage(base: LoadedModel, tmp_path: Path) -> None:
+    folder = write_adapter(base, tmp_path / "adapter")
+    good = json.loads((folder / RECORD).read_text())
+
+    def fails(record: object, said: str) -> None:
+        (folder / RECORD).write_text(json.dumps(record))
+        with pytest.raises(CompoclipError, match=said) as caught:
+            load_model(folder)
+        assert "adapter" in str(caught.value)
+
+    fails({**good, "lora": {**good["lora"], "rank": 2}}, r"'.*\.a' is \(4, \d+\) in the file")
+    fails({**good, "lora": {**good["lora"], "rank": 0}}, "rank 0: must be at least 1")
+    fails({**good, "lora": {**good["lora"], "towers": "image"}}, "the architecture has no")
+    fails({**good, "lora": {"rank": 4}}, "damaged .*alpha")
+    fails({"lora": good["lora"]}, "damaged .*base")
+    fails([], "expected a JSON object")
+    (folder / RECORD).write_text(json.dumps(good))
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:2000])
+    with pytest.raises(CompoclipError, match="damaged or cut short"):
+        load_model(folder)
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(CompoclipError, match="no such weights file"):
+        load_model(folder)
+
+
+def test_nothing_to_save(base: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="has no adapters to save"):
+        save_adapter(base, Lora(), tmp_path / "adapter", provenance={})
+    write_adapter(base, tmp_path / "adapter")
+    with pytest.raises(CompoclipError, match="already exists"):
+        save_adapter(base, Lora(), tmp_path / "adapter", provenance={})
+
+
+def test_the_list_of_what_loads_names_adapters() -> None:
+    with pytest.raises(UsageError, match="an adapter directory"):
+        load_model("nowhere")

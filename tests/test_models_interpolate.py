@@ -1,0 +1,201 @@
+"""Weight interpolation: exact ends, linear between, one tower at a time, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.architecture import build_model
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    create_model,
+    current_identity,
+    load_model,
+    read_config,
+    save_model,
+)
+from compoclip.models.interpolate import interpolate, interpolate_states
+from compoclip.models.lora import Lora
+from compoclip.models.lora_weights import attach_lora, lora_parameters, merge_lora
+from models_thin import config
+from train_helpers import write_config
+
+
+def model(folder: Path, seed: int, activation: str = "gelu") -> LoadedModel:
+    return create_model(read_config(write_config(folder / "config.json", activation)), seed=seed)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> LoadedModel:
+    return model(tmp_path, seed=1)
+
+
+@pytest.fixture
+def tuned(tmp_path: Path, base: LoadedModel) -> LoadedModel:
+    """All weights of the base changed; trained from it, says its identity."""
+    made = model(tmp_path, seed=2)
+    with torch.no_grad():
+        made.encoder.logit_scale.add_(0.5)
+    identity = replace(current_identity(made), base=base.identity.weights)
+    return replace(made, identity=identity, provenance={"method": "clip-ft"})
+
+
+def outputs(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = loaded.encoder.features(pixels, loaded.tokenizer(["a red square", "a wall"]))
+    return found.image, found.text
+
+
+def same(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other))
+
+
+def test_the_ends_are_the_models_themselves(base: LoadedModel, tuned: LoadedModel) -> None:
+    at_0 = interpolate(base, tuned, 0.0, mix_scale=True)
+    at_1 = interpolate(base, tuned, 1.0)
+    assert same(outputs(at_0), outputs(base))
+    assert same(outputs(at_1), outputs(tuned))
+    assert at_0.identity.weights == base.identity.weights
+    assert at_1.identity.weights == tuned.identity.weights
+    assert current_identity(at_1) == at_1.identity
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.75])
+def test_weights_between_are_linear(alpha: float) -> None:
+    base, tuned = (build_model(config(), seed).state_dict() for seed in (1, 2))
+    for name, value in interpolate_states(base, tuned, alpha, mix_scale=True).items():
+        wanted = (1 - alpha) * base[name].double() + alpha * tuned[name].double()
+        assert (value.double() - wanted).abs().nan_to_num().max() <= 1e-7, name
+        assert value.dtype == torch.float32
+
+
+def test_a_tower_alone_takes_the_rest_from_the_tuned(base: LoadedModel, tuned: LoadedModel) -> None:
+    ours, theirs = base.encoder.model.state_dict(), tuned.encoder.model.state_dict()
+    for scope in ("image", "text"):
+        mixed = interpolate(base, tuned, 0.25, scope)  # type: ignore[arg-type]
+        image, text = outputs(mixed)
+        assert torch.equal(image, outputs(tuned)[0]) == (scope == "text")
+        assert torch.equal(text, outputs(tuned)[1]) == (scope == "image")
+        for name, value in mixed.encoder.model.state_dict().items():
+            inside = (scope == "image") == name.startswith("visual.") and name != "logit_scale"
+            wanted = 0.75 * ours[name] + 0.25 * theirs[name] if inside else theirs[name]
+            assert torch.allclose(value, wanted, atol=1e-7), name
+
+
+def test_the_temperature_is_mixed_on_request(base: LoadedModel, tuned: LoadedModel) -> None:
+    ours, theirs = base.encoder.logit_scale.item(), tuned.encoder.logit_scale.item()
+    plain = interpolate(base, tuned, 0.5).encoder.logit_scale.item()
+    assert plain == pytest.approx(theirs)
+    mixed = interpolate(base, tuned, 0.5, mix_scale=True).encoder.logit_scale.item()
+    assert mixed == pytest.approx((ours + theirs) / 2)
+
+
+def test_integers_come_from_the_tuned_and_equal_weights_stay() -> None:
+    frozen = torch.tensor([0.1, 0.3, -torch.inf])
+    base = {"visual.n": torch.tensor(3), "w": frozen, "h": torch.tensor([1.0]).half()}
+    tuned = {"visual.n": torch.tensor(8), "w": frozen.clone(), "h": torch.tensor([2.0]).half()}
+    mixed = interpolate_states(base, tuned, 0.3)
+    assert mixed["visual.n"] == 8
+    assert torch.equal(mixed["w"], frozen)
+    assert mixed["h"].dtype == torch.float32
+    assert mixed["h"].item() == pytest.approx(1.3, abs=1e-7)
+
+
+def test_names_and_shapes_must_agree() -> None:
+    a, b = torch.zeros(2), torch.zeros(3)
+    with pytest.raises(CompoclipError, match=r"only the base has weights 'x' \(1 such\)"):
+        interpolate_states({"x": a, "y": a}, {"y": a}, 0.5)
+    with pytest.raises(CompoclipError, match="only the tuned model has weights 'z'"):
+        interpolate_states({"y": a}, {"y": a, "z": a}, 0.5)
+    with pytest.raises(CompoclipError, match=r"'y' is \(2,\) in the base and \(3,\) in the tuned"):
+        interpolate_states({"y": a}, {"y": b}, 0.5)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.01, float("nan")])
+def test_alpha_is_a_share(alpha: float) -> None:
+    with pytest.raises(UsageError, match="must lie between 0"):
+        interpolate_states({}, {}, alpha)
+
+
+def test_models_that_see_different_inputs_are_refused(tmp_path: Path, base: LoadedModel) -> None:
+    other = model(tmp_path, seed=2, activation="quick_gelu")
+    with pytest.raises(CompoclipError, match="activation: gelu vs quick_gelu"):
+        interpolate(base, other, 0.5)
+    identity = replace(base.identity, image_mean=(0.5, 0.5, 0.5))
+    with pytest.raises(CompoclipError, match="image_mean: "):
+        interpolate(base, replace(base, identity=identity), 0.5)
+
+
+def test_the_result_says_what_it_is_made_of(
+    base: LoadedModel, tuned: LoadedModel, tmp_path: Path
+) -> None:
+    mixed = interpolate(base, tuned, 0.25, "image")
+    save_model(mixed, tmp_path / "mixed")
+    again = load_model(tmp_path / "mixed")
+    assert again.identity == mixed.identity
+    assert again.identity.base == base.identity.weights
+    assert again.provenance["method"] == "clip-ft"
+    made = again.provenance["wise_ft"]
+    assert (made["alpha"], made["scope"], made["mix_scale"]) == (0.25, "image", False)
+    assert made["base"]["weights"] == base.identity.weights
+    assert made["tuned"]["weights"] == tuned.identity.weights
+
+
+def adapted(folder: Path, base: LoadedModel) -> LoadedModel:
+    made = model(folder, seed=1)
+    attach_lora(made.encoder.model, Lora())
+    with torch.no_grad():
+        for parameter in lora_parameters(made.encoder.model):
+            parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
+    merge_lora(made.encoder.model)
+    identity = replace(current_identity(made), adapter=Lora().describe())
+    assert identity.base == base.identity.weights
+    return replace(made, identity=identity)
+
+
+def test_adapters_scaled_by_alpha_or_its_square(tmp_path: Path, base: LoadedModel) -> None:
+    tuned = adapted(tmp_path, base)
+    ours, theirs = base.encoder.model.state_dict(), tuned.encoder.model.state_dict()
+    for wise_lora, share in (("merged", 0.4), ("squared", 0.16)):
+        mixed = interpolate(base, tuned, 0.4, wise_lora=wise_lora)  # type: ignore[arg-type]
+        for name, value in mixed.encoder.model.state_dict().items():
+            wanted = ours[name] + share * (theirs[name] - ours[name])
+            same_inf = torch.equal(value, theirs[name])
+            assert same_inf or torch.allclose(value, wanted, atol=1e-6), name
+        assert mixed.identity.adapter == Lora().describe()
+        assert mixed.provenance["wise_ft"]["wise_lora"] == wise_lora
+
+
+def test_squares_are_for_adapters_on_their_base(base: LoadedModel, tuned: LoadedModel) -> None:
+    with pytest.raises(UsageError, match="squared interpolation is for adapters"):
+        interpolate(base, tuned, 0.5, wise_lora="squared")
+
+
+def test_the_verb(
+    tmp_path: Path, base: LoadedModel, tuned: LoadedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model(base, tmp_path / "base")
+    save_model(tuned, tmp_path / "tuned")
+    command = ["wise-ft", str(tmp_path / "base"), str(tmp_path / "tuned")]
+    out = str(tmp_path / "mixed")
+    assert main([*command, "--alpha=0.3", "--scope=text", f"--out={out}", "--json"]) == 0
+    shown = capsys.readouterr()
+    record = json.loads(shown.out)
+    assert (record["alpha"], record["scope"], record["model"]) == (0.3, "text", out)
+    assert load_model(out).identity.weights == record["weights"]
+    assert "does not say" not in shown.err
+    assert main([*command, f"--out={out}"]) == 1
+    assert "already exists" in capsys.readouterr().err
+    assert main([*command, "--alpha=2", f"--out={tmp_path / 'new'}"]) == 2
+    assert main([*reversed(command[1:]), f"--out={tmp_path / 'new'}"]) == 2  # no verb
+    swapped = ["wise-ft", command[2], command[1], f"--out={tmp_path / 'new'}"]
+    assert main(swapped) == 0
+    assert "does not say that it was trained from" in capsys.readouterr().err

@@ -1,0 +1,301 @@
+"""Adapters on a network: where they sit, what they compute, what learns, what merging leaves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import Features
+from compoclip.models.architecture import build_model
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.lora import Lora
+from compoclip.models.lora_weights import (
+    attach_lora,
+    lora_parameters,
+    lora_state,
+    lora_targets,
+    merge_lora,
+)
+from models_thin import config, timm_config, token_ids
+
+IDS = token_ids([5, 9, 20, 7, 3, 9])
+RESNET = {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16, "image_size": 32}
+
+
+def pixels(size: int = 32) -> Tensor:
+    return torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def resnet() -> dict[str, Any]:
+    cfg = config()
+    cfg["vision_cfg"] = RESNET
+    return cfg
+
+
+def swin() -> dict[str, Any]:
+    return timm_config("swin_tiny_patch4_window7_224", timm_pool="avg")
+
+
+def features(encoder: DualEncoder, local: bool = False, size: int = 32) -> Features:
+    with torch.no_grad():
+        return encoder.features(pixels(size), IDS, local)
+
+
+def difference(one: Features, other: Features) -> float:
+    return max(
+        float((one.image - other.image).abs().max()), float((one.text - other.text).abs().max())
+    )
+
+
+def shake(network: nn.Module, seed: int = 3) -> None:
+    """Give every A and B values as if trained."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in lora_parameters(network):
+            parameter.normal_(0, 0.2, generator=generator)
+
+
+def only_adapters_learn(network: nn.Module) -> None:
+    network.requires_grad_(False)
+    for parameter in lora_parameters(network):
+        parameter.requires_grad_(True)
+
+
+def test_sizes_on_vit_b_32_are_those_of_the_released_code() -> None:
+    with torch.device("meta"):
+        network = open_clip.model.CLIP(**open_clip.get_model_config("ViT-B-32"))
+
+    def size(lora: Lora) -> int:
+        return sum(target.size for target in lora_targets(network, lora))
+
+    block = 4 * 12  # A and B of rank 4 on d -> 3d, d -> d, d -> 4d and 4d -> d take 4 (4+2+5+5) d
+    assert size(Lora()) == block * 16 * (768 + 512) == 983_040
+    assert size(Lora(towers="text")) == block * 16 * 512
+    assert size(Lora(towers="image", rank=8)) == 2 * block * 16 * 768
+    conv = 128 * 3 * 32 + 768 * 32 * 128  # rank 4 * 32: 3.16 M of 4.14 M
+    assert size(Lora(targets="+conv")) == 983_040 + conv == 4_141_056
+
+
+@pytest.mark.parametrize("lora", [Lora(), Lora(towers="text"), Lora(towers="image", rank=2)])
+def test_training_starts_from_the_base_and_merging_changes_nothing(lora: Lora) -> None:
+    network = build_model(config())
+    encoder = DualEncoder(network).eval()
+    plain = {name: value.clone() for name, value in network.state_dict().items()}
+    base = features(encoder, local=True)
+    targets = attach_lora(network, lora)
+    assert difference(features(encoder, local=True), base) <= 1e-6
+    shake(network)
+    unmerged = features(encoder, local=True)
+    own = network.encode_image(pixels())  # open_clip's own path
+    assert difference(unmerged, base) > 1e-2
+    adapters = lora_state(network)
+    merge_lora(network)
+    assert lora_state(network) == {}
+    merged = features(encoder, local=True)
+    assert difference(merged, unmerged) <= 1e-5
+    assert torch.allclose(network.encode_image(pixels()), own, atol=1e-5)
+    state = network.state_dict()
+    assert state.keys() == plain.keys()
+    for name, value in state.items():
+        if name in {target.name for target in targets}:
+            delta = adapters[f"{name}.b"].double() @ adapters[f"{name}.a"].double()
+            wanted = plain[name].double() + delta * lora.alpha / lora.rank
+            assert (value.double() - wanted).abs().max() <= 1e-5
+        else:
+            assert torch.equal(value, plain[name]), name
+
+
+@pytest.mark.parametrize("tower", ["image", "text"])
+def test_one_tower_alone(tower: str) -> None:
+    network = build_model(config())
+    encoder = DualEncoder(network).eval()
+    base = features(encoder)
+    attach_lora(network, Lora(towers=tower))  # type: ignore[arg-type]
+    shake(network)
+    after = features(encoder)
+    changed = {"image": after.image, "text": after.text}
+    before = {"image": base.image, "text": base.text}
+    for name in ("image", "text"):
+        moved = float((changed[name] - before[name]).abs().max())
+        assert (moved > 1e-2) if name == tower else (moved <= 1e-6)
+
+
+def test_a_resnet_has_nothing_to_adapt_but_its_text_tower() -> None:
+    network = build_model(resnet())
+    encoder = DualEncoder(network)
+    base = features(encoder.eval())
+    assert all(not t.name.startswith("visual.") for t in lora_targets(network, Lora()))
+    with pytest.raises(CompoclipError, match="image tower has no attention or MLP layers"):
+        lora_targets(network, Lora(towers="image"))
+    with pytest.raises(CompoclipError, match="no patch embedding"):
+        lora_targets(network, Lora(targets="+conv"))
+    attach_lora(network, Lora())
+    only_adapters_learn(network)
+    encoder.train()
+    # Batch norms of a frozen tower keep their statistics, so this too is the base exactly.
+    assert difference(features(encoder), base) <= 1e-6
+    assert all(not m.training for m in network.visual.modules())
+
+
+def test_timm_trunks_are_adapted_by_the_names_of_their_layers() -> None:
+    network = build_model(swin())
+    names = [t.name for t in lora_targets(network, Lora(towers="image"))]
+    blocks = 2 + 2 + 6 + 2
+    assert len(names) == 4 * blocks
+    assert {name.split(".", 6)[-1] for name in names} == {
+        "attn.qkv.weight",
+        "attn.proj.weight",
+        "mlp.fc1.weight",
+        "mlp.fc2.weight",
+    }
+    assert lora_targets(network, Lora(targets="+conv"))[-1].name.endswith("patch_embed.proj.weight")
+    mobile = build_model(timm_config("mobilenetv2_050", 64))
+    assert all(not t.name.startswith("visual.") for t in lora_targets(mobile, Lora()))
+
+
+def test_convolution_and_custom_blocks_merge_too() -> None:
+    for cfg in (config(), config(vision={"qk_norm": True}, text={"qk_norm": True})):
+        network = build_model(cfg)
+        encoder = DualEncoder(network).eval()
+        targets = attach_lora(network, Lora(targets="+conv"))
+        assert targets[-1].a_shape == (4 * 8, 3 * 8)
+        assert targets[-1].b_shape == (32 * 8, 4 * 8)
+        shake(network)
+        unmerged = features(encoder)
+        merge_lora(network)
+        assert difference(features(encoder), unmerged) <= 1e-5
+
+
+def test_initial_values() -> None:
+    network = build_model(config())
+    attach_lora(network, Lora(), seed=5)
+    state = lora_state(network)
+    for name, value in state.items():
+        if name.endswith(".b"):
+            assert not value.any()
+        else:  # Kaiming-uniform: bound 1 / sqrt(d_in)
+            bound = 1 / math.sqrt(value.shape[1])
+            assert 0.5 * bound < value.abs().max() <= bound
+    again = build_model(config())
+    attach_lora(again, Lora(), seed=5)
+    assert all(torch.equal(value, state[name]) for name, value in lora_state(again).items())
+    other = build_model(config())
+    attach_lora(other, Lora(init="xavier_ab"), seed=5)
+    for name, value in lora_state(other).items():
+        assert value.any() == (name.endswith(".a") or "in_proj" in name), name
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_of_adapters_are_those_of_the_formula(recompute: bool) -> None:
+    """dA = s B' dW and dB = s dW A' for the gradient dW of the merged weight."""
+    network = build_model(config())
+    encoder = DualEncoder(network).train()
+    lora = Lora(rank=3, alpha=2.0)
+    attach_lora(network, lora)
+    shake(network)
+    only_adapters_learn(network)
+    encoder.set_grad_checkpointing(recompute)
+
+    def loss(f: Features) -> Tensor:
+        assert f.patches is not None
+        assert f.tokens is not None
+        return (f.image @ f.text.T).square().sum() + f.patches.sum() * f.tokens.mean()
+
+    loss(encoder.features(pixels(), IDS, local=True)).backward()
+    adapters = lora_state(network)
+    found = {
+        name: parameter.grad.clone()
+        for name, parameter in network.named_parameters()
+        if parameter.grad is not None
+    }
+    assert len(found) == len(adapters)
+    merge_lora(network)
+    network.requires_grad_(True)
+    loss(encoder.features(pixels(), IDS, local=True)).backward()
+    for target in lora_targets(network, lora):
+        gradient = network.get_parameter(target.name).grad
+        assert gradient is not None
+        a, b = adapters[f"{target.name}.a"], adapters[f"{target.name}.b"]
+        path, _, parameter = target.name.rpartition(".")
+        place = f"{path}.parametrizations.{parameter}.0"
+        scale = lora.scaling
+        torch.testing.assert_close(
+            found[f"{place}.a"], scale * b.T @ gradient, atol=2e-4, rtol=1e-3
+        )
+        torch.testing.assert_close(
+            found[f"{place}.b"], scale * gradient @ a.T, atol=2e-4, rtol=1e-3
+        )
+
+
+def test_a_weight_is_merged_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compoclip.models import lora_weights
+
+    network = build_model(config())
+    encoder = DualEncoder(network).eval()
+    count = len(attach_lora(network, Lora(towers="text")))
+    calls = []
+    real = lora_weights.merged
+    monkeypatch.setattr(lora_weights, "merged", lambda *a: (calls.append(1), real(*a))[1])
+    encoder.encode_texts(token_ids([3] * 300 + [20] * 300))  # two buckets
+    assert len(calls) == count
+
+
+def test_adapters_are_added_in_full_precision_under_autocast() -> None:
+    """bfloat16 would lose changes below 2^-9 of a weight."""
+    network = build_model(config())
+    attach_lora(network, Lora(towers="text"))
+    shake(network)
+    layer = network.transformer.resblocks[0].mlp.c_fc
+    full = layer.weight.clone()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer.weight, full)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rank": 0}, "rank 0: must be at least 1"),
+        ({"alpha": 0.0}, "alpha 0.0: must be a positive number"),
+        ({"alpha": math.inf}, "alpha inf: must be a positive number"),
+        ({"towers": "left"}, "towers 'left' is not one of both, image, text"),
+        ({"init": "ones"}, "init 'ones' is not one of"),
+    ],
+)
+def test_settings_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Lora(**wrong)
+
+
+def test_adapters_are_put_on_once() -> None:
+    network = build_model(config())
+    attach_lora(network, Lora(towers="text"))
+    with pytest.raises(CompoclipError, match="has adapters already"):
+        attach_lora(network, Lora())
+
+
+@pytest.mark.parametrize("frozen", ["image", "text"])
+def test_a_frozen_tower_is_left_out_of_the_graph(frozen: str) -> None:
+    network = build_model(config())
+    encoder = DualEncoder(network)
+    for name, parameter in network.named_parameters():
+        image = name.startswith("visual.")
+        parameter.requires_grad_(image != (frozen == "image"))
+    network.logit_scale.requires_grad_(True)
+    encoder.train()
+    found = encoder.features(pixels(), IDS, local=True)
+    assert found.patches is not None
+    assert found.tokens is not None
+    assert found.image.requires_grad == found.patches.requires_grad == (frozen == "text")
+    assert found.text.requires_grad == found.tokens.requires_grad == (frozen == "image")
+    assert network.visual.training == (frozen == "text")
+    assert network.transformer.training == (frozen == "image")
+    seen = pixels().requires_grad_(True)  # who asks for the gradient of pixels gets it
+    encoder.encode_images(seen).pooled.sum().backward()
+    assert seen.grad is not None
+    assert seen.grad.any()
