@@ -195,7 +195,7 @@ def test_unknown_method() -> None:
         load_recipe("fsc_clip")
     with pytest.raises(UsageError, match="did you mean negclip"):
         load_recipe("NegCLIPP")
-    with pytest.raises(UsageError, match="known: clip, clip-ft"):
+    with pytest.raises(UsageError, match="known: ce-clip, clic, clip"):
         load_recipe("zzz")
 
 

@@ -40,7 +40,7 @@ class _Part:
     pixels: torch.Tensor
     texts: list[Drawn]
     photo: str
-    side: int = 0
+    pair: int = -1
 
 
 class _UnreadableError(Exception):
@@ -148,7 +148,7 @@ class Assembler:
         texts: list[Drawn],
         epoch: int,
     ) -> None:
-        """The negative image, whose caption is the negative text and whose negative the caption."""
+        """The negative image of the sample added last, with the negative text for a caption."""
         negative = next((text.text for text in texts if text.rewrite == GIVEN), None)
         if negative is None:
             return
@@ -157,8 +157,8 @@ class Assembler:
         except _UnreadableError as error:
             building.bad.append((f"{error.args[0]} (negative image)", error.args[1]))
             return
-        swapped = [Drawn(negative, Role.CAPTION), Drawn(texts[0].text, Role.NEGATIVE, GIVEN)]
-        building.more.append(_Part(pixels, swapped, photo_key(image), side=1))
+        caption = [Drawn(negative, Role.CAPTION)]
+        building.more.append(_Part(pixels, caption, photo_key(image), len(building.parts) - 1))
 
     def _add_composed(self, building: _Building, index: int, sample: Sample, epoch: int) -> None:
         """A sample joined with another of the same orientation, drawn at random."""
@@ -210,5 +210,5 @@ def _block(parts: list[_Part]) -> TextBlock:
         rewrite=tuple(text.rewrite for _, text in flat),
         images=len(parts),
         photos=tuple(part.photo for part in parts),
-        side=tuple(part.side for part in parts) if any(part.side for part in parts) else (),
+        pair=tuple(part.pair for part in parts) if any(part.pair >= 0 for part in parts) else (),
     )

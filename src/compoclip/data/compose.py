@@ -65,7 +65,7 @@ class PairTexts:
     "clic-2", "c2 c1"; "clic-3" and "clic-4", the k-th of the extra captions drawn of each image,
     in random order; and the NEGATIVE "cross-swap", in which c1 and c2 exchange a word, in random
     order. Extras are drawn without replacement and repeated when there is one only; without any,
-    on either side, the two texts are those of the main captions again.
+    on either side, there is neither "clic-3" nor "clic-4".
     """
 
     plan: TextPlan
@@ -80,8 +80,6 @@ class PairTexts:
         extras = [_two(sample.captions[1:], rng) for sample in (first, second)]
         if all(extras):
             texts += [_shuffled(pair, rng) for pair in zip(*extras)]
-        else:
-            texts += texts
         drawn = [Drawn(texts[0], Role.CAPTION)]
         for name, text in zip(CLIC_TEXTS, texts[1:]):
             drawn.append(Drawn(text, Role.POSITIVE, name))

@@ -60,6 +60,21 @@ class GraphPlan:
         if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
             raise UsageError("a curriculum stage cannot have fewer than 0 texts")
 
+    @classmethod
+    def published(
+        cls, objects: float, second_stage: int, vocabulary: str = "", filtered: bool = True
+    ) -> GraphPlan:
+        """The plan with share `objects` of the category object, the other two alike.
+
+        One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
+        """
+        if not 0 <= objects <= 1:
+            raise UsageError(f"the share of object negatives must be 0 to 1, not {objects}")
+        other = (1 - objects) / 2
+        first = (Stage(0, 1, 1),) if second_stage > 0 else ()
+        stages = (*first, Stage(max(0, second_stage), 3, 6))
+        return cls((objects, other, other), stages, vocabulary, filtered)
+
     def at(self, epoch: int) -> Stage:
         """The stage of an epoch."""
         return [stage for stage in self.stages if stage.start <= epoch][-1]

@@ -18,7 +18,8 @@ class TextBlock:
     texts: T strings. owner: T image indices in [0, images). role: T roles.
     rewrite: T names of the rewrite that made the text; "" for captions.
     photos: `images` names, equal where two images are the same photo; () when not known.
-    side: `images` numbers, 1 for the negative image that a row brought along; () is 0 for all.
+    pair: `images` numbers: for a negative image that a row brought along the index of the row's own
+    image, -1 for all others; () is -1 for all.
     """
 
     texts: tuple[str, ...]
@@ -27,7 +28,7 @@ class TextBlock:
     rewrite: tuple[str, ...]
     images: int
     photos: tuple[str, ...] = ()
-    side: tuple[int, ...] = ()
+    pair: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}
@@ -35,8 +36,8 @@ class TextBlock:
             raise ValueError("texts, owner, role and rewrite must have the same length")
         if any(not 0 <= owner < self.images for owner in self.owner):
             raise ValueError(f"owner must lie in [0, {self.images})")
-        if any(len(each) not in (0, self.images) for each in (self.photos, self.side)):
-            raise ValueError("photos and side must name every image, or none")
+        if any(len(each) not in (0, self.images) for each in (self.photos, self.pair)):
+            raise ValueError("photos and pair must name every image, or none")
 
     def layout(
         self,
@@ -64,7 +65,10 @@ class TextBlock:
             images=self.images,
             text_id=tensor(_numbered(texts)),
             image_id=tensor(_numbered(self.photos)) if self.photos else None,
-            side=tensor(self.side) if self.side else None,
+            side=tensor(int(row >= 0) for row in self.pair) if self.pair else None,
+            pair=tensor(row if row >= 0 else i for i, row in enumerate(self.pair))
+            if self.pair
+            else None,
         )
 
 

@@ -102,8 +102,8 @@ class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
     lora: adapters that learn in place of all weights of the towers that train; the rest, the
-    temperature too, is then frozen. composed: what was changed in the recipe. `settings` records
-    the recipe's own hyper-parameters for logs and checkpoints.
+    temperature too, is then frozen. composed: what was changed in the recipe. paper: where it was
+    published. `settings` records the recipe's own hyper-parameters for logs and checkpoints.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Method:
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     lora: Lora | None = None
     composed: tuple[str, ...] = ()
+    paper: str = ""
 
     def with_lora(self, lora: Lora) -> Method:
         """This method with adapters, at ten times its learning rate if it had none before."""

@@ -19,6 +19,7 @@ def recipe(*, optim: Optim = OPTIM) -> Method:
     """
     return Method(
         name="clip",
+        paper="Radford et al., ICML 2021",
         plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
         optim=optim,

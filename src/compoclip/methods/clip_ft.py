@@ -19,6 +19,7 @@ def recipe(*, optim: Optim = OPTIM) -> Method:
     """
     return Method(
         name="clip-ft",
+        paper="Oh et al., EMNLP 2024 (baseline)",
         plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
         optim=optim,

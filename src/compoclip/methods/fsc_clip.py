@@ -77,6 +77,7 @@ def recipe(
     )
     return Method(
         name="fsc-clip",
+        paper="Oh et al., EMNLP 2024",
         plan=PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,

@@ -27,6 +27,7 @@ def recipe(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
     loss = partial(negclip_loss, missing_hn=missing_hn, rewrites=len(PLAN.rewrites))
     return Method(
         name="negclip",
+        paper="Yuksekgonul et al., ICLR 2023",
         plan=PLAN,
         losses=(LossTerm("negclip", loss),),
         optim=optim,

@@ -1,0 +1,87 @@
+"""CLIC: composite images of two, with texts of both."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from compoclip.data.plans import Composed
+from compoclip.losses.composite import (
+    composite_contrast_loss,
+    single_negative_loss,
+    unimodal_loss,
+)
+from compoclip.losses.contrastive import clip_loss
+from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, Trains
+
+OPTIM = Optim(
+    epochs=1,
+    batch_size=800,
+    lr=1e-6,
+    warmup_lr=1e-7,
+    min_lr=1e-8,
+    warmup=1_000_000,
+    warmup_share=0.2,
+    eps=1e-8,
+)
+POSITIVES = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
+
+
+def recipe(
+    *,
+    contrast_weight: float = 0.5,
+    negative_weight: float = 0.5,
+    uni_weight: float = 1.0,
+    layout: Literal["squash", "letterbox"] = "squash",
+    normalisation: Literal["model", "imagenet"] = "model",
+    alternate: bool = True,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Text tower trained on composites of two images with four captions and a cross-swap negative.
+
+    With texts p_1..p_4 and n of composite images u,
+
+    .. math::
+        L = 0.5\, \mathrm{mean}_l L_{clip}(u, p_l) + 0.5\, \mathrm{mean}_{l,i}
+            \mathrm{softplus}(s (u_i \cdot n_i - u_i \cdot p_{li}))
+            + \mathrm{mean}_i \lVert p_{1i} - p_{2i} \rVert^2;
+
+    every other step is the CLIP loss of single images. The image tower is frozen. The first caption
+    of a sample is its main one, the others are the extra sentences. Peleg et al., Advancing
+    Compositional Awareness in CLIP with Efficient Fine-Tuning (2025).
+
+    Args:
+        contrast_weight: Weight of the contrast of composites with each of their texts.
+        negative_weight: Weight of the loss that ranks texts above the negative.
+        uni_weight: Weight of the distance of the two orders of the main captions.
+        layout: squash gives each image its half whatever its shape, letterbox keeps its shape.
+        normalisation: Of composites: the model's own, or ImageNet's as in the released code.
+        alternate: Show single images every other step.
+        optim: Optimiser and schedule.
+    """
+    contrast = partial(composite_contrast_loss, positives=POSITIVES)
+    negative = partial(single_negative_loss, positives=POSITIVES)
+    uni = partial(unimodal_loss, positive=POSITIVES[0])
+    terms = (
+        LossTerm("contrast", contrast, weight=contrast_weight, on="composed"),
+        LossTerm("negative", negative, weight=negative_weight, on="composed"),
+        LossTerm("uni", uni, weight=uni_weight, on="composed"),
+    )
+    single = (LossTerm("clip", clip_loss, on="single"),) if alternate else ()
+    return Method(
+        name="clic",
+        paper="Peleg et al., 2025",
+        plan=CaptionPlan(main=True),
+        images=Composed(layout=layout, normalisation=normalisation, alternate=alternate),
+        losses=(*(term for term in terms if term.weight > 0), *single),
+        trains=Trains(image_tower=False),
+        optim=optim,
+        settings={
+            "contrast_weight": contrast_weight,
+            "negative_weight": negative_weight,
+            "uni_weight": uni_weight,
+            "layout": layout,
+            "normalisation": normalisation,
+            "alternate": alternate,
+        },
+    )

@@ -1,0 +1,76 @@
+"""Hard positives beside hard negatives."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from compoclip.data.plans import OneOf
+from compoclip.losses.contrastive import negclip_loss
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.hard_positive import hard_positive_loss
+from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+
+OPTIM = Optim()
+POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
+STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
+NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
+
+
+def recipe(
+    *,
+    positive_weight: float = 1.0,
+    negative_weight: float = 1.0,
+    hn_fraction: float = 1.0,
+    strict_synonyms: bool = False,
+    symmetric_positives: bool = False,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Contrastive loss with one hard negative and one hard positive a caption.
+
+    With negatives n, hard positives v+ and captions t,
+
+    .. math::
+        L = L_{clip+neg} + w_+ \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot v^+,\ i)
+            + \mathrm{mean}_i \mathrm{CE}(s\, t_i \cdot v^+,\ i) \big]
+            + w_- \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t_i, n_i],\ 0).
+
+    Hard positive: a synonym or exchanged conjuncts; negative: a swap, replacement or negation of
+    the CREPE kind; each drawn uniformly among those that apply. Kamath et al., The Hard Positive
+    Truth about Vision-Language Compositionality (ECCV 2024). The authors wrote positives with an
+    LLM; weights and optimiser are not stated and taken as 1 and those of `fsc-clip`.
+
+    Args:
+        positive_weight: Weight of the loss on hard positives; 0 leaves these out.
+        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
+        hn_fraction: Share of captions that have negatives (paper: 0, 0.25, 0.5, 1).
+        strict_synonyms: Leave out loose synonyms such as "by" for "near".
+        symmetric_positives: Contrast hard positives with images and captions in both directions.
+        optim: Optimiser and schedule.
+    """
+    positive = STRICT if strict_synonyms else POSITIVES
+    terms = (
+        LossTerm("negclip", negclip_loss),
+        LossTerm(
+            "positive",
+            partial(hard_positive_loss, symmetric_pos=symmetric_positives),
+            weight=positive_weight,
+        ),
+        LossTerm("negative", global_hn_loss, weight=negative_weight),
+    )
+    return Method(
+        name="hard-positives",
+        paper="Kamath et al., ECCV 2024",
+        plan=CaptionPlan(
+            rewrites=(positive, NEGATIVES) if positive_weight > 0 else (NEGATIVES,),
+            hn_fraction=hn_fraction,
+        ),
+        losses=tuple(term for term in terms if term.weight > 0),
+        optim=optim,
+        settings={
+            "positive_weight": positive_weight,
+            "negative_weight": negative_weight,
+            "hn_fraction": hn_fraction,
+            "strict_synonyms": strict_synonyms,
+            "symmetric_positives": symmetric_positives,
+        },
+    )

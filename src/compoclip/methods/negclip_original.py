@@ -1,0 +1,57 @@
+"""NegCLIP as published: negatives of a file, and similar images in the batch."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from compoclip.data.plans import GIVEN, Neighbours
+from compoclip.losses.contrastive import negclip_loss
+from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+
+OPTIM = Optim(lr=1e-6, weight_decay=0.2)
+
+
+def recipe(
+    *,
+    negatives: Literal["given", "negclip"] = "given",
+    hard_images: int = 1,
+    neighbours: Literal["given", "mined"] = "given",
+    mask_duplicates: bool = True,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Contrastive loss with swapped captions and similar images of the training set.
+
+    Each image x_i brings a similar image x'_i; both come with caption and negative. With the 2B
+    images u, the 2B captions t and the 2B negatives n,
+
+    .. math::
+        L = \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t; n],\ i)
+            + \mathrm{mean}_i \mathrm{CE}(s\, t_i \cdot u,\ i) \big].
+
+    Data: a table with the columns title, filepath, neg_caption (list of texts) and neg_image (list
+    of row numbers). Yuksekgonul et al., When and Why Vision-Language Models Behave like
+    Bags-of-Words (ICLR 2023); defaults are the released command's.
+
+    Args:
+        negatives: given takes one of the negatives of the file, negclip generates swaps instead.
+        hard_images: Similar images a sample, drawn from its 3 nearest; 0 to 3 (released: 1).
+        neighbours: given reads neg_image; mined finds the nearest images with the model itself.
+        mask_duplicates: Leave true pairs of equal texts or photos out of the contrast; the
+            released code does not.
+        optim: Optimiser and schedule.
+    """
+    return Method(
+        name="negclip-original",
+        paper="Yuksekgonul et al., ICLR 2023",
+        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
+        images=Neighbours(count=hard_images, mined=neighbours == "mined"),
+        losses=(LossTerm("negclip", partial(negclip_loss, mask_duplicates=mask_duplicates)),),
+        optim=optim,
+        settings={
+            "negatives": negatives,
+            "hard_images": hard_images,
+            "neighbours": neighbours,
+            "mask_duplicates": mask_duplicates,
+        },
+    )
