@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compoclip.evaluation.overview import overview_text
 from compoclip.evaluation.results import Results, Score
 
@@ -40,6 +42,15 @@ def test_marks_say_which_intervals_lie_apart() -> None:
     assert "60.0 [50.0, 70.0] " in headline
     assert part.split()[0] == "a"
     assert headline.split()[-1] == "50.0"
+
+
+def test_ties_show_the_strict_and_the_fractional_value() -> None:
+    one, other = result("one", 0.4, 0.5, 0.6), result("other", 0.4, 0.5, 0.6)
+    assert "tie" not in overview_text([one, other], base="one")
+    tied = replace(one.aggregates["micro"], ties=12, strict=0.45, fractional=0.512)
+    other = replace(other, aggregates={"micro": tied})
+    last = overview_text([one, other], base="one").splitlines()[-1]
+    assert last == "foils, other: 12 ties (strict 45.0, fractional 51.2)"
 
 
 def test_a_benchmark_one_model_lacks_is_a_dash() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from compoclip.console import table
+from compoclip.console import counted, table
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.tables import percent
+from compoclip.evaluation.tables import percent, tie_values
 
 _UP, _DOWN = "+", "-"
 
@@ -16,7 +16,8 @@ def overview_text(results: Sequence[Results], base: str) -> str:
 
     A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
     there shows how many of its items were used. "+" or "-" marks scores whose interval
-    lies wholly above or below that of `base`. The last column is chance.
+    lies wholly above or below that of `base`. The last column is chance. Below the table stand the
+    headlines in which equal scores decide outcomes, with the strict and the fractional value.
     """
     models = list(dict.fromkeys(each.model for each in results))
     models.sort(key=lambda name: name != base)
@@ -32,7 +33,12 @@ def overview_text(results: Sequence[Results], base: str) -> str:
             rows.append(_row(f"  {part}", [_main(each, part) for each in columns]))
     header = ["", *models, "chance"]
     note = f"{_UP} / {_DOWN}: the 95 % interval lies above / below that of {base}"
-    return table(rows, header) + "\n" + note
+    lines = [table(rows, header), note]
+    for each in (by_key.get((model, benchmark)) for benchmark in benchmarks for model in models):
+        score = _headline(each)
+        if each is not None and score is not None and (tied := tie_values(score)):
+            lines.append(f"{each.benchmark}, {each.model}: {counted(score.ties, 'tie')} ({tied})")
+    return "\n".join(lines)
 
 
 def _parts(columns: Iterable[Results | None]) -> list[str]:

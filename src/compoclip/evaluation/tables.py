@@ -33,9 +33,8 @@ def results_text(results: Results) -> str:
 
 def _cells(score: Score) -> list[str]:
     positive = score.metric == POSITIVE_SCORE
-    ties = str(score.ties)
-    if score.ties and score.strict is not None and score.fractional is not None:
-        ties += f" (strict {percent(score.strict)}, fractional {percent(score.fractional)})"
+    tied = tie_values(score)
+    ties = f"{score.ties} ({tied})" if tied else str(score.ties)
     n = str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}"
     return [
         score.metric,
@@ -46,6 +45,13 @@ def _cells(score: Score) -> list[str]:
         "" if positive else ties,
         chance_flag(score),
     ]
+
+
+def tie_values(score: Score) -> str:
+    """ "strict 71.2, fractional 71.9" where equal scores decide outcomes, else ""."""
+    if not score.ties or score.strict is None or score.fractional is None:
+        return ""
+    return f"strict {percent(score.strict)}, fractional {percent(score.fractional)}"
 
 
 def comparison_text(comparison: Comparison) -> str:
