@@ -78,7 +78,8 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
         return _noun_ahead(tokens, at + 1)
     if token.pos == "ADV":
         follower = tokens[at + 1] if at + 1 < len(tokens) else None
-        if follower is None or not (opened or token.lemma in _INTENSIFIERS):
+        degree = token.lemma in _INTENSIFIERS or token.lemma.endswith("ly")
+        if follower is None or not (opened or degree):
             return False
         return follower.pos == "ADJ" or follower.tag == "VBN"
     return token.pos == "PUNCT" and token.text in ("-", "–")
@@ -107,4 +108,9 @@ def _joins(tokens: Sequence[Token], at: int, first: int) -> bool:
         return False
     before, after = tokens[at - 1], tokens[at + 1]
     joint = tokens[at].tag == "CC" or tokens[at].text == ","
-    return joint and before.pos == "ADJ" and after.pos == "ADJ" and _noun_ahead(tokens, at + 1)
+    if not (joint and before.pos == "ADJ" and after.pos == "ADJ"):
+        return False
+    follows = at + 2  # "red, white and blue flags": more may be joined before the noun
+    if follows < len(tokens) and (tokens[follows].tag == "CC" or tokens[follows].text == ","):
+        return _joins(tokens, follows, first)
+    return _noun_ahead(tokens, at + 1)

@@ -96,7 +96,7 @@ class _Reader(Reading):
             self.draft.close(self.pending, [node])
             self.context, self.pending = self.pending, None
             self.last = [node]
-            self.move_hosts(self.context)
+            self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
             self._join(node)
         else:
@@ -112,7 +112,7 @@ class _Reader(Reading):
         """ "a truck with a plant on top": the plant is on top of the truck."""
         self.pending = None
         self.draft.close(
-            Link(link.sources, (*link.names, place, "of"), (*link.words, place, "of"), link.span),
+            Link(self.last, (*link.names, place, "of"), (*link.words, place, "of"), link.span),
             self.holders,
         )
 

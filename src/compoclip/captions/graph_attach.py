@@ -96,11 +96,15 @@ class Reading:
         animate = acts(self.text.lemma_next(number))
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
-    def move_hosts(self, link: Link) -> None:
-        """Say where the next preposition attaches, after `link` was closed."""
+    def move_hosts(self, link: Link, own: bool) -> None:
+        """Say where the next preposition attaches, after `link` was closed.
+
+        own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
+        head on a pillow".
+        """
         garment = self.draft.garments(self.last)
         people = self.draft.animate(link.sources)
-        if link.kind == "possession" and self._place_noun(link.sources):
+        if own or (link.kind == "possession" and self._place_noun(link.sources)):
             self.hosts = self.last
         elif link.kind in ("preposition", "possession") and link.names[0] in _TYING:
             self.holders = list(link.sources)

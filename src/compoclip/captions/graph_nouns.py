@@ -134,8 +134,10 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
             if low not in ("one", "1"):
                 found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
         elif at + 1 < stop and _modifies_next(tokens, at):
-            at += 1
-            name = f"{low} {tokens[at].text.lower()}"
+            begin = at
+            while at + 1 < stop and _modifies_next(tokens, at):
+                at += 1
+            name = " ".join(t.text.lower() for t in tokens[begin : at + 1])
             found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
         elif _quality(token):
             found.append(GraphAttribute(low, Span(token.start, token.end)))

@@ -69,6 +69,8 @@ def caption_file(source: str, column: str) -> CaptionFile | None:
     An existing file, or a name with one of the known endings, is a file. Raises CompoclipError when
     it is missing and UsageError for a file of an unknown kind.
     """
+    if not source.strip():
+        return None
     try:
         path = Path(source)
         exists = path.exists()

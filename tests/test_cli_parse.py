@@ -1,0 +1,159 @@
+"""`compoclip parse` and `compoclip bench parse`: one caption, files, resuming, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compoclip.recordfile as recordfile
+from compoclip.cli.main import main
+
+CAPTIONS = ["a red dog on a mat", "", "two men's hats", "unicode: a 猫 on a café table 😀"]
+
+
+def run(*arguments: str | Path) -> int:
+    return main(["parse", *map(str, arguments)])
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "captions.txt"
+    path.write_text("\n".join(CAPTIONS) + "\n", encoding="utf-8")
+    return path
+
+
+def test_one_caption(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("a red dog on two mats") == 0
+    assert capsys.readouterr().out == (
+        "a     a    DET   DT\n"
+        "red   red  ADJ   JJ\n"
+        "dog   dog  NOUN  NN\n"
+        "on    on   ADP   IN\n"
+        "two   two  NUM   CD\n"
+        "mats  mat  NOUN  NNS\n"
+        "\n"
+        "dog  red\n"
+        "└─ on ─▶ mat\n"
+        "mat  two\n"
+    )
+    assert run("") == 0
+    assert capsys.readouterr().out == "(no objects)\n"
+
+
+def test_one_caption_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("a red dog on a mat", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [node["name"] for node in record["objects"]] == ["dog", "mat"]
+    assert record["relations"][0]["name"] == "on"
+
+
+def test_files_give_one_record_a_caption(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "out.jsonl"
+    assert run(text_file, "-o", out) == 0
+    made = lines(out)
+    assert [r["id"] for r in made] == ["1", "2", "3", "4"]
+    assert [r["caption"] for r in made] == CAPTIONS
+    shown = capsys.readouterr().out
+    assert "4 captions" in shown
+    assert "1 without an object" in shown
+    settings = json.loads(recordfile.settings_path(out).read_text())
+    assert {"tagger", "parser", "source"} == set(settings)
+
+
+def test_counts_as_json_and_a_rerun_goes_on(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    assert run(text_file, "-o", out, "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    whole = out.read_bytes()
+    made = lines(out)
+    assert first["captions"] == 4
+    assert first["objects"] == sum(len(r["objects"]) for r in made)
+    assert first["relations"] == sum(len(r["relations"]) for r in made)
+    assert first["records_from_before"] == 0
+    part = out.with_name("out.jsonl.part")
+    part.write_bytes(whole[: whole.index(b"\n", len(whole) // 2) - 3])  # torn in the middle
+    out.unlink()
+    assert run(text_file, "-o", out, "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert out.read_bytes() == whole
+    assert 0 < again["records_from_before"] < 4
+    assert {k: v for k, v in again.items() if k != "records_from_before"} == {
+        k: v for k, v in first.items() if k != "records_from_before"
+    }
+
+
+def test_workers_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordfile, "BATCH", 2)
+    table = tmp_path / "c.csv"
+    rows = [f'n{i},"a red dog, number {i}, near a cat"' for i in range(7)]
+    table.write_text("id,title\n" + "\n".join(rows) + "\n")
+    results = []
+    for workers in ("1", "2"):
+        out = tmp_path / f"{workers}.jsonl"
+        assert run(table, "-o", out, "--column", "title", "--workers", workers) == 0
+        results.append(out.read_bytes())
+    assert results[0] == results[1]
+    assert [json.loads(line)["id"] for line in results[0].splitlines()] == [
+        f"n{i}" for i in range(7)
+    ]
+
+
+def test_errors_are_one_line(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text("not ours\n")
+    for arguments, code, message in (
+        (["a dog", "-o", "x.jsonl"], 2, "-o is for files"),
+        ([text_file], 2, "name the file to write"),
+        ([text_file, "-o", text_file], 2, "is the input itself"),
+        ([text_file, "-o", tmp_path / "o.jsonl", "--workers", "0"], 2, "--workers"),
+        ([tmp_path / "missing.txt", "-o", tmp_path / "o.jsonl"], 1, "no such file"),
+        ([empty, "-o", tmp_path / "o.jsonl"], 2, "holds no captions"),
+        ([text_file, "-o", foreign], 2, "does not say how it was made"),
+        (["a dog", "--tagger", "other"], 2, "unknown tagger"),
+        ([text_file, "-o", text_file / "o.jsonl"], 1, "cannot be written"),
+    ):
+        assert run(*arguments) == code
+        shown = capsys.readouterr()
+        assert message in shown.err
+        assert shown.err.count("\n") == 1
+    assert foreign.read_text() == "not ours\n"
+
+
+def test_another_input_is_refused(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    assert run(text_file, "-o", out) == 0
+    text_file.write_text("a cat\n")
+    assert run(text_file, "-o", out) == 2
+    assert "was made with other settings (source was" in capsys.readouterr().err
+
+
+def test_bench_parse(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "parse", "--captions", str(text_file), "--repeats", "1"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "captions/CPU second" in shown
+    for stage in ("tags", "noun chunks", "scene graphs", "all, cold", "all, warm"):
+        assert stage in shown
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["captions"] == 3  # blank lines are no captions
+    assert min(result[k] for k in ("cold", "warm", "tags", "chunks", "graphs")) > 0
+    assert main([*arguments[:-1], "0"]) == 2
+    assert "--repeats" in capsys.readouterr().err
