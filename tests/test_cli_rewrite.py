@@ -49,6 +49,21 @@ def test_one_caption_shows_edits_rules_and_refusals(capsys: pytest.CaptureFixtur
     assert "\x1b" not in shown
 
 
+def test_negatives_and_positives_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("a red dog and a blue cat") == 0
+    shown = capsys.readouterr().out
+    head, _, rest = shown.partition("\nnegatives\n")
+    negatives, _, positives = rest.partition("\npositives\n")
+    assert head.startswith("caption")
+    assert "(positive" not in negatives
+    assert "(negative" not in positives
+    assert "[a blue cat] and [a red dog]  (positive, and:noun-phrase)" in positives
+    assert "[crimson]" in positives
+    assert "crepe-atom" in negatives
+    assert run("a red dog and a blue cat", "--rewrites", "synonym") == 0
+    assert "positives" not in capsys.readouterr().out
+
+
 def test_one_caption_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("An apple on a table", "--rewrites", "negclip", "--json") == 0
     (record,) = json.loads(capsys.readouterr().out)
@@ -157,7 +172,8 @@ def test_same_bytes_for_any_worker_count_and_fresh_draws_by_seed_and_epoch(
         "epoch": ("--epoch", "1"),
     }.items():
         out = tmp_path / f"{name}.jsonl"
-        assert run(path, "-o", out, *options) == 0
+        names = "negclip,replace,synonym,tsvlc-rb"
+        assert run(path, "-o", out, "--rewrites", names, *options) == 0
         outputs[name] = [(r["id"], r["rewrite"], r["text"]) for r in lines(out)]
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "three.jsonl").read_bytes()
     assert outputs["one"] != outputs["seed"]

@@ -204,6 +204,10 @@ def words_of(text: str) -> Counter[str]:
     return Counter("a" if piece == "an" else piece for piece in token_key(text))
 
 
+#: Rewrites whose coverage is held; the others are only sampled.
+SWEPT = ("negclip", "replace", "bigram-shuffle")
+
+
 def test_official_validation_captions(shared_data: Path) -> None:
     path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
     with path.open(encoding="utf-8", newline="") as file:
@@ -213,7 +217,7 @@ def test_official_validation_captions(shared_data: Path) -> None:
     captions = parse_many([row["title"] for row in rows])
     covered: Counter[str] = Counter()
     for number, caption in enumerate(captions):
-        for name in rewrite_names():
+        for name in rewrite_names() if number % 6 == 0 else SWEPT:
             result = get_rewrite(name)(caption, rng_for(0, str(number), 0, name))
             if isinstance(result, Refused):
                 continue

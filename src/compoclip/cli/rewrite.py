@@ -25,11 +25,11 @@ from compoclip.rewrites.statistics import HEADER, reason_lines, rows
 class RewriteOptions:
     """Show or mass-produce hard negatives and positives of captions.
 
-    A text is rewritten in every way, with the changed words marked, or the reason why there is no
-    valid rewrite. A file becomes JSON lines, one record for each caption and rewrite, refusals
-    included: id, caption, rewrite, version, keeps_meaning, text, rule, edits (character ranges and
-    words before and after), reason, seed, epoch, tagger, lexicon. The bytes do not depend on
-    --workers. A rerun of an interrupted run goes on where it stopped.
+    A text is rewritten in every way, negatives before positives, with the changed words marked, or
+    the reason why there is no valid rewrite. A file becomes JSON lines, one record for each caption
+    and rewrite, refusals included: id, caption, rewrite, version, keeps_meaning, text, rule, edits
+    (character ranges and words before and after), reason, seed, epoch, tagger, lexicon. The bytes
+    do not depend on --workers. A rerun of an interrupted run goes on where it stopped.
 
     Examples:
         compoclip rewrite "a red star to the left of a large mug"
@@ -99,13 +99,17 @@ def _show(options: RewriteOptions, settings: Settings) -> int:
     width = max(len(r["rewrite"]) for r in made) + 2
     coloured = sys.stdout.isatty()
     print("caption".ljust(width) + options.source)
-    for record in made:
-        name = record["rewrite"].ljust(width)
-        if record["reason"] is not None:
-            print(f"{name}refused: {record['reason']}")
-        else:
-            kind = "positive" if record["keeps_meaning"] else "negative"
-            print(f"{name}{_marked(record, coloured)}  ({kind}, {record['rule']})")
+    kinds = (("negative", False), ("positive", True))
+    groups = [(kind, [r for r in made if r["keeps_meaning"] is keeps]) for kind, keeps in kinds]
+    for kind, group in groups:
+        if group and len(made) > len(group):
+            print(f"\n{kind}s")
+        for record in group:
+            name = record["rewrite"].ljust(width)
+            if record["reason"] is not None:
+                print(f"{name}refused: {record['reason']}")
+            else:
+                print(f"{name}{_marked(record, coloured)}  ({kind}, {record['rule']})")
     return 0
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 #: Families that any visible thing has a value of, so values of two of them can hold together.
 UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
+PEOPLE = frozenset(("people", "occupations", "athletes"))
 _FILE = Path(__file__).with_name("data") / "families.txt"
 Cells = tuple[tuple[str, ...], ...]
 
@@ -71,6 +72,11 @@ def not_things() -> frozenset[str]:
 def families(lemma: str, pos: str) -> frozenset[str]:
     """Names of the families that hold the word; empty when it is in none."""
     return frozenset(family for family, _ in _index(pos).places.get(lemma.lower(), ()))
+
+
+def names_people(lemma: str) -> bool:
+    """Whether the noun names people, by their age, role or sport."""
+    return bool(families(lemma, "NOUN") & PEOPLE) or may_coincide(lemma, "person", "NOUN")
 
 
 def may_coincide(a: str, b: str, pos: str) -> bool:

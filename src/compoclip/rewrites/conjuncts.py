@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from compoclip.captions.types import Token
 from compoclip.captions.words import word_set
-from compoclip.rewrites.categories import families
+from compoclip.rewrites.categories import families, names_people
 from compoclip.rewrites.edit import SENTENCE_ENDS
 from compoclip.rewrites.elements import names_together
 from compoclip.rewrites.exchange import NOT_ASSERTED, head_lemma
@@ -25,7 +25,6 @@ KINDS = ("noun-phrase", "verb-phrase", "adjective")
 
 _LISTING = frozenset((",", "and", "or", "but", "&"))
 _PICTURES = word_set("picture photo photograph image drawing painting view shot scene close-up")
-_HUMAN = frozenset(("people", "beings", "occupations", "athletes"))
 _CLOSING = frozenset(("with", "of", "between"))
 _FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
 Span = tuple[int, int]
@@ -182,11 +181,12 @@ def _changes_subject(s: Structure, x: int, governor: str) -> bool:
     """
     if governor == "":
         return False
-    mine, theirs = _kinds(s, x), _kinds(s, x + 1)
-    living = _HUMAN | {"animals"}
-    return bool(theirs & living) != bool(mine & living) or bool(theirs & _HUMAN) != bool(
-        mine & _HUMAN
-    )
+    animals = [("animals" in _kinds(s, place)) for place in (x, x + 1)]
+    return animals[0] != animals[1] or _person(s, x) != _person(s, x + 1)
+
+
+def _person(s: Structure, place: int) -> bool:
+    return names_people(head_lemma(s, place))
 
 
 def _kinds(s: Structure, place: int) -> frozenset[str]:
@@ -202,7 +202,7 @@ def _shared(s: Structure, x: int, a: Span, b: Span, after: Token, start: int) ->
         return SCOPE
     stop = b[1] + 1
     transitive = stop < len(tokens) and s.owner[stop] >= 0
-    if transitive and not (_kinds(s, x) & _HUMAN and _kinds(s, x + 1) & _HUMAN):
+    if transitive and not (_person(s, x) and _person(s, x + 1)):
         return SCOPE
     return _exchange(s, x, a, b)
 

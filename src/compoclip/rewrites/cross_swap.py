@@ -15,16 +15,18 @@ from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.categories import not_things
 from compoclip.rewrites.edit import Change, cased_like
+from compoclip.rewrites.elements import only_listed
 from compoclip.rewrites.exchange import RELATED, independent, related
 from compoclip.rewrites.inflect import inflect
-from compoclip.rewrites.structure import structure_of
+from compoclip.rewrites.structure import Structure, structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
 
+SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 #: Parts of speech whose words are never exchanged.
 FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
-#: Prepositions that hold wherever a more precise one does.
-VAGUE = frozenset(("with", "at", "by", "near"))
+#: Prepositions that hold wherever a more precise one does, or state nothing one can see.
+VAGUE = frozenset(("with", "at", "by", "near", "against", "of"))
 _ONE = frozenset(("one", "1"))
 
 
@@ -34,8 +36,8 @@ class CrossSwap:
 
     Part of speech uniform among those that both have a word of, then one word of each side. Words
     that both captions hold are left alone, as are parts of phrases ("front" of "in front of"),
-    words for the picture itself and words the caption does not assert. Each word takes the form of
-    the one it replaces. There is no fallback ([D-rw-cross]).
+    words for the picture itself, things that are only listed and words the caption does not assert.
+    Each word takes the form of the one it replaces. There is no fallback ([D-rw-cross]).
     """
 
     name: str = "cross-swap"
@@ -56,6 +58,9 @@ class CrossSwap:
             a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
             if not exclude(mine[pos][a], theirs[pos][b]):
                 reason = RELATED
+                continue
+            if _rest(first, a) == _rest(second, b):
+                reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
             rule = f"cross-swap:{pos}"
             left = _exchanged(first, a, theirs[pos][b], self.name, rule)
@@ -78,16 +83,32 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
         if index in structure.phrasal or not structure.asserted(index):
             fixed.add(low)
     found: dict[str, dict[str, Token]] = {}
-    for token in caption.tokens:
+    for index, token in enumerate(caption.tokens):
         low = token.text.lower()
+        if token.pos == "NOUN" and not _says_something(structure, index):
+            continue
         shared = low in taken or token.lemma.lower() in taken
         if token.pos in FIXED or shared or low in fixed or len(uses[low]) > 1:
-            continue
-        if token.pos == "NOUN" and token.lemma.lower() in not_things():
             continue
         if token.text[0].isalnum():
             found.setdefault(token.pos, {}).setdefault(low, token)
     return found
+
+
+def _says_something(s: Structure, index: int) -> bool:
+    """Whether the noun names a thing of which more is said than that it is there.
+
+    "A dog" turned into "a cat" is true of a composite image that shows a cat in its other half.
+    """
+    if s.caption.tokens[index].lemma.lower() in not_things():
+        return False
+    return s.owner[index] >= 0 and not only_listed(s, s.owner[index])
+
+
+def _rest(caption: Caption, word: str) -> list[str]:
+    """The words that carry meaning besides `word`, in alphabetical order."""
+    low = (t.lemma.lower() for t in caption.tokens if t.pos not in FIXED and t.text.lower() != word)
+    return sorted(low)
 
 
 def exclude(a: Token, b: Token) -> bool:
@@ -97,6 +118,8 @@ def exclude(a: Token, b: Token) -> bool:
         if not VAGUE.isdisjoint((first, second)):
             return False
         return first != second and second not in preposition_synonyms(first)
+    if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
+        return False  # "that" of "a chair that turns" is no "it"
     if a.pos == "ADJ" and independent(first, second):
         return False
     if a.pos == "NUM" and not _ONE.isdisjoint((first, second)):

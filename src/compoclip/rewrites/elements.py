@@ -64,7 +64,7 @@ def _entities(s: Structure) -> Iterator[Element]:
         lemma = lemmas[mention.head]
         if head.pos != "NOUN" or lemma in not_things() or not s.asserted(mention.head):
             continue
-        if lemmas.count(lemma) > 1 or _only_listed(s, place):
+        if lemmas.count(lemma) > 1 or only_listed(s, place):
             continue
         first = mention.head
         while first > mention.first and (
@@ -97,7 +97,7 @@ def _is_counted(before: tuple[Token, ...]) -> bool:
     )
 
 
-def _only_listed(s: Structure, place: int) -> bool:
+def only_listed(s: Structure, place: int) -> bool:
     """Whether a mention is only named ("a star and a ball"): another thing may be there too."""
     mention = s.mentions[place]
     tied = mention.link not in (Link.START, Link.COORDINATED)

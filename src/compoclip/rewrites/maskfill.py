@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ class MaskFiller(Protocol):
 
 
 class TransformersFiller:
-    """A masked language model of the transformers package (extra "hf"), loaded on first use.
+    """A masked language model of the transformers package, loaded on first use.
 
     model: name on the Hugging Face hub or a local folder. count: how many words are proposed.
     Words that the model builds of several pieces are never proposed. Nothing is downloaded before
@@ -47,14 +48,14 @@ class TransformersFiller:
 @lru_cache(maxsize=2)
 def _pipeline(model: str) -> Any:
     try:
-        from transformers import pipeline
+        transformers: Any = importlib.import_module("transformers")
     except ImportError:
         raise CompoclipError(
-            "the masked language model needs transformers; "
-            "install it with: pip install 'compoclip[hf]'"
+            "a masked language model needs a package that is not installed; "
+            "install it with: pip install transformers"
         ) from None
     try:
-        return pipeline("fill-mask", model=model, device="cpu")
+        return transformers.pipeline("fill-mask", model=model, device="cpu")
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CompoclipError(

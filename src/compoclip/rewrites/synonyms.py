@@ -12,7 +12,7 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.prepositions import is_symmetric
 from compoclip.captions.types import Token
 from compoclip.captions.words import word_set
-from compoclip.rewrites.categories import families
+from compoclip.rewrites.categories import families, names_people
 from compoclip.rewrites.elements import names_together, states_place
 from compoclip.rewrites.exchange import head_lemma, subject_of
 from compoclip.rewrites.inflect import inflect
@@ -20,8 +20,6 @@ from compoclip.rewrites.structure import Structure, phrases
 
 _FILE = Path(__file__).with_name("data") / "synonyms.txt"
 _VERBS = ("VERB", "AUX")
-_LIVING = frozenset(("people", "beings", "occupations", "athletes", "animals"))
-_HUMAN = _LIVING - {"animals"}
 # "Black and white photo", "white wine": the colour names the kind of thing.
 _KINDS_BY_COLOUR = word_set(
     "photo photograph picture image film tv television wine rice bread bean pepper tea onion board "
@@ -150,8 +148,10 @@ def _verb_fits(s: Structure, entry: Entry, at: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_living(lemma: str) -> bool:
+    if names_people(lemma):
+        return True
     if families(lemma, "NOUN"):
-        return bool(families(lemma, "NOUN") & _LIVING)
+        return "animals" in families(lemma, "NOUN")
     return not {"person", "animal"}.isdisjoint(lexicon().hypernyms(lemma, "NOUN", 6))
 
 
@@ -170,7 +170,7 @@ def _adjective_fits(s: Structure, entry: Entry, at: int) -> bool:
     if families(entry.word, "ADJ") & {"colour"}:
         if at and tokens[at - 1].text.lower() in _SHADES:
             return False
-        return head not in _KINDS_BY_COLOUR and not families(head, "NOUN") & _HUMAN
+        return head not in _KINDS_BY_COLOUR and not names_people(head)
     return True
 
 

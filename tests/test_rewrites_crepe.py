@@ -1,0 +1,105 @@
+"""CREPE's foils: one atom, two atoms of a type, and the three ways to deny."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from compoclip.captions.parse import parse
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten
+from compoclip.rewrites.crepe import CrepeAtom, CrepeSwap
+from compoclip.rewrites.crepe_negate import NOTHING_TO_DENY, CrepeNegate
+
+
+def drawn(rewrite: Rewrite, caption: str, count: int = 120) -> list[Rewritten]:
+    parsed = parse(caption)
+    results = [rewrite(parsed, random.Random(i)) for i in range(count)]
+    return [r for r in results if isinstance(r, Rewritten)]
+
+
+def by_rule(rewrite: Rewrite, caption: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for result in drawn(rewrite, caption):
+        assert not result.keeps_meaning
+        found.setdefault(result.rule, set()).add(result.text)
+    return found
+
+
+def test_atoms_of_every_type_are_as_likely() -> None:
+    rules = Counter(
+        r.rule for r in drawn(CrepeAtom(), "a large red striped star above a small blue mug", 300)
+    )
+    assert set(rules) == {"atom:object", "atom:attribute", "atom:relation"}
+    assert min(rules.values()) > 50
+
+
+def test_an_atom_gives_way_to_one_that_excludes_it() -> None:
+    found = by_rule(CrepeAtom(), "a red star above a mug")
+    assert found["atom:relation"] <= {
+        f"a red star {word} a mug" for word in ("under", "below", "beneath", "underneath")
+    }
+    assert "a blue star above a mug" in found["atom:attribute"]
+    assert not any("crimson" in text for text in found["atom:attribute"])
+    assert isinstance(CrepeAtom()(parse("a star"), random.Random(0)), Refused)
+
+
+def test_swaps_of_every_type() -> None:
+    assert by_rule(CrepeSwap(), "a white dog on a brown couch") == {
+        "swap:object": {"a white couch on a brown dog"},
+        "swap:attribute": {"a brown dog on a white couch"},
+    }
+    assert by_rule(CrepeSwap(), "a woman holding a racket and walking a dog") == {
+        "swap:object": {
+            "a racket holding a woman and walking a dog",
+            "a woman holding a dog and walking a racket",
+            "a dog holding a racket and walking a woman",
+        },
+        "swap:relation": {"a woman walking a racket and holding a dog"},
+    }
+    assert by_rule(CrepeSwap(), "a cat on a box under a table")["swap:relation"] == {
+        "a cat under a box on a table"
+    }
+
+
+@pytest.mark.parametrize("caption", ["a cat next to a dog", "a cat", "", "!!"])
+def test_no_swap(caption: str) -> None:
+    assert isinstance(CrepeSwap()(parse(caption), random.Random(0)), Refused)
+
+
+def test_all_denials_of_a_caption() -> None:
+    assert by_rule(CrepeNegate(), "A black cat on a mat.") == {
+        "negate:relation": {"A black cat not on a mat."},
+        "negate:object": {
+            "A black cat on a mat. There is no cat.",
+            "A black cat on a mat. There is no mat.",
+        },
+        "negate:statement": {"There is no black cat on a mat."},
+    }
+    assert by_rule(CrepeNegate(), "two dogs chase a ball") == {
+        "negate:relation": {"two dogs do not chase a ball"},
+        "negate:object": {
+            "two dogs chase a ball. There are no dogs.",
+            "two dogs chase a ball. There is no ball.",
+        },
+        "negate:statement": {"There are no dogs chasing a ball."},
+    }
+
+
+def test_a_verb_in_the_third_person() -> None:
+    found = by_rule(CrepeNegate(), "a man rides a bike")
+    assert found["negate:relation"] == {"a man does not ride a bike"}
+    assert found["negate:statement"] == {"There is no man riding a bike."}
+
+
+def test_denials_that_could_be_true_are_not_made() -> None:
+    """Another of the kind may be meant; what is not asserted cannot be denied."""
+    assert set(by_rule(CrepeNegate(), "a star above a star")) == {"negate:object"}
+    assert by_rule(CrepeNegate(), "a girl in sunglasses standing on grass")["negate:statement"] == {
+        "There is no girl in sunglasses."
+    }
+    for caption in ("there is no dog", "", "??", "running fast"):
+        result = CrepeNegate()(parse(caption), random.Random(0))
+        assert isinstance(result, Refused)
+    assert CrepeNegate()(parse("there is no dog"), random.Random(0)) == Refused(NOTHING_TO_DENY)

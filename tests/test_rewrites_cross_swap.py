@@ -1,0 +1,107 @@
+"""The exchange between two captions, against the category rule spelt out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from compoclip.captions.parse import parse
+from compoclip.rewrites.base import PairRewrite, Refused
+from compoclip.rewrites.cross_swap import FIXED, NO_CATEGORY, CrossSwap
+from compoclip.rewrites.registry import get_pair_rewrite
+
+SWAP: PairRewrite = CrossSwap()
+
+
+def drawn(first: str, second: str, count: int = 150) -> dict[str, set[tuple[str, str]]]:
+    """rule -> pairs of texts."""
+    a, b = parse(first), parse(second)
+    found: dict[str, set[tuple[str, str]]] = {}
+    for seed in range(count):
+        result = SWAP(a, b, random.Random(seed))
+        if not isinstance(result, Refused):
+            left, right = result
+            assert left.rule == right.rule
+            assert not left.keeps_meaning
+            found.setdefault(left.rule, set()).add((left.text, right.text))
+    return found
+
+
+def test_every_category_and_pair() -> None:
+    assert drawn("a red car on a road", "a blue dog under a tree") == {
+        "cross-swap:ADJ": {("a blue car on a road", "a red dog under a tree")},
+        "cross-swap:ADP": {("a red car under a road", "a blue dog on a tree")},
+        "cross-swap:NOUN": {
+            ("a red dog on a road", "a blue car under a tree"),
+            ("a red tree on a road", "a blue dog under a car"),
+            ("a red car on a dog", "a blue road under a tree"),
+            ("a red car on a tree", "a blue dog under a road"),
+        },
+    }
+
+
+def test_words_take_the_form_of_what_they_replace() -> None:
+    assert drawn("An old apple.", "two dogs on it")["cross-swap:NOUN"] == {
+        ("An old dog.", "two apples on it")
+    }
+    assert ("a man jumps", "a dog running") in drawn("a man runs", "a dog jumping")[
+        "cross-swap:VERB"
+    ]
+
+
+def test_every_occurrence_changes_and_only_whole_words() -> None:
+    pairs = drawn("a red cat and a cat in a category", "a tall dog")["cross-swap:NOUN"]
+    assert ("a red dog and a dog in a category", "a tall cat") in pairs
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("a big dog", "a big dog"),  # in both
+        ("a big dog", "big dogs"),  # the same lemma
+        ("a dog", "a cat on a mat"),  # nothing is said of the dog
+        ("the", "a"),  # no category left
+        ("there is no big dog", "a tall cat"),  # not asserted
+        ("a photo on it", "a tall cat"),  # names the picture
+    ],
+)
+def test_nothing_to_exchange(first: str, second: str) -> None:
+    assert SWAP(parse(first), parse(second), random.Random(0)) == Refused(NO_CATEGORY)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("a tall dog", "an animal on it"),  # hypernym
+        ("a mug on it", "a tall cup"),  # may be the same
+        ("the bus is red", "a red car"),  # the same is said of both
+        ("the crimson one", "the red one"),
+        ("the red one", "the large one"),  # both can hold
+        ("it on a", "that with a"),  # a vague preposition, another kind of pronoun
+    ],
+)
+def test_related_words_stay(first: str, second: str) -> None:
+    assert drawn(first, second) == {}
+
+
+def test_categories_are_drawn_evenly() -> None:
+    a, b = parse("a red car on a road"), parse("a blue dog under a tree")
+    rules = [
+        result[0].rule
+        for seed in range(600)
+        if not isinstance(result := SWAP(a, b, random.Random(seed)), Refused)
+    ]
+    for rule in ("cross-swap:ADJ", "cross-swap:ADP", "cross-swap:NOUN"):
+        assert 150 < rules.count(rule) < 250
+    assert not any(rule.removeprefix("cross-swap:") in FIXED for rule in rules)
+
+
+def test_same_generator_same_pair_and_odd_captions() -> None:
+    swap = get_pair_rewrite("cross-swap")
+    a, b = parse("a red car on a road"), parse("a blue dog under a tree")
+    assert swap(a, b, random.Random(3)) == swap(a, b, random.Random(3))
+    for odd in ("", "  ", "!?", "😀 猫", "a " * 200, "it's a dog's life\n"):
+        for other in ("", "a cat on a mat", odd):
+            result = swap(parse(odd), parse(other), random.Random(0))
+            assert isinstance(result, Refused) or len(result) == 2

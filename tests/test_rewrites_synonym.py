@@ -1,0 +1,130 @@
+"""Synonyms: the published table, word forms, word boundaries, and where an entry does not fit."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from compoclip.captions.parse import parse
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.structure import structure_of
+from compoclip.rewrites.synonym import NO_SYNONYM, SYNONYM_STRICT, Synonym
+from compoclip.rewrites.synonyms import places, table
+
+
+def texts(caption: str, rewrite: Synonym | None = None) -> set[str]:
+    """Every text that the rewrite can draw."""
+    parsed = parse(caption)
+    results = [(rewrite or Synonym())(parsed, random.Random(i)) for i in range(40)]
+    return {r.text for r in results if isinstance(r, Rewritten)}
+
+
+def test_the_table_is_the_published_one() -> None:
+    entries = table()
+    assert Counter(e.kind for e in entries) == {"relation": 16, "attribute": 23}
+    rows = {(e.word, e.synonym): e.rows for e in entries if e.kind == "relation"}
+    assert rows["in", "within"] == 6173
+    assert rows["riding on", "traveling on"] == 38
+    assert {(e.word, e.synonym) for e in entries if e.loose} == {
+        ("above", "on top of"),
+        ("wearing", "in"),
+        ("wears", "in"),
+        ("by", "near"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("a red star", {"a crimson star"}),
+        ("A white mug.", {"An ivory mug."}),
+        ("an old house", {"an aged house"}),
+        ("a larger dog", {"a bigger dog"}),
+        ("the smallest dog", {"the tiniest dog"}),
+        ("a man holding a cup", {"a man grasping a cup"}),
+        ("a man holds a cup", {"a man grasps a cup"}),
+        ("a man rides a horse", {"a man travels on a horse"}),
+        ("a man riding on a horse", {"a man traveling on a horse"}),
+        ("a dog walks along", {"a dog strolls along"}),
+        ("a man sitting on a chair", {"a man seated on a chair"}),
+        ("a smiling woman", {"a happy woman"}),
+        ("the woman is smiling", {"the woman is happy"}),
+        ("a man looks at a dog", {"a man gazes at a dog"}),
+        ("a cat in a box", {"a cat within a box"}),
+        ("a cat on top of a box", {"a cat on a box"}),
+        ("a boat behind a tree", {"a boat to the rear of a tree"}),
+        ("Black cats", {"Ebony cats"}),
+        ("a bird above a tree", {"a bird on top of a tree"}),
+        ("a car parked by a tree", {"a car parked near a tree"}),
+        ("a man wearing a hat", {"a man in a hat"}),
+        ("a big red ball", {"a large red ball", "a big crimson ball"}),
+    ],
+)
+def test_all_texts_of_a_caption(caption: str, expected: set[str]) -> None:
+    assert texts(caption) == expected
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "a snow covered road",  # holds "red"
+        "a blacksmith at work",
+        "a man in a shirt",  # worn, not inside
+        "a man in front of a house",  # part of a phrase
+        "a cart pulled by a dog",
+        "a glass of white wine",
+        "a black and white photo",
+        "a dark blue sky",
+        "a two year old boy",
+        "a bowl holding fruit",  # bowls do not grasp
+        "a man walking a dog",
+        "a man looking for a dog",
+        "people hanging out",
+        "a clear bottle",
+        "no red star",
+        "the star is not near a mug",
+        "a black woman",
+        "a dog",
+    ],
+)
+def test_nothing_fits(caption: str) -> None:
+    assert Synonym()(parse(caption), random.Random(0)) == Refused(NO_SYNONYM)
+
+
+def test_the_strict_table_leaves_loose_entries_out() -> None:
+    caption = "a man wearing a red hat"
+    assert texts(caption) == {"a man in a red hat", "a man wearing a crimson hat"}
+    assert texts(caption, SYNONYM_STRICT) == {"a man wearing a crimson hat"}
+    rules = {
+        result.rule
+        for i in range(40)
+        if isinstance(result := Synonym()(parse(caption), random.Random(i)), Rewritten)
+    }
+    assert rules == {"synonym:relation-loose", "synonym:attribute"}
+
+
+def test_bijective_entries_can_be_undone() -> None:
+    """Putting the word back where its synonym stands gives the caption."""
+    targets = Counter(e.synonym for e in table())
+    sources = Counter(e.word for e in table())
+    checked = 0
+    for entry in table():
+        if targets[entry.synonym] > 1 or sources[entry.word] > 1 or entry.kind == "relation":
+            continue
+        head = "sky" if entry.word == "clear" else "dog"
+        caption = parse(f"the {entry.word} {head} on the grass")
+        for place in places(structure_of(caption)):
+            if place.entry == entry:
+                changed = caption.text.replace(f" {entry.word} ", f" {place.text} ")
+                assert changed.replace(entry.synonym, entry.word) == caption.text
+                checked += 1
+    assert checked >= 10
+
+
+def test_only_one_word_changes() -> None:
+    result = Synonym()(parse("a white cat and a white dog"), random.Random(0))
+    assert isinstance(result, Rewritten)
+    assert result.text.count("ivory") == 1
+    assert result.keeps_meaning
