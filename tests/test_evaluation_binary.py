@@ -254,3 +254,16 @@ def test_a_group_is_right_when_all_its_items_are():
     assert (less["pair"].value, less["pair"].n, less["pair"].expected) == (3 / 5, 5, 6)
     assert (less["set"].value, less["set"].n, less["set"].expected) == (1 / 2, 2, 3)
     assert (less["accuracy"].n, less["accuracy"].expected) == (11, 12)
+
+
+def test_no_interval_is_a_point_because_all_items_are_wrong():
+    cases = [choice(f"x{k}", f"{k // 2}", "s") for k in range(8)]
+    shared = [replace(case, images=(ref(f"p{k // 2}"),)) for k, case in enumerate(cases)]
+    table = {f"p{k // 2}": {} for k in range(8)}
+    for k, case in enumerate(shared):
+        table[f"p{k // 2}"] |= {case.texts[0]: 0.1, case.texts[1]: 0.2}
+    items = score_cases(shared, features_from(table))
+    found = summarise(items, {"macro": Aggregate(("part",))}, None, 50)
+    for score in (found.aggregates["macro"], found.scores["part"]["accuracy"]):
+        assert (score.value, score.low, score.interval) == (0.0, 0.0, "wilson")
+        assert score.high == pytest.approx(0.4899, abs=1e-4)  # none of 4 photos

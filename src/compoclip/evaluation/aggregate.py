@@ -57,10 +57,10 @@ class Auc:
     def values(
         self, values: Mapping[str, Values], weights: Values | None = None, tie: float = 0.5
     ) -> Values:
-        """The area for each row of `weights` (r, n), by default 1 for every item; (r,)."""
+        """The area for each row of `weights` (r, items at `rows`), by default all 1; (r,)."""
         rows = self.rows
         kind = np.arange(len(rows)) < len(self.true)
-        each = np.ones((1, len(rows))) if weights is None else weights[:, rows]
+        each = np.ones((1, len(rows))) if weights is None else weights
         return weighted_auc(values[self.metric][rows], kind, each, tie)
 
 
@@ -212,10 +212,8 @@ def resample(
     for weights in cluster_weights(count, resamples, seed):
         size = weights @ sizes
         mean = np.divide(weights @ sums, size, out=np.full(size.shape, np.nan), where=size > 0)
-        if areas:
-            per_item = weights[:, codes]
-            columns = [area.values(values, per_item)[:, None] for area in areas]
-            mean = np.concatenate([mean, *columns], axis=1)
+        columns = [area.values(values, weights[:, codes[area.rows]])[:, None] for area in areas]
+        mean = np.concatenate([mean, *columns], axis=1)
         blocks.append(mean)
     drawn = np.concatenate(blocks)
     leaf_order: list[Leaf] = [*means, *areas]

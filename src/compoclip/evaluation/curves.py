@@ -29,15 +29,18 @@ def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5)
 
     nan for rows in which one of the two kinds has no weight.
     """
-    order = np.argsort(scores, kind="stable")
-    weights, right = weights[:, order], truth[order]
-    _, level = np.unique(scores[order], return_inverse=True)
-    last = np.flatnonzero(np.append(level[1:] != level[:-1], True))
-    up_to = np.cumsum(np.where(right, 0.0, weights), axis=1)[:, last]
-    before = np.concatenate([np.zeros((len(weights), 1)), up_to[:, :-1]], axis=1)
-    beaten = before + tie * (up_to - before)
-    wins = (np.where(right, weights, 0.0) * beaten[:, level]).sum(axis=1)
-    pairs = weights[:, right].sum(axis=1) * weights[:, ~right].sum(axis=1)
+    false = np.flatnonzero(~truth)
+    false = false[np.argsort(scores[false], kind="stable")]
+    lower = np.searchsorted(scores[false], scores[truth], "left")
+    not_higher = np.searchsorted(scores[false], scores[truth], "right")
+    up_to = np.zeros((len(weights), len(false) + 1))
+    np.cumsum(weights[:, false], axis=1, out=up_to[:, 1:])
+    beaten = up_to[:, lower]
+    tied = lower < not_higher
+    beaten[:, tied] += tie * (up_to[:, not_higher[tied]] - beaten[:, tied])
+    own = weights[:, truth]
+    wins = np.einsum("ij,ij->i", own, beaten)
+    pairs = own.sum(axis=1) * up_to[:, -1]
     area: Values = np.divide(wins, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
     return area
 

@@ -49,6 +49,7 @@ def summarise(
     expected: sub-task -> items of the full benchmark, where more than are here; "sub-task/metric"
     where a metric counts other things, such as groups of items. Intervals: Wilson for items that
     share no photo, else a bootstrap over photos, always for means of means and areas under a curve.
+    Where all items are right or all are wrong: Wilson for the number of photos.
     A rule whose sub-tasks have no items at all is left out, and for partial data one that the items
     there are do not define.
     """
@@ -176,10 +177,12 @@ def _score_all(
     for key, tree in trees.items():
         rows = rows_of(tree)
         value = evaluate(tree, frame.used)
-        bootstrap = key in intervals
-        low, high = (
-            intervals[key] if bootstrap else wilson(float(round(value * len(rows))), len(rows))
-        )
+        bootstrap = key in intervals and not _all_alike(tree, frame.used)
+        if bootstrap:
+            low, high = intervals[key]
+        else:
+            n = len(np.unique(clusters[rows]))
+            low, high = wilson(float(round(value * n)), n)
         parts: dict[str, float] = {}
         ties = 0
         if not any(each.metric == POSITIVE_SCORE for each in leaves(tree)):
@@ -201,6 +204,19 @@ def _score_all(
             fractional=parts.get("fractional"),
         )
     return scores
+
+
+def _all_alike(tree: Plan, values: Mapping[str, Values]) -> bool:
+    """Whether all items are right, or all wrong: resamples of them then say nothing."""
+    found = [
+        values[each.metric][each.rows]
+        for each in leaves(tree)
+        if isinstance(each, Mean) and each.metric != POSITIVE_SCORE
+    ]
+    if len(found) < len(leaves(tree)):
+        return False
+    every = np.concatenate(found)
+    return bool((every == 0).all() or (every == 1).all())
 
 
 def _independent(tree: Plan, clusters: np.ndarray) -> bool:
