@@ -39,14 +39,17 @@ class Node:
 
     @property
     def person(self) -> bool:
+        """Whether it is one person or more."""
         return self.head in PEOPLE
 
     @property
     def animate(self) -> bool:
+        """Whether it is a person or an animal."""
         return acts(self.head)
 
     @property
     def worn(self) -> bool:
+        """Whether it is a piece of clothing."""
         return self.head in CLOTHES
 
     def finished(self) -> GraphObject:
