@@ -67,6 +67,16 @@ def test_every_form_has_a_card(row, photos, columns):
     assert all(len(line.scores) == len(columns) for line in shown.lines)
 
 
+@pytest.mark.parametrize("truth", [0, 1])
+def test_a_statement_says_whether_it_is_true(truth):
+    one = record("binary", ["the cup is left of the box"], ["x.png"], [0.25], truth)
+    shown = show(one, one)
+    label = ("False", "True")[truth]
+    assert texts(shown) == [(label, "the cup is left of the box", bool(truth))]
+    assert shown.columns == ("cosine",)
+    assert shown.lines[0].scores == ("0.250",)
+
+
 def test_the_rewording_is_marked_against_the_foil():
     row = record("triple", ["a red cup", "a crimson cup", "a blue cup"], [], [0.1, 0.2, 0.3])
     marked = [[p.text for p in t.pieces if p.changed] for t in show(row, row).texts]
