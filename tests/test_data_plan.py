@@ -167,7 +167,7 @@ def test_counts_add_up_whatever_the_grouping() -> None:
     assert both == one
     data = one.to_json()
     assert data["samples"] == 10
-    assert data["rewrites"]["number"] == {"made": 10, "coverage": 1.0, "refused": {}}
+    assert data["rewrites"]["number"] == {"made": 10, "samples": 10, "coverage": 1.0, "refused": {}}
     assert data["rewrites"]["never"]["refused"] == {"no-legal-pair": 10}
     assert list(data["rewrites"]) == ["echo", "never", "number"]
     assert PlanCounts().coverage("number") == 0.0

@@ -70,13 +70,13 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
         yield item
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    """Rows as an aligned plain-text table: first column left, the others right."""
+def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -> str:
+    """Rows as an aligned plain-text table: the first `left` columns left, the others right."""
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        first = cells[0].ljust(widths[0])
-        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
-        return "  ".join([first, *rest]).rstrip()
+        words = [cell.ljust(width) for cell, width in zip(cells[:left], widths)]
+        numbers = [cell.rjust(width) for cell, width in zip(cells[left:], widths[left:])]
+        return "  ".join([*words, *numbers]).rstrip()
 
     return "\n".join([line(header), line(["-" * w for w in widths]), *map(line, rows)])

@@ -12,7 +12,7 @@ import tyro
 
 from compoclip import console
 from compoclip.cli.device import device_named
-from compoclip.cli.options import parse
+from compoclip.cli.options import joined, parse
 from compoclip.errors import UsageError
 from compoclip.places import require_writable
 
@@ -76,23 +76,8 @@ class EvaluateOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Parse, evaluate every model, print a table a benchmark."""
-    options = parse(EvaluateOptions, "evaluate", _one_on(argv))
+    options = parse(EvaluateOptions, "evaluate", joined(argv, "--on"))
     return run(options)
-
-
-def _one_on(argv: Sequence[str]) -> list[str]:
-    """`argv` with all --on joined at the end: of several the parser would keep the last alone."""
-    rest: list[str] = []
-    values: list[str] = []
-    taking = seen = False
-    for argument in argv:
-        if argument == "--on" or argument.startswith("--on="):
-            taking, seen = argument == "--on", True
-            values += [] if taking else [argument.removeprefix("--on=")]
-            continue
-        taking = taking and not argument.startswith("-")
-        (values if taking else rest).append(argument)
-    return [*rest, "--on", *values] if seen else rest
 
 
 def run(options: EvaluateOptions) -> int:

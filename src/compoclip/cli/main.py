@@ -15,6 +15,7 @@ from compoclip.errors import CompoclipError
 VERBS = {
     "demo": "the main job, offline, on the bundled world; ends with a report",
     "train": "fine-tune with a published method, or pre-train with --from-scratch",
+    "methods": "list the training methods: paper, texts, losses, defaults",
     "evaluate": "measure models on benchmarks",
     "compare": "paired comparison of results, with significance",
     "wise-ft": "mix the weights of a fine-tuned model with those of its base",

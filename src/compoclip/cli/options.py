@@ -28,3 +28,21 @@ def parse(options: Callable[..., T], verb: str, arguments: Sequence[str]) -> T:
         description=about,
         config=MARKERS,
     )
+
+
+def joined(argv: Sequence[str], option: str) -> list[str]:
+    """`argv` with all `option`s as one, at the end: of several the parser would keep the last.
+
+    option: e.g. "--on", which takes one or more values.
+    """
+    rest: list[str] = []
+    values: list[str] = []
+    taking = seen = False
+    for argument in argv:
+        if argument == option or argument.startswith(f"{option}="):
+            taking, seen = argument == option, True
+            values += [] if taking else [argument.removeprefix(f"{option}=")]
+            continue
+        taking = taking and not argument.startswith("-")
+        (values if taking else rest).append(argument)
+    return [*rest, option, *values] if seen else rest

@@ -52,6 +52,10 @@ class TrainOptions:
             as in the released code of FSC-CLIP.
         lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
         merge: Write adapters only, no OUT/model.
+        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"),
+            names without + replace the method's own.
+        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method.
+        set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
         json: Print the summary as JSON.
     """
 
@@ -82,6 +86,9 @@ class TrainOptions:
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
     merge: bool = True
+    texts: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+    set: tuple[str, ...] = ()
     json: bool = False
 
 
@@ -94,22 +101,27 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("name a method first: compoclip train METHOD ...; see train --help")
     import tyro
 
-    from compoclip.cli.options import MARKERS
+    from compoclip.cli.options import MARKERS, joined
     from compoclip.methods.base import Method
+    from compoclip.methods.compose import compose
 
     recipe = load_recipe(argv[0])
 
     def train(run: TrainOptions, method: Method) -> int:  # the names head the help
         own_lr = any(word == "--lr" or word.startswith("--lr=") for word in argv)
-        return start(run, adapted(method, run, own_lr))
+        composed = compose(method, run.texts, run.terms, run.set)
+        return start(run, adapted(composed, run, own_lr))
 
     # The options of a method are the parameters of its recipe, known only now.
     train.__annotations__["run"] = TrainOptions
     train.__annotations__["method"] = Annotated[Method, tyro.conf.arg(constructor=recipe)]
+    arguments = list(argv[1:])
+    for option in ("--texts", "--terms", "--set"):
+        arguments = joined(arguments, option)
     return tyro.cli(
         train,
         prog=f"compoclip train {argv[0]}",
-        args=list(argv[1:]),
+        args=arguments,
         config=MARKERS,
     )
 
@@ -215,5 +227,11 @@ def start(options: TrainOptions, method: Method) -> int:
         cut = console.counted(summary.truncated, "text")
         console.note(f"  {cut} cut: longer than the model's context of {context} tokens")
     for name, made in summary.rewrites.items():
-        print(f"  {name}: a text for {made['coverage']:.1%} of the samples")
+        print(f"  {name}: a text for {made['coverage']:.1%} of the samples{_each(made)}")
     return 0
+
+
+def _each(made: dict[str, float]) -> str:
+    """How many texts a sample has that has any, where it may have several."""
+    samples = made["samples"]
+    return f", {made['made'] / samples:.1f} each" if samples < made["made"] else ""

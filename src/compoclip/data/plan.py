@@ -70,13 +70,18 @@ class PlanCounts:
         return self.covered[rewrite] / self.samples if self.samples else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """{"samples": n, "rewrites": {name: {"made", "coverage", "refused": {reason: n}}}}."""
+        """{"samples": n, "rewrites": {name: what was made of it}}.
+
+        What was made: texts "made", "samples" that got any, their share "coverage", and "refused",
+        counts by reason.
+        """
         names = sorted(set(self.made) | {name for name, _ in self.refused})
         return {
             "samples": self.samples,
             "rewrites": {
                 name: {
                     "made": self.made[name],
+                    "samples": self.covered[name],
                     "coverage": self.coverage(name),
                     "refused": {
                         reason: count

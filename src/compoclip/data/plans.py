@@ -211,6 +211,11 @@ SINGLE = Single()
 ImagePlan = Single | Composed | Neighbours | NegativeImages | Groups
 
 
+def image_name(plan: ImagePlan) -> str:
+    """The name of an image plan in tables and records: "single", "negative images"."""
+    return {NegativeImages: "negative images"}.get(type(plan), type(plan).__name__.lower())
+
+
 def image_kinds(plan: ImagePlan) -> tuple[str, ...]:
     """The names that texts which an image plan adds carry."""
     return (*CLIC_TEXTS, CROSS_SWAP) if isinstance(plan, Composed) else ()

@@ -117,10 +117,14 @@ class RowSource:
 
 
 class RowBuilder:
-    """Collects rows, leaves out what cannot be used, and counts it."""
+    """Collects rows, leaves out what cannot be used, and counts it.
+
+    columns: those that images and captions were read from, for readers that choose.
+    """
 
     def __init__(self, origin: Path | str) -> None:
         self.origin = str(origin)
+        self.columns: tuple[str, ...] = ()
         self.left_out: Counter[str] = Counter()
         self._batches: list[pa.RecordBatch] = []
         self._rows: tuple[list[Any], ...] = _no_rows()

@@ -31,6 +31,7 @@ class ShardSource:
         missing, truncated or no tar, and when no usable sample is left.
         """
         self._shards = tuple(shards)
+        self._caption_key = caption_key
         self._tables: list[pa.RecordBatch] = []
         left_out: Counter[str] = Counter()
         for shard in track(self._shards, "indexing shards", unit="shards"):
@@ -71,7 +72,8 @@ class ShardSource:
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""
         more = f" and {len(self._shards) - 1} more" if len(self._shards) > 1 else ""
-        return f"webdataset shards {self._shards[0]}{more}"
+        key = f" (captions {self._caption_key!r})" if self._caption_key else ""
+        return f"webdataset shards {self._shards[0]}{more}{key}"
 
 
 def _read(shard: Path, offset: int, size: int) -> bytes:

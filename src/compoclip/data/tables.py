@@ -49,7 +49,8 @@ def open_table(
         for file in files:
             row = _add_text(file, builder, root, image_column, caption_column, row)
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return builder.build(opener, f"table {files[0]}{more}")
+    columns = ", ".join(dict.fromkeys(builder.columns))
+    return builder.build(opener, f"table {files[0]}{more} (columns {columns})")
 
 
 def _add_text(
@@ -68,10 +69,12 @@ def _add_text(
     else:
         rows = read_delimited(file)
         chosen = pick_columns(delimited_header(file), image_column, caption_column, file)
+        builder.columns += (chosen[0], *chosen[1])
     row = first
     for number, record in rows:
         if chosen is None:
             chosen = pick_columns(record, image_column, caption_column, file)
+            builder.columns += (chosen[0], *chosen[1])
         image = record.get(chosen[0])
         if not isinstance(image, str):
             raise CompoclipError(
@@ -100,6 +103,7 @@ def _add_parquet(
             with pq.ParquetFile(file) as parquet:
                 schema = parquet.schema_arrow
                 image, captions = pick_columns(schema.names, image_column, caption_column, file)
+                builder.columns += (image, *captions)
                 if holds_bytes(schema.field(image).type):
                     embedded = image
                     row = _add_embedded(parquet, builder, captions, row)

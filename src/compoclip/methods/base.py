@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from compoclip.data.plans import CaptionPlan, ImagePlan, Single, image_kinds
+from compoclip.data.plans import CaptionPlan, ImagePlan, Single, image_kinds, image_name
 from compoclip.errors import UsageError
-from compoclip.losses.contract import Loss
+from compoclip.losses.contract import Loss, Role
 from compoclip.models.lora import Lora
 
-__all__ = ["CaptionPlan", "Lora", "LossTerm", "Method", "Optim", "Trains"]
+__all__ = ["NEGATIVES", "POSITIVES", "CaptionPlan", "Lora", "LossTerm", "Method", "Optim", "Trains"]
+
+POSITIVES, NEGATIVES = (Role.POSITIVE,), (Role.NEGATIVE,)
 
 _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning (METHODS 0.3)
 
@@ -21,7 +23,9 @@ _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning (METHOD
 class LossTerm:
     """A weighted loss. `needs_local` asks the encoder for patch and token features.
 
-    on: the kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
+    on: the kind of batch ("composed", "single") whose loss it is part of; "" is every batch. reads:
+    the roles of the texts it reads beside captions. by_kind: whether it tells kinds of text apart
+    by their number, `Layout.rewrite`.
     """
 
     name: str
@@ -29,6 +33,8 @@ class LossTerm:
     weight: float = 1.0
     needs_local: bool = False
     on: str = ""
+    reads: tuple[Role, ...] = ()
+    by_kind: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ class Method:
                 {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
             ],
             "texts": asdict(self.plan),
-            "images": {"plan": type(self.images).__name__.lower(), **asdict(self.images)},
+            "images": {"plan": image_name(self.images), **asdict(self.images)},
             "composed": list(self.composed),
         }
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim(epochs=10, batch_size=1512)
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
@@ -44,9 +44,11 @@ def recipe(
     """
     ranking = RankingLoss(kinds=len(PLAN.kinds), largest=largest_margin)
     terms = (
-        LossTerm("negclip", negclip_loss),
-        LossTerm("ranking", ranking, weight=ranking_weight),
-        LossTerm("intra_modal", partial(intra_modal_loss, imc=imc), weight=intra_weight),
+        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        LossTerm("ranking", ranking, weight=ranking_weight, reads=NEGATIVES, by_kind=True),
+        LossTerm(
+            "intra_modal", partial(intra_modal_loss, imc=imc), weight=intra_weight, reads=NEGATIVES
+        ),
     )
     return Method(
         name="ce-clip",

@@ -12,7 +12,15 @@ from compoclip.losses.composite import (
     unimodal_loss,
 )
 from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, Trains
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    Trains,
+)
 
 OPTIM = Optim(
     epochs=1,
@@ -24,7 +32,7 @@ OPTIM = Optim(
     warmup_share=0.2,
     eps=1e-8,
 )
-POSITIVES = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
+TEXTS = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
 
 
 def recipe(
@@ -59,13 +67,23 @@ def recipe(
         alternate: Show single images every other step.
         optim: Optimiser and schedule.
     """
-    contrast = partial(composite_contrast_loss, positives=POSITIVES)
-    negative = partial(single_negative_loss, positives=POSITIVES)
-    uni = partial(unimodal_loss, positive=POSITIVES[0])
+    contrast = partial(composite_contrast_loss, positives=TEXTS)
+    negative = partial(single_negative_loss, positives=TEXTS)
+    uni = partial(unimodal_loss, positive=TEXTS[0])
+    both = (*POSITIVES, *NEGATIVES)
     terms = (
-        LossTerm("contrast", contrast, weight=contrast_weight, on="composed"),
-        LossTerm("negative", negative, weight=negative_weight, on="composed"),
-        LossTerm("uni", uni, weight=uni_weight, on="composed"),
+        LossTerm(
+            "contrast",
+            contrast,
+            weight=contrast_weight,
+            on="composed",
+            reads=POSITIVES,
+            by_kind=True,
+        ),
+        LossTerm(
+            "negative", negative, weight=negative_weight, on="composed", reads=both, by_kind=True
+        ),
+        LossTerm("uni", uni, weight=uni_weight, on="composed", reads=POSITIVES, by_kind=True),
     )
     single = (LossTerm("clip", clip_loss, on="single"),) if alternate else ()
     return Method(

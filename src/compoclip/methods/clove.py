@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim(epochs=100, batch_size=2048, lr=1e-6, warmup=2000)
 
@@ -23,6 +23,6 @@ def recipe(*, optim: Optim = OPTIM) -> Method:
         name="clove",
         paper="Castro et al., 2024",
         plan=CaptionPlan(rewrites=("replace",)),
-        losses=(LossTerm("negclip", negclip_loss),),
+        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=optim,
     )

@@ -9,7 +9,7 @@ from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.select import OnlyRewrites
-from compoclip.methods.base import CaptionPlan, Lora, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, Lora, LossTerm, Method, Optim
 
 OPTIM = Optim(batch_size=32, warmup=10_000, warmup_share=0.1)
 CAPTION_NEGATIVE, BAG, BAG_NEGATIVE = 0, 1, 2  # places among the kinds of text of the method
@@ -50,11 +50,18 @@ def recipe(
     own = (CAPTION_NEGATIVE,)
     bag = partial(bag_loss, bag=BAG)
     against = partial(bag_negative_loss, bag=BAG, bag_negative=BAG_NEGATIVE)
+    both = (*POSITIVES, *NEGATIVES)
     terms = (
-        LossTerm("negclip", OnlyRewrites(negclip_loss, own)),
-        LossTerm("negative", OnlyRewrites(global_hn_loss, own), weight=negative_weight),
-        LossTerm("bag", bag, weight=bag_weight),
-        LossTerm("bag_negative", against, weight=bag_negative_weight),
+        LossTerm("negclip", OnlyRewrites(negclip_loss, own), reads=NEGATIVES, by_kind=True),
+        LossTerm(
+            "negative",
+            OnlyRewrites(global_hn_loss, own),
+            weight=negative_weight,
+            reads=NEGATIVES,
+            by_kind=True,
+        ),
+        LossTerm("bag", bag, weight=bag_weight, reads=POSITIVES, by_kind=True),
+        LossTerm("bag_negative", against, weight=bag_negative_weight, reads=both, by_kind=True),
     )
     return Method(
         name="dac",

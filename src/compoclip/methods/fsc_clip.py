@@ -9,7 +9,7 @@ from compoclip.losses.contrastive import clip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import Attention, local_hn_loss
 from compoclip.losses.rows import MissingHN, Reduction
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
@@ -72,8 +72,8 @@ def recipe(
     )
     terms = (
         LossTerm("clip", clip_loss),
-        LossTerm("global_hn", global_hn, weight=global_weight),
-        LossTerm("local_hn", local_hn, weight=local_weight, needs_local=True),
+        LossTerm("global_hn", global_hn, weight=global_weight, reads=NEGATIVES),
+        LossTerm("local_hn", local_hn, weight=local_weight, needs_local=True, reads=NEGATIVES),
     )
     return Method(
         name="fsc-clip",

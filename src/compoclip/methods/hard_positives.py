@@ -8,12 +8,12 @@ from compoclip.data.plans import OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim()
-POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
+HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
-NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
+HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
 
 
 def recipe(
@@ -47,21 +47,22 @@ def recipe(
         symmetric_positives: Contrast hard positives with images and captions in both directions.
         optim: Optimiser and schedule.
     """
-    positive = STRICT if strict_synonyms else POSITIVES
+    positive = STRICT if strict_synonyms else HARD_POSITIVES
     terms = (
-        LossTerm("negclip", negclip_loss),
+        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
         LossTerm(
             "positive",
             partial(hard_positive_loss, symmetric_pos=symmetric_positives),
             weight=positive_weight,
+            reads=POSITIVES,
         ),
-        LossTerm("negative", global_hn_loss, weight=negative_weight),
+        LossTerm("negative", global_hn_loss, weight=negative_weight, reads=NEGATIVES),
     )
     return Method(
         name="hard-positives",
         paper="Kamath et al., ECCV 2024",
         plan=CaptionPlan(
-            rewrites=(positive, NEGATIVES) if positive_weight > 0 else (NEGATIVES,),
+            rewrites=(positive, HARD_NEGATIVES) if positive_weight > 0 else (HARD_NEGATIVES,),
             hn_fraction=hn_fraction,
         ),
         losses=tuple(term for term in terms if term.weight > 0),

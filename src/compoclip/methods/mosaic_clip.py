@@ -6,7 +6,7 @@ from functools import partial
 
 from compoclip.data.plans import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim(lr=1e-5)
 
@@ -51,7 +51,7 @@ def recipe(
         name="mosaic-clip",
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(graph=graph),
-        losses=(LossTerm("multi_text", loss),),
+        losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=optim,
         settings={
             "object_share": object_share,

@@ -6,7 +6,7 @@ from functools import partial
 
 from compoclip.data.plans import GraphPlan
 from compoclip.losses.multi_text import multi_text_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim(epochs=32, batch_size=4096, lr=1e-3, warmup=5000)
 
@@ -32,12 +32,13 @@ def recipe(
         vocabulary: File with the words of negatives; the built-in list when not given.
         optim: Optimiser and schedule.
     """
+    loss = partial(multi_text_loss, mask_duplicates=mask_duplicates)
     graph = GraphPlan.published(object_share, second_stage=0, vocabulary=vocabulary)
     return Method(
         name="mosaic-clip-pretrain",
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(rewrites=("negclip",), graph=graph),
-        losses=(LossTerm("multi_text", partial(multi_text_loss, mask_duplicates=mask_duplicates)),),
+        losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=optim,
         settings={
             "object_share": object_share,

@@ -6,7 +6,7 @@ from functools import partial
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip",))
@@ -29,7 +29,7 @@ def recipe(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
         name="negclip",
         paper="Yuksekgonul et al., ICLR 2023",
         plan=PLAN,
-        losses=(LossTerm("negclip", loss),),
+        losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
         settings={"missing_hn": missing_hn},
     )

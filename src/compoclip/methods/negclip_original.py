@@ -7,7 +7,7 @@ from typing import Literal
 
 from compoclip.data.plans import GIVEN, Neighbours
 from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim(lr=1e-6, weight_decay=0.2)
 
@@ -41,12 +41,13 @@ def recipe(
             released code does not.
         optim: Optimiser and schedule.
     """
+    loss = partial(negclip_loss, mask_duplicates=mask_duplicates)
     return Method(
         name="negclip-original",
         paper="Yuksekgonul et al., ICLR 2023",
         plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
-        losses=(LossTerm("negclip", partial(negclip_loss, mask_duplicates=mask_duplicates)),),
+        losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
         settings={
             "negatives": negatives,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compoclip.data.plans import GIVEN, NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim()
 
@@ -32,7 +32,7 @@ def recipe(*, negative_images: bool = True, optim: Optim = OPTIM) -> Method:
         paper="Patel et al., NeurIPS 2024",
         plan=CaptionPlan(rewrites=(GIVEN,)),
         images=NegativeImages() if negative_images else Single(),
-        losses=(LossTerm("triplet", triplet_clip_loss),),
+        losses=(LossTerm("triplet", triplet_clip_loss, reads=NEGATIVES),),
         optim=optim,
         settings={"negative_images": negative_images},
     )

@@ -6,10 +6,10 @@ from compoclip.data.plans import OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import CaptionPlan, Lora, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, Lora, LossTerm, Method, Optim
 
 OPTIM = Optim(batch_size=128, warmup=10_000, warmup_share=0.1)
-POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
+HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 
 
 def recipe(
@@ -34,15 +34,15 @@ def recipe(
         optim: Optimiser and schedule.
     """
     terms = (
-        LossTerm("negclip", negclip_loss),
-        LossTerm("negative", global_hn_loss, weight=negative_weight),
-        LossTerm("positive", hard_positive_loss, weight=positive_weight),
+        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        LossTerm("negative", global_hn_loss, weight=negative_weight, reads=NEGATIVES),
+        LossTerm("positive", hard_positive_loss, weight=positive_weight, reads=POSITIVES),
     )
     return Method(
         name="tsvlc",
         paper="Doveh et al., CVPR 2023",
         plan=CaptionPlan(
-            rewrites=("tsvlc-rb", POSITIVES) if positive_weight > 0 else ("tsvlc-rb",)
+            rewrites=("tsvlc-rb", HARD_POSITIVES) if positive_weight > 0 else ("tsvlc-rb",)
         ),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,

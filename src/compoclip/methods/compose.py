@@ -1,0 +1,254 @@
+"""A method made of the parts of several: more texts, more loss terms, other settings."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from compoclip.console import note
+from compoclip.data.plans import GIVEN, CaptionPlan, OneOf, Single
+from compoclip.errors import UsageError
+from compoclip.losses.contract import Role
+from compoclip.losses.translate import Translated
+from compoclip.methods.base import LossTerm, Method
+from compoclip.methods.registry import load_recipe, method_names
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+
+T = TypeVar("T")
+_PARTS = ("terms", "texts", "images", "trains", "lora", "optim")
+
+
+def compose(
+    method: Method,
+    texts: Sequence[str] = (),
+    terms: Sequence[str] = (),
+    settings: Sequence[str] = (),
+) -> Method:
+    """`method` with parts of others; what was done is recorded in `composed`, for provenance.
+
+    texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite or
+    "given"; names without + replace the method's own texts. terms: "+METHOD" adds all loss terms of
+    a method, "+METHOD.TERM" one of them; they see captions and that method's kinds of text. The
+    method's own terms see all texts, but for those that tell kinds apart by number. settings:
+    PATH=VALUE, with PATH such as terms.local_hn.weight, texts.hn_fraction, images.count or
+    trains.image_tower.
+
+    Notes on standard error texts that no term reads. Raises UsageError, with the closest names, for
+    what does not exist or does not fit.
+    """
+    composed = method
+    for name in texts:
+        composed = _with_texts(composed, name, first=name == texts[0])
+    for name in terms:
+        composed = _with_terms(composed, name)
+    for setting in settings:
+        composed = _with_setting(composed, setting)
+    changes = [
+        *(f"texts {name}" for name in texts),
+        *(f"terms {name}" for name in terms),
+        *(f"set {setting}" for setting in settings),
+    ]
+    if texts or terms:
+        composed = _keeping_numbers(method, composed)
+        _note_unread(composed)
+    return replace(composed, composed=(*method.composed, *changes))
+
+
+def _with_texts(method: Method, name: str, first: bool) -> Method:
+    added = _texts_named(name.removeprefix("+"))
+    own = method.plan
+    if not name.startswith("+"):
+        # The first name without + takes the place of the method's own texts.
+        own = replace(own, graph=None, bags=None, rewrites=() if first else own.rewrites)
+    if own.graph is not None and added.graph not in (None, own.graph):
+        raise UsageError(f"--texts {name}: {method.name} draws graph texts already")
+    if own.bags is not None and added.bags not in (None, own.bags):
+        raise UsageError(f"--texts {name}: {method.name} draws bags already")
+    plan = replace(
+        own,
+        rewrites=tuple(dict.fromkeys((*own.rewrites, *added.rewrites))),
+        graph=own.graph or added.graph,
+        bags=own.bags or added.bags,
+    )
+    return replace(method, plan=plan, name=f"{method.name}+{name.removeprefix('+')}")
+
+
+def _texts_named(name: str) -> CaptionPlan:
+    """The texts of a method or a rewrite."""
+    if name == GIVEN or name in rewrite_names():
+        return CaptionPlan(rewrites=(name,))
+    found = _method_named(name)
+    if found is None:
+        known = [*method_names(), *rewrite_names(), GIVEN]
+        raise UsageError(f"--texts +{name}: no method or rewrite '{name}'; {_hint(name, known)}")
+    plan = found.plan
+    if not plan.kinds:
+        raise UsageError(f"--texts +{name}: {found.name} adds no texts to captions")
+    return plan
+
+
+def _method_named(name: str) -> Method | None:
+    """The method of that name, or of that name with "-clip" after it."""
+    names = method_names()
+    full = next((each for each in (name, f"{name}-clip") if each in names), None)
+    return None if full is None else load_recipe(full)()
+
+
+def _with_terms(method: Method, name: str) -> Method:
+    if not name.startswith("+"):
+        raise UsageError(f"--terms {name}: write +METHOD or +METHOD.TERM")
+    origin, _, wanted = name[1:].partition(".")
+    found = _method_named(origin)
+    if found is None:
+        raise UsageError(f"--terms {name}: no method '{origin}'; {_hint(origin, method_names())}")
+    if not isinstance(found.images, Single):
+        raise UsageError(
+            f"--terms {name}: the terms of {found.name} need its own batches of images"
+        )
+    known = [term.name for term in found.losses]
+    if wanted and wanted not in known:
+        raise UsageError(f"--terms {name}: no term '{wanted}'; {_hint(wanted, known)}")
+    kinds = {kind: place for place, kind in enumerate(method.kinds)}
+    lacking = [kind for kind in found.kinds if kind not in kinds]
+    taken = {term.name for term in method.losses}
+    added: list[LossTerm] = []
+    for term in found.losses:
+        if wanted not in ("", term.name):
+            continue
+        if term.reads and len(lacking) == len(found.kinds):
+            raise UsageError(
+                f"--terms {name}: {method.name} has none of its texts; add --texts +{found.name}"
+            )
+        places = tuple(kinds.get(kind, -2) for kind in found.kinds)  # -2 is no text's number
+        full = f"{found.name}.{term.name}" if term.name in taken else term.name
+        loss = Translated(term.loss, places) if term.reads else term.loss
+        added.append(replace(term, name=full, loss=loss))
+    return replace(method, losses=(*method.losses, *added))
+
+
+def _keeping_numbers(method: Method, composed: Method) -> Method:
+    """Terms that know kinds of text by number keep their numbers, whatever was added."""
+    kinds = {kind: place for place, kind in enumerate(composed.kinds)}
+    places = tuple(kinds.get(kind, -2) for kind in method.kinds)
+    own = {term.name for term in method.losses}
+    losses = tuple(
+        replace(term, loss=Translated(term.loss, places))
+        if term.by_kind and term.name in own
+        else term
+        for term in composed.losses
+    )
+    return replace(composed, losses=losses)
+
+
+def _note_unread(method: Method) -> None:
+    """Say which texts are encoded for nothing."""
+    read = {role for term in method.losses for role in term.reads}
+    roles = {role for role, _ in _roles(method.plan)}
+    for role in sorted(roles - read):
+        names = [name for of, name in _roles(method.plan) if of == role]
+        note(
+            f"{method.name}: no loss term reads the {role.name.lower()} texts "
+            f"({', '.join(names)}); --terms +METHOD adds the terms of a method that does"
+        )
+
+
+def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
+    """The roles that texts of a plan have, and the names of these texts."""
+    found = []
+    for name in plan.rewrite_names:
+        positive = name != GIVEN and get_rewrite(name).keeps_meaning
+        found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))
+    if plan.graph is not None:
+        found += [(Role.POSITIVE, "graph texts"), (Role.NEGATIVE, "graph texts")]
+    if plan.bags is not None:
+        found += [(Role.POSITIVE, "bags"), (Role.NEGATIVE, "bags")]
+    return found
+
+
+def _with_setting(method: Method, setting: str) -> Method:
+    path, equals, value = setting.partition("=")
+    part, _, rest = path.strip().partition(".")
+    if not equals or not rest:
+        raise UsageError(f"--set {setting}: write PATH=VALUE, such as terms.clip.weight=0.5")
+    if part == "terms":
+        return replace(method, losses=_weighted(method.losses, rest, value, setting))
+    where = {"texts": "plan"}.get(part, part)
+    if part not in _PARTS:
+        raise UsageError(f"--set {setting}: no part '{part}'; {_hint(part, _PARTS)}")
+    target = getattr(method, where)
+    if target is None:
+        raise UsageError(f"--set {setting}: {method.name} has no {part}")
+    changed: Any = {where: _set(target, rest.split("."), value, setting)}
+    return replace(method, **changed)
+
+
+def _weighted(
+    losses: Iterable[LossTerm], path: str, value: str, setting: str
+) -> tuple[LossTerm, ...]:
+    name, _, attribute = path.rpartition(".")
+    terms = {term.name: term for term in losses}
+    if attribute != "weight":
+        raise UsageError(f"--set {setting}: of a term only the weight can be set")
+    if name not in terms:
+        raise UsageError(f"--set {setting}: no term '{name}'; {_hint(name, list(terms))}")
+    weight = _converted(0.0, value, setting)
+    if not 0 <= weight < float("inf"):
+        raise UsageError(f"--set {setting}: a weight must be 0 or more")
+    terms[name] = replace(terms[name], weight=weight)
+    kept = tuple(term for term in terms.values() if term.weight > 0)
+    if not kept:
+        raise UsageError(f"--set {setting}: leaves the method without a loss")
+    return kept
+
+
+def _set(target: Any, path: Sequence[str], value: str, setting: str) -> Any:
+    """A frozen dataclass with the field at `path` changed."""
+    names = [each.name for each in fields(target)] if is_dataclass(target) else []
+    if path[0] not in names:
+        raise UsageError(f"--set {setting}: no '{path[0]}'; {_hint(path[0], names)}")
+    current = getattr(target, path[0])
+    if len(path) > 1:
+        if not is_dataclass(current):
+            raise UsageError(f"--set {setting}: {path[0]} has no '{path[1]}'")
+        changed: Any = _set(current, path[1:], value, setting)
+    else:
+        changed = _converted(current, value, setting)
+    return replace(target, **{path[0]: changed})
+
+
+def _converted(current: T, value: str, setting: str) -> T:
+    """`value` as what `current` is: a flag, a number, a text, a list of numbers or names."""
+    result: Any = None
+    value = value.strip()
+    try:
+        match current:
+            case bool():
+                result = {"true": True, "false": False, "1": True, "0": False}[value.lower()]
+            case int() | float() | str():
+                result = type(current)(value)
+            case tuple() if current and not any(isinstance(each, OneOf) for each in current):
+                kind = type(current[0])
+                if isinstance(current[0], int | float | str):
+                    result = tuple(kind(each) for each in value.split(","))
+            case _:
+                pass
+    except (ValueError, KeyError):
+        raise UsageError(
+            f"--set {setting}: '{value}' is not {_KINDS.get(type(current), 'a value of its kind')}"
+        ) from None
+    if result is None:
+        raise UsageError(f"--set {setting}: cannot be set in this way")
+    typed: T = result
+    return typed
+
+
+_KINDS = types.MappingProxyType({bool: "true or false", int: "a whole number", float: "a number"})
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name.replace("_", "-").lower(), known)
+    close = close or difflib.get_close_matches(name, known)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
