@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -102,15 +103,16 @@ def compare(
     subtasks: list[Difference] = []
     rules: list[Difference] = []
     draws: list[Values] = []
-    for number, name in enumerate(common):
+    for name in common:
         pair = Pair.of(mine[name], theirs[name])
-        for difference, drawn in pair.rules(resamples, seed + number):
+        own = own_seed(seed, name)
+        for difference, drawn in pair.rules(resamples, own):
             if difference.name == pair.headline:
                 headlines.append(difference)
                 draws.append(drawn)
             else:
                 rules.append(difference)
-        subtasks += pair.subtasks(resamples, seed + number)
+        subtasks += pair.subtasks(resamples, own)
     return Comparison(
         base=base[0].model,
         other=other[0].model,
@@ -121,6 +123,11 @@ def compare(
         unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
         partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
     )
+
+
+def own_seed(seed: int, benchmark: str) -> int:
+    """The seed of a benchmark's draws: the same whatever else is compared or averaged."""
+    return seed + crc32(benchmark.encode())
 
 
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:

@@ -6,7 +6,6 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import Plan, evaluate, resample, rows_of
-from compoclip.evaluation.compare import Difference, Pair, corrected
+from compoclip.evaluation.compare import Difference, Pair, corrected, own_seed
 from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.outcomes import Values
 from compoclip.evaluation.results import Results, Score
@@ -161,8 +160,7 @@ def _draws(
         wanted[part.benchmark].setdefault(part, _tree(pairs[part.benchmark], part))
     drawn: dict[Part, Values] = {}
     for name, trees in wanted.items():
-        own = seed + zlib.crc32(name.encode())  # the same in every group that it is part of
-        columns = draw(pairs[name], list(trees.values()), resamples, own)
+        columns = draw(pairs[name], list(trees.values()), resamples, own_seed(seed, name))
         drawn |= dict(zip(trees, columns))
     return {
         name: np.mean(np.stack([drawn[part] for part in parts]), axis=0)
