@@ -49,6 +49,7 @@ META = Meta(
     source="repository mertyg/vision-language-models-are-bows; BLIP's Karpathy JSON files; photos: "
     "the authors' Visual Genome subset, COCO val2014, Flickr30k",
     licence="MIT; captions CC BY 4.0 (COCO), research use (Flickr30k)",
+    status="partly gated",
     access="authors' file share; Flickr30k by request form",
     files=(
         "aro/visual_genome_relation.json",

@@ -32,6 +32,7 @@ META = Meta(
     "Evaluation, Findings of ACL 2024",
     source="dataset-hub page stanfordnlp/colorswap: test.json and the folder images",
     licence="MIT",
+    status="gated",
     access="gated: accept the terms on the dataset page",
     files=("colorswap/test.json",),
     images=("colorswap/images",),

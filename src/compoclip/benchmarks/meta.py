@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
+"""Open to all; a part or all of it behind terms or a form; a part or all of it no longer there."""
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -21,6 +24,7 @@ class Meta:
     score of guessing, "sub-task" or "sub-task/metric" -> value, sub-task "" for all. skills:
     sub-task -> skill of `skills.SKILLS`. expected: items of the official files by sub-task.
     hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
+    same_rows_as: another benchmark whose items this one edits under the same ids, "" for none.
     """
 
     id: str
@@ -39,3 +43,5 @@ class Meta:
     family: bool = False
     archives: tuple[str, ...] = ()
     requires: str = ""
+    status: str = "open"
+    same_rows_as: str = ""

@@ -49,6 +49,7 @@ META = Meta(
     source="BLIP's Karpathy JSON files and COCO val2014; Flickr30k and Flickr8k from the "
     "University of Illinois",
     licence="COCO captions CC BY 4.0; Flickr30k and Flickr8k research and educational use only",
+    status="partly gated",
     access="COCO open; Flickr30k and Flickr8k by request form",
     files=(*(name for names in _FILES.values() for name in names), f"flickr8k/{_SPLIT}"),
     images=("coco/val2014", "flickr30k/images", "flickr8k/images"),

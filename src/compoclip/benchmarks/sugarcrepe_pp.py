@@ -32,6 +32,7 @@ META = Meta(
     source="repository Sri-Harsha/scpp, folder data; photos: COCO val2017",
     licence="MIT; captions CC BY 4.0",
     access="open",
+    same_rows_as="sugarcrepe",
     files=tuple(f"sugarcrepe_pp/{name}.json" for name in SUBTASKS),
     images=("coco/val2017",),
     parts=SUBTASKS,

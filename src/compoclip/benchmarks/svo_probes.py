@@ -38,6 +38,7 @@ META = Meta(
     "Understanding, Findings of ACL 2021",
     source="repository google-deepmind/svo_probes; photos: the addresses in its file",
     licence="CC BY 4.0; the photos belong to their owners",
+    status="partly dead",
     access="partly dead addresses: fetch each photo and name it by the md5 of its address",
     files=("svo_probes/svo_probes.csv",),
     images=("svo_probes/images",),

@@ -76,6 +76,7 @@ META = Meta(
     "Models, EMNLP 2022 System Demonstrations",
     source="repository om-ai-lab/VL-CheckList, folder data; photos: HAKE, SWiG, Visual Genome",
     licence="none stated",
+    status="partly dead",
     access="annotations open; a part of the HAKE photos (PIC) can no longer be had",
     files=tuple(f"vl_checklist/data/{file}" for each in LAYOUT.values() for file in each),
     images=("hake", "swig", "vg"),

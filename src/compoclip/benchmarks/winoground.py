@@ -33,6 +33,7 @@ META = Meta(
     "Compositionality, CVPR 2022",
     source="dataset-hub page facebook/winoground: data/examples.jsonl and data/images.zip",
     licence="META images research licence; the images must not be passed on",
+    status="gated",
     access="gated: accept the terms on the dataset page, then unpack images.zip",
     files=("winoground/examples.jsonl",),
     images=("winoground/images",),

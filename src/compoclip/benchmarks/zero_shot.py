@@ -72,6 +72,7 @@ META = Meta(
     source="repository Computer-Vision-in-the-Wild/Elevater_Toolkit_IC and each data set's page; "
     "any folder of classes works",
     licence="per data set",
+    status="partly gated",
     access="per data set; ImageNet by registration",
     files=("elevater/NAME/index.json", "elevater/NAME/templates.json"),
     images=("elevater/NAME",),
