@@ -76,6 +76,8 @@ def test_exchanges_the_smallest_like_phrases_and_back(
         ("two cats and dogs", SCOPE),
         ("a car and a bus on a road", SCOPE),
         ("a cat on a mat and a dog", SCOPE),
+        ("a cat in the corner of the picture and a dog", SCOPE),
+        ("a ball, a cat in front of a dog and a cow", LIST),
         ("a cup and a plate with food", SCOPE),
         ("a cat, a dog and a cow", LIST),
         ("a cat and a dog and a cow", LIST),

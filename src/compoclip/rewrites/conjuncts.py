@@ -126,6 +126,10 @@ def _noun_phrases(s: Structure, x: int, start: int, end: int) -> Conjuncts | str
     if _listed(tokens, (first, left.stop), (right.first, stop)):
         return LIST
     governor = _governor(s, first, start)
+    if governor and any(t.text == "," for t in tokens[start:first]):
+        return LIST
+    if governor == "of" and _determined(s, x if first == left.first else x - 1):
+        return SCOPE  # "a cat in the corner of the picture and a dog"
     after = tokens[stop] if stop < end else None
     if after is None:
         if governor in ("", "verb", *_CLOSING) and not _changes_subject(s, x, governor):
