@@ -5,6 +5,7 @@ Slow and obvious on purpose. Also makes the batches that the tests of the losses
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -288,3 +289,27 @@ def local_score(attention: str, attention_grad: bool) -> Callable[[Features, int
         return lse(terms)
 
     return score
+
+
+def assert_no_signal(value: Tensor, read: Sequence[Tensor]) -> None:
+    """Exactly +0, and connected to what the loss reads (else autograd raises)."""
+    assert value.item() == 0.0
+    assert math.copysign(1.0, value.item()) == 1.0
+    for grad in torch.autograd.grad(value, read):
+        assert not grad.any()
+
+
+def perfect(layout: Layout, spread: bool) -> Features:
+    """Captions equal to their image, negatives opposite; all alike when `spread` is False."""
+    images, kind = layout.images, torch.float64
+    image = torch.eye(images, dtype=kind) if spread else torch.ones(images, 1, dtype=kind)
+    text = image[layout.owner] * torch.where(layout.role == int(NEGATIVE), -1.0, 1.0)[:, None]
+    text = text if spread else text.abs()
+    return Features(
+        image,
+        text,
+        torch.tensor(100.0, dtype=kind),
+        image[:, None],
+        text[:, None],
+        torch.ones(len(text), 1, dtype=torch.bool),
+    )

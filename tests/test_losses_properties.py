@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -32,9 +32,11 @@ from losses_oracle import (
     NEGATIVE,
     POSITIVE,
     POSITIVES,
+    assert_no_signal,
     features_for,
     gradients,
     layout_of,
+    perfect,
     rearranged,
     with_dtype,
 )
@@ -135,14 +137,6 @@ def test_padding_never_matters(loss: LossFn, garbage: float) -> None:
         torch.testing.assert_close(after[name], grad, atol=1e-11, rtol=1e-11, msg=name)
 
 
-def assert_no_signal(value: Tensor, read: Sequence[Tensor]) -> None:
-    """Exactly +0, and connected to what the loss reads (else autograd raises)."""
-    assert value.item() == 0.0
-    assert math.copysign(1.0, value.item()) == 1.0
-    for grad in torch.autograd.grad(value, read):
-        assert not grad.any()
-
-
 @pytest.mark.parametrize("name", HARD)
 def test_no_negative_is_exactly_zero(name: str) -> None:
     layout = layout_of(CASES["no negative"])
@@ -238,28 +232,12 @@ def test_scale_gradient(loss: LossFn, case: str) -> None:
     assert slope.item() == pytest.approx((high - low).item() / (2 * step), rel=1e-5)
 
 
-def _perfect(layout: Layout, spread: bool) -> Features:
-    """Captions equal to their image, negatives opposite; all alike when `spread` is False."""
-    images, kind = layout.images, torch.float64
-    image = torch.eye(images, dtype=kind) if spread else torch.ones(images, 1, dtype=kind)
-    text = image[layout.owner] * torch.where(layout.role == int(NEGATIVE), -1.0, 1.0)[:, None]
-    text = text if spread else text.abs()
-    return Features(
-        image,
-        text,
-        torch.tensor(100.0, dtype=kind),
-        image[:, None],
-        text[:, None],
-        torch.ones(len(text), 1, dtype=torch.bool),
-    )
-
-
 @pytest.mark.parametrize("images", [1, 2, 7])
 def test_constant_scores(images: int) -> None:
     texts = [(i, CAPTION, -1) for i in range(images)]
     own = [(i, NEGATIVE, k) for i in range(images) for k in range(KINDS)]
     layout = layout_of([*texts, *own])
-    f = _perfect(layout, spread=False)
+    f = perfect(layout, spread=False)
     log_b, log_all = math.log(images), math.log(images * (1 + KINDS))
     assert clip_loss(f, layout).item() == pytest.approx(log_b)
     assert negclip_loss(f, layout).item() == pytest.approx((log_all + log_b) / 2)
@@ -275,7 +253,7 @@ def test_constant_scores_of_positives(images: int) -> None:
     texts = [(i, CAPTION, -1) for i in range(images + 1)]
     own = [(i, POSITIVE, k) for i in range(images) for k in POSITIVES]
     layout = layout_of([*texts, *own, *((i, NEGATIVE, 0) for i in range(images))])
-    f = _perfect(layout, spread=False)
+    f = perfect(layout, spread=False)
     log_b, log_h = math.log(images + 1), math.log(images)
     assert hard_positive_loss(f, layout).item() == pytest.approx(log_h)
     both = hard_positive_loss(f, layout, symmetric_pos=True).item()
@@ -295,7 +273,7 @@ def test_constant_scores_of_positives(images: int) -> None:
 
 def test_perfect_scores() -> None:
     layout = layout_of(CASES["full"])
-    f = _perfect(layout, spread=True)
+    f = perfect(layout, spread=True)
     for loss in (clip_loss, negclip_loss, global_hn_loss, local_hn_loss):
         assert loss(f, layout).item() == pytest.approx(0, abs=1e-12)
 
@@ -303,7 +281,7 @@ def test_perfect_scores() -> None:
 def test_ragged_constant_scores_average_over_rows() -> None:
     """Rows with 1, 2 and 1 negatives, and one without."""
     layout = layout_of([t for t in CASES["ragged"] if t != (2, NEGATIVE, 2)])
-    f = _perfect(layout, spread=False)
+    f = perfect(layout, spread=False)
     total = 2 * math.log(2) + math.log(3)
     for loss in (global_hn_loss, local_hn_loss):
         assert loss(f, layout).item() == pytest.approx(total / 3)
@@ -391,60 +369,3 @@ def test_local_reads_own_patches_only() -> None:
     assert f.patches is not None
     assert f.patches.grad is not None
     assert f.patches.grad.abs().sum((1, 2)).nonzero().flatten().tolist() == [2]
-
-
-def test_no_hard_positive_is_exactly_zero() -> None:
-    layout = layout_of(CASES["full"])
-    f = features_for(layout)
-    assert_no_signal(hard_positive_loss(f, layout), [f.image, f.text, f.logit_scale])
-    assert_no_signal(unimodal_loss(f, layout, POSITIVES[0]), [f.text])
-
-
-def test_multi_text_of_captions_alone_is_clip() -> None:
-    layout = layout_of(CASES["no negative"])
-    f = features_for(layout)
-    torch.testing.assert_close(multi_text_loss(f, layout), clip_loss(f, layout))
-
-
-def test_multi_text_when_all_texts_are_equal() -> None:
-    """Then nothing is wrong for any image: only its own positives are left in its softmax."""
-    layout = layout_of(CASES["positives"])
-    layout = replace(layout, text_id=torch.zeros_like(layout.owner))
-    f = _perfect(layout, spread=False)
-    counts = torch.bincount(layout.owner[layout.role != int(NEGATIVE)])
-    expected = counts.log().mean() / 2
-    assert multi_text_loss(f, layout, mask_duplicates=True).item() == pytest.approx(expected.item())
-
-
-def test_owner_of_a_cached_negative_does_not_matter() -> None:
-    layout = layout_of(CASES["positives"])
-    cached = layout.role == int(NEGATIVE)
-    moved = replace(layout, owner=layout.owner.masked_fill(cached, 1))
-    f = features_for(layout)
-    for masked in (False, True):
-        value = multi_text_loss(f, layout, mask_duplicates=masked)
-        torch.testing.assert_close(multi_text_loss(f, moved, mask_duplicates=masked), value)
-
-
-def test_masking_duplicates_needs_identities() -> None:
-    layout = replace(layout_of(CASES["full"]), text_id=None)
-    f = features_for(layout)
-    multi_text_loss(f, layout, mask_duplicates=True)
-    with pytest.raises(ValueError, match="needs text_id or image_id"):
-        multi_text_loss(f, replace(layout, image_id=None), mask_duplicates=True)
-
-
-def test_composite_without_descriptions_is_clip() -> None:
-    layout = layout_of(CASES["ragged"])
-    f = features_for(layout)
-    value = composite_contrast_loss(f, layout, POSITIVES)
-    torch.testing.assert_close(value, clip_loss(f, layout))
-
-
-def test_single_negative_is_the_hard_negative_loss_of_two_columns() -> None:
-    layout = layout_of([t for t in CASES["full"] if t[2] <= 0])
-    f = features_for(layout)
-    torch.testing.assert_close(single_negative_loss(f, layout, ()), global_hn_loss(f, layout))
-    none = layout_of(CASES["no negative"])
-    f = features_for(none)
-    assert_no_signal(single_negative_loss(f, none, ()), [f.image, f.text, f.logit_scale])
