@@ -66,10 +66,22 @@ class TiePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImageRef:
-    """An image file and, when the benchmark crops, a pixel box (left, upper, right, lower)."""
+    """An image file and, when the benchmark crops, a pixel box (left, upper, right, lower).
+
+    member: where the image lies in the archive or table at `path`: its name in a .zip or .tar,
+    "column:row" in a .parquet file; "" for a file of its own. squash: resize both sides to the
+    model's size, whatever the shape, where the model would crop.
+    """
 
     path: Path
     box: tuple[float, float, float, float] | None = None
+    member: str = ""
+    squash: bool = False
+
+    @property
+    def photo(self) -> str:
+        """The uncropped image as text: its path, and "@member" inside an archive or table."""
+        return f"{self.path}@{self.member}" if self.member else str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,14 @@ class Classification:
     metric: "accuracy" or "mean-per-class" (mean recall of the classes that have an image). Its
     only sub-task is "zero_shot", with the metric "accuracy"; its items carry the label "class", so
     that mean-per-class is an aggregate with macro_by="class".
+
+    metric "auc": of two classes, the area under the ROC curve of the probability of class 1, the
+    softmax over the classes of 100 * cosine.
+
+    metric "map11": several classes may be true of an image. tags: all of them, image by image
+    (`labels` is then empty). Every class is a sub-task whose items are all images, with the metric
+    "ap11": 11-point average precision of the images by the probability of the class; chance is the
+    share of images that show it.
     """
 
     images: tuple[ImageRef, ...]
@@ -116,6 +136,7 @@ class Classification:
     classes: tuple[str, ...]
     prompts: tuple[tuple[str, ...], ...]
     metric: str = "accuracy"
+    tags: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from compoclip.benchmarks.case import Benchmark, Case, Classification, ImageRef, Retrieval
 
@@ -10,11 +11,11 @@ Content = tuple[Case, ...] | Retrieval | Classification
 
 
 def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
-    """The content whose images all exist as files, and the sorted paths of the absent images.
+    """The content whose images all exist as files, and the sorted names of the absent images.
 
-    Every distinct path is looked up once. A case is kept when all its images exist. From a
-    retrieval set absent images go, and texts that lose their last image with them. From a
-    classification set absent images go, the classes stay.
+    Every distinct path is looked up once, an archive as a whole. A case is kept when all its images
+    exist. From a retrieval set absent images go, and texts that lose their last image with them.
+    From a classification set absent images go, the classes stay.
     """
     content = benchmark.content
     if isinstance(content, Retrieval):
@@ -23,22 +24,23 @@ def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
         refs = content.images
     else:
         refs = (ref for case in content for ref in case.images)
-    missing = {path for path in {ref.path for ref in refs} if not path.is_file()}
+    distinct = dict.fromkeys(refs)
+    missing = {path for path in {ref.path for ref in distinct} if not path.is_file()}
     if not missing:
         return content, ()
-    return without(content, lambda ref: ref.path in missing), tuple(sorted(map(str, missing)))
+    absent = sorted({ref.photo for ref in distinct if ref.path in missing})
+    return without(content, lambda ref: ref.path in missing), tuple(absent)
 
 
 def without(content: Content, absent: Callable[[ImageRef], bool]) -> Content:
     """The content without the images for which `absent` holds, by the rules of `present`."""
     if isinstance(content, Classification):
-        kept = [(i, y) for i, y in zip(content.images, content.labels) if not absent(i)]
-        return Classification(
-            images=tuple(image for image, _ in kept),
-            labels=tuple(label for _, label in kept),
-            classes=content.classes,
-            prompts=content.prompts,
-            metric=content.metric,
+        kept = [k for k, image in enumerate(content.images) if not absent(image)]
+        return replace(
+            content,
+            images=tuple(content.images[k] for k in kept),
+            labels=tuple(content.labels[k] for k in kept if content.labels),
+            tags=tuple(content.tags[k] for k in kept if content.tags),
         )
     if isinstance(content, Retrieval):
         return _retrieval_without(content, absent)

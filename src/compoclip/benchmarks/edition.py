@@ -44,5 +44,6 @@ def listed(benchmark: Benchmark) -> dict[str, int]:
     if isinstance(content, Retrieval):
         return {"i2t": len(content.images), "t2i": len(content.texts)}
     if isinstance(content, Classification):
-        return {"zero_shot": len(content.images)}
+        parts = content.classes if content.tags else ("zero_shot",)
+        return dict.fromkeys(parts, len(content.images))
     return dict(Counter(case.subtask for case in content))

@@ -1,6 +1,6 @@
 """Evaluates `benchmarks.case.Aggregate` trees on per-item values, with a cluster bootstrap.
 
-Every node of such a tree is a mean, but for leaves that are areas under a ROC curve. A rule of
+Every node of such a tree is a mean, but for leaves that are areas under a curve. A rule of
 means alone is linear in the per-item values: the difference of two models under it is the rule
 applied to the differences of their items.
 """
@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from scipy import sparse
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.curves import weighted_auc
-from compoclip.evaluation.outcomes import Indices, Values
+from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
+from compoclip.evaluation.outcomes import Flags, Indices, Values
 from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
 
-AUC = "auc"
-"""The metric whose values are scores to be ranked, not outcomes to be averaged."""
+RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = MappingProxyType(
+    {"auc": weighted_auc, "ap11": weighted_ap_11}
+)
+"""Metrics whose values are scores to be ranked, not outcomes to be averaged: area under the ROC
+curve, 11-point average precision."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Auc:
-    """ROC-AUC of the values of `metric`, items at `true` against items at `false`: a leaf."""
+class Curve:
+    """What `RANKED` makes of `metric`, items at `true` against items at `false`: a leaf."""
 
     metric: str
     true: Indices
@@ -46,7 +50,7 @@ class Auc:
 
     @property
     def key(self) -> tuple[str, bytes, bytes]:
-        """Equal for equal areas."""
+        """Equal for equal curves."""
         return self.metric, self.true.tobytes(), self.false.tobytes()
 
     @property
@@ -57,33 +61,33 @@ class Auc:
     def values(
         self, values: Mapping[str, Values], weights: Values | None = None, tie: float = 0.5
     ) -> Values:
-        """The area for each row of `weights` (r, items at `rows`), by default all 1; (r,)."""
+        """Its value for each row of `weights` (r, items at `rows`), by default all 1; (r,)."""
         rows = self.rows
         kind = np.arange(len(rows)) < len(self.true)
         each = np.ones((1, len(rows))) if weights is None else weights
-        return weighted_auc(values[self.metric][rows], kind, each, tie)
+        return RANKED[self.metric](values[self.metric][rows], kind, each, tie)
 
 
 @dataclass(frozen=True)
 class MeanOf:
     """Plain mean of the parts."""
 
-    parts: tuple[Mean | Auc | MeanOf, ...]
+    parts: tuple[Mean | Curve | MeanOf, ...]
 
 
-Leaf = Mean | Auc
+Leaf = Mean | Curve
 Plan = Leaf | MeanOf
 
 
 def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> Leaf | None:
-    """How `metric` is computed from the items at `rows`; truth: of all items, for "auc".
+    """How `metric` is computed from the items at `rows`; truth: of all items, for curves.
 
-    None where there is nothing to compute: no rows, or "auc" without true or without false items.
+    None where there is nothing to compute: no rows, or a curve without true or without false items.
     """
-    if metric != AUC:
+    if metric not in RANKED:
         return Mean(metric, rows) if len(rows) else None
     right = np.asarray(truth)[rows] == 1
-    return Auc(metric, rows[right], rows[~right]) if right.any() and not right.all() else None
+    return Curve(metric, rows[right], rows[~right]) if right.any() and not right.all() else None
 
 
 def plan_or_none(
@@ -98,7 +102,7 @@ def plan_or_none(
 
     subtasks, labels: of the n items. applies: metric -> boolean (n,), whether the item has it.
     main: name of the values to average where a rule names no metric. truth: of the n items, for
-    "auc". Parts without a single item (for "auc": without a true and a false one) are left out
+    curves. Parts without a single item (for a curve: without a true and a false one) are left out
     (they are refused earlier unless partial data is allowed); None when nothing is left. Raises
     CompoclipError for an unknown metric or weighting.
     """
@@ -181,7 +185,7 @@ def evaluate(tree: Plan, values: Mapping[str, Values], tie: float = 0.5) -> floa
     def value(each: Leaf) -> Values:
         found: Values = (
             each.values(values, tie=tie)[0]
-            if isinstance(each, Auc)
+            if isinstance(each, Curve)
             else np.asarray(values[each.metric][each.rows].mean())
         )
         return found
@@ -206,7 +210,7 @@ def resample(
     count = int(codes.max()) + 1
     found = {each.key: each for tree in trees for each in leaves(tree)}
     means = [each for each in found.values() if isinstance(each, Mean)]
-    areas = [each for each in found.values() if isinstance(each, Auc)]
+    areas = [each for each in found.values() if isinstance(each, Curve)]
     sums, sizes = _columns(means, values, codes, count)
     blocks = []
     for weights in cluster_weights(count, resamples, seed):
@@ -235,7 +239,7 @@ def resample_difference(
     seed: int = 0,
 ) -> list[Values]:
     """Each rule's value for `other` minus that for `base` in each draw, both on the same draws."""
-    if not any(isinstance(each, Auc) for tree in trees for each in leaves(tree)):
+    if not any(isinstance(each, Curve) for tree in trees for each in leaves(tree)):
         gap = {name: other[name] - base[name] for name in base}
         return resample(trees, gap, clusters, resamples, seed)
     one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, other))

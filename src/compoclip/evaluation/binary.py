@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compoclip.benchmarks.case import Case, Form
+from compoclip.benchmarks.names import image_key
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.features import Features, cosines
-from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import Flags, Indices, Outcomes, Scores
 from compoclip.evaluation.score import candidates
 
@@ -69,7 +70,7 @@ def score_binary(
         images=[tuple(image_key(ref) for ref in case.images) for case in block],
         texts=[case.texts for case in block],
         scores=[[float(score)] for score in scores[kept]],
-        clusters=[str(case.images[0].path) for case in block],
+        clusters=[case.images[0].photo for case in block],
         positive=np.where(truth, scores, np.nan)[kept].astype(np.float64),
         outcomes={name: each.take(kept) for name, each in outcomes.items()},
         extra={"threshold": limits[kept].tolist()} if thresholds else {},

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from compoclip.benchmarks.case import ImageRef
+from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.outcomes import Scores
 from compoclip.files import write_atomically
@@ -30,15 +31,15 @@ def content_key(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def image_content_key(ref: ImageRef) -> bytes:
-    """Key of an image: the bytes of its file and the box."""
+def image_content_key(ref: ImageRef, members: Members) -> bytes:
+    """Key of an image: its bytes, the box, and whether it is squashed."""
     try:
-        data = ref.path.read_bytes()
+        data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
     except OSError as error:
         raise CompoclipError(
             f"{ref.path}: cannot be read ({error.strerror}); check the images folder"
         ) from error
-    return content_key(data, repr(ref.box).encode())
+    return content_key(data, repr(ref.box).encode(), *([b"squash"] if ref.squash else []))
 
 
 class FeatureCache:

@@ -1,20 +1,25 @@
-"""Zero-shot classification: class embeddings from prompts, accuracy and top-5 (BENCHMARKS 3.1)."""
+"""Zero-shot classification: class embeddings from prompts, then accuracy and top-5, ROC-AUC, or
+11-point mean average precision (BENCHMARKS 3.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from compoclip.benchmarks.case import Classification, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Classification, TiePolicy
+from compoclip.benchmarks.names import image_key, image_names
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.curves import placements
 from compoclip.evaluation.features import Features
-from compoclip.evaluation.items import Items, image_key, image_names
-from compoclip.evaluation.outcomes import Scores
+from compoclip.evaluation.items import Items
+from compoclip.evaluation.outcomes import Flags, Outcomes, Scores, Values
 from compoclip.evaluation.ranking import rank
 
 SUBTASK = "zero_shot"
 CLASS_LABEL = "class"
+_SCALE = 100.0
 
 
 def class_embeddings(prompts: Sequence[Sequence[str]], features: Features) -> Scores:
@@ -33,25 +38,55 @@ def class_embeddings(prompts: Sequence[Sequence[str]], features: Features) -> Sc
     return np.stack(rows).astype(np.float32)
 
 
+def probabilities(cosines: Scores) -> Values:
+    """Softmax over the classes of 100 * cosine; (images, classes), in double precision.
+
+    100 is CLIP's trained temperature; the toolkit that defines the sets uses it for every model.
+    """
+    logits = _SCALE * cosines.astype(np.float64)
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Values = raised / raised.sum(axis=1, keepdims=True)
+    return shares
+
+
+def default_rules(content: Classification) -> dict[str, Aggregate]:
+    """Aggregates that follow from the metric of the set, which names its headline."""
+    if content.metric == "map11":
+        return {"map11": Aggregate(content.classes)}
+    if content.metric == "auc":
+        return {
+            "auc": Aggregate((SUBTASK,)),
+            "accuracy": Aggregate((SUBTASK,), metric="accuracy"),
+        }
+    return {
+        "accuracy": Aggregate((SUBTASK,)),
+        "mean-per-class": Aggregate((SUBTASK,), macro_by=CLASS_LABEL),
+    }
+
+
 def score_classification(
     content: Classification, features: Features, ties: Mapping[str, TiePolicy] | None = None
 ) -> Items:
     """Nearest class embedding for each image; the metrics are "accuracy" and, above five classes,
     "top5". Ties go to the first class (argmax) unless the benchmark says otherwise.
 
-    Each item shows its true class and the best other class, and carries the label "class".
+    Each item shows its true class and the best other class, and carries the label "class". Of a set
+    with the metric "auc" the items also have that, and show the probability of class 1; of a set
+    with the metric "map11" every class has an item for each image: see `Classification`. Raises
+    CompoclipError for a class without prompts, and where "auc" has nothing to tell apart.
     """
     policies = ties or {}
     first = policies.get(SUBTASK, policies.get("", TiePolicy.FIRST)) is TiePolicy.FIRST
     images = features.images[features.image_index(content.images)]
-    ranks = rank(
-        images, class_embeddings(content.prompts, features), [[label] for label in content.labels]
-    )
+    classes = class_embeddings(content.prompts, features)
+    if content.metric == "map11":
+        return _several(content, images @ classes.T)
+    ranks = rank(images, classes, [[label] for label in content.labels])
     outcomes = {"accuracy": ranks.within(1, first)}
     if len(content.classes) > 5:
         outcomes["top5"] = ranks.within(5, first)
     n = len(content.images)
-    return Items(
+    items = Items(
         ids=image_names(content.images),
         forms=["classification"] * n,
         subtasks=[SUBTASK] * n,
@@ -66,8 +101,68 @@ def score_classification(
             [float(own)] if rival < 0 else [float(own), float(score)]
             for own, rival, score in zip(ranks.best_score, ranks.rival, ranks.rival_score)
         ],
-        clusters=[str(ref.path) for ref in content.images],
+        clusters=[ref.photo for ref in content.images],
         positive=ranks.best_score.astype(np.float64),
         outcomes=outcomes,
         extra={"rank": [int(r) for r in ranks.rank]},
     )
+    return _with_auc(items, content, images @ classes.T) if content.metric == "auc" else items
+
+
+def _with_auc(items: Items, content: Classification, cosines: Scores) -> Items:
+    """The items of a two-class set, to be ranked by the probability of class 1."""
+    truth = np.array(content.labels) == 1
+    if len(content.classes) != 2 or truth.all() or not truth.any():
+        raise CompoclipError(
+            f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
+            f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
+        )
+    shares = probabilities(cosines)[:, 1].astype(np.float32)
+    return replace(
+        items,
+        truth=truth.astype(int).tolist(),
+        texts=[(content.classes[1],)] * len(items),
+        scores=[[float(share)] for share in shares],
+        outcomes={"auc": _placed(shares, truth), **items.outcomes},
+    )
+
+
+def _several(content: Classification, cosines: Scores) -> Items:
+    """An item for each class and image, class after class, to be ranked within the class."""
+    n, k = len(content.images), len(content.classes)
+    shares = probabilities(cosines).astype(np.float32)
+    truth = np.zeros((n, k), dtype=bool)
+    for row, tags in enumerate(content.tags):
+        truth[row, list(tags)] = True
+    placed = [_placed(shares[:, c], truth[:, c]) for c in range(k)]
+    return Items(
+        ids=image_names(content.images) * k,
+        forms=["classification"] * (n * k),
+        subtasks=[name for name in content.classes for _ in range(n)],
+        labels=[{CLASS_LABEL: name} for name in content.classes for _ in range(n)],
+        truth=truth.T.astype(int).ravel().tolist(),
+        images=[(image_key(ref),) for _ in range(k) for ref in content.images],
+        texts=[(name,) for name in content.classes for _ in range(n)],
+        scores=[[float(share)] for share in shares.T.ravel()],
+        clusters=[ref.photo for ref in content.images] * k,
+        positive=np.where(truth, cosines.astype(np.float64), np.nan).T.ravel(),
+        outcomes={
+            "ap11": Outcomes(
+                *(
+                    np.concatenate([getattr(each, part) for each in placed])
+                    for part in ("used", "strict", "fractional", "chance")
+                )
+            )
+        },
+    )
+
+
+def _placed(scores: Scores, truth: Flags) -> Outcomes:
+    """What a curve shows of its items: for each, the share of the other kind on its right side.
+
+    nan where there are not both kinds, for which no curve exists.
+    """
+    if truth.all() or not truth.any():
+        return Outcomes(*(np.full(len(truth), np.nan) for _ in range(4)))
+    half = placements(scores, truth)
+    return Outcomes(half, placements(scores, truth, tie=0.0), half, np.full(len(truth), 0.5))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
-    AUC,
+    RANKED,
     Leaf,
     Mean,
     Plan,
@@ -158,8 +158,8 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
 class Pair:
     """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
 
-    The array of "auc" holds what is ranked, the cosines. main: the metric of a sub-task that is
-    shown first. truth: index of the right candidate, or whether the item is true.
+    The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
+    sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
     """
 
     benchmark: str
@@ -197,7 +197,8 @@ class Pair:
         applies = {
             name: ~np.isnan(each) & ~np.isnan(values[1][name]) for name, each in values[0].items()
         }
-        main, truth = AUC if AUC in applies else MAIN, left["truth"].to_pylist()
+        main = next((each for each in RANKED if each in applies), MAIN)
+        truth = left["truth"].to_pylist()
         names = left["subtask"].to_pylist()
         labels = [dict(each) for each in left["labels"].to_pylist()]
         here = set(names)
@@ -312,8 +313,8 @@ def _keys(table: pa.Table, results: Results) -> list[tuple[str, str]]:
 
 
 def _values(table: pa.Table) -> dict[str, Values]:
-    """Outcomes by metric under the official policy, nan where a metric does not apply; the cosines
-    for "auc".
+    """Outcomes by metric under the official policy, nan where a metric does not apply; for
+    curves the scores that are ranked.
     """
     values: dict[str, Values] = {}
     main = np.full(table.num_rows, np.nan)
@@ -324,8 +325,10 @@ def _values(table: pa.Table) -> dict[str, Values]:
             main = np.where(np.isnan(main), each, main)
             values[metric] = each
     values[MAIN] = main
-    if AUC in values:
-        values[AUC] = np.array([scores[0] for scores in table["scores"].to_pylist()], dtype=float)
+    ranked = [name for name in RANKED if name in values]
+    if ranked:
+        scores = np.array([each[0] for each in table["scores"].to_pylist()], dtype=float)
+        values |= dict.fromkeys(ranked, scores)
     values[POSITIVE_SCORE] = np.array(
         table[POSITIVE_SCORE].to_numpy(zero_copy_only=False), dtype=np.float64
     )

@@ -89,12 +89,32 @@ def average_precision_11(scores: Reals, truth: Flags) -> float:
 
     Source: Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
     """
-    if not truth.any():
-        return float("nan")
-    _, place = np.unique(-scores, return_inverse=True)
-    found = np.cumsum(np.bincount(place, weights=truth))
-    retrieved = np.cumsum(np.bincount(place))
-    precision = found / retrieved
+    return float(weighted_ap_11(scores, truth, np.ones((1, len(scores))))[0])
+
+
+def weighted_ap_11(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5) -> Values:
+    """`average_precision_11` for each row of `weights` (r, n), whole numbers: item i counts
+    weights[r, i] times; (r,).
+
+    tie: 0 retrieves the false ones among equal scores first, anything else all together. nan for
+    rows in which no true item has weight.
+    """
+    order = np.lexsort((truth, -scores))
+    last = np.ones(len(order), dtype=bool)
+    if tie:
+        last[:-1] = scores[order[1:]] != scores[order[:-1]]
+    found = np.cumsum(weights[:, order] * truth[order], axis=1)[:, last]
+    retrieved = np.cumsum(weights[:, order], axis=1)[:, last]
+    precision = np.divide(found, retrieved, out=np.zeros_like(found), where=retrieved > 0)
+    best_from = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    total = found[:, -1]
+    rows = np.arange(len(found))
     # In whole numbers: a recall of 3/10 must reach the level 0.3 despite rounding.
-    reached = [10 * found >= level * found[-1] for level in range(11)]
-    return float(np.mean([precision[each].max() for each in reached]))
+    mean: Values = np.mean(
+        [
+            best_from[rows, (10 * found >= level * total[:, None]).argmax(axis=1)]
+            for level in range(11)
+        ],
+        axis=0,
+    )
+    return np.where(total > 0, mean, np.nan)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from compoclip.benchmarks.case import Classification, ImageRef, Retrieval
 from compoclip.benchmarks.coverage import Content
 from compoclip.console import track
+from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.cache import FeatureCache, content_key, image_content_key
 from compoclip.evaluation.encoder import Encoder, TextKey
@@ -38,7 +40,7 @@ class EncodeOptions:
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
-    """All images of some benchmarks, each path and box once, in order of appearance."""
+    """All images of some benchmarks, each photo and box once, in order of appearance."""
     seen: dict[ImageRef, None] = {}
     for content in contents:
         if isinstance(content, Retrieval | Classification):
@@ -82,7 +84,8 @@ def _encode_images(
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     store = _Store("images", len(refs), options.cache)
     if options.cache is not None:
-        hashes = _ahead(refs, image_content_key, options.workers, 256)
+        key = partial(image_content_key, members=Members())
+        hashes = _ahead(refs, key, options.workers, 256)
         store.reuse(list(track(hashes, "looking images up", len(refs), "images")))
     todo = store.missing()
     bad: dict[ImageRef, str] = {}

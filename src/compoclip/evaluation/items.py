@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from compoclip.benchmarks.case import ImageRef
 from compoclip.evaluation.outcomes import Outcomes, Values
 
 POSITIVE_SCORE = "positive_score"
@@ -18,34 +15,14 @@ MAIN = "main"
 """What rules call each item's own main metric, the first of its form that applies."""
 
 
-def image_key(ref: ImageRef) -> str:
-    """Name of an image in results: its path, and "#left,upper,right,lower" when cropped."""
-    if ref.box is None:
-        return str(ref.path)
-    return f"{ref.path}#{','.join(f'{value:g}' for value in ref.box)}"
-
-
-def image_names(refs: Sequence[ImageRef]) -> list[str]:
-    """Names of a gallery's images that stay the same on another machine or when others are absent.
-
-    Folder and file name, with the box, and "(2)" for a second image of that name.
-    """
-    seen: Counter[str] = Counter()
-    names = []
-    for ref in refs:
-        name = f"{ref.path.parent.name}/{image_key(replace(ref, path=Path(ref.path.name)))}"
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return names
-
-
 @dataclass(frozen=True)
 class Items:
     """n scored items (cases, retrieval queries or classified images), one list entry each.
 
-    truth: index of the right candidate. images: keys (`image_key`). scores: cosines; for GROUP in
-    the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2) s(P1,N)
-    s(P2,N); for retrieval and classification the right candidate, then its best rival.
+    truth: index of the right candidate. images: keys (`names.image_key`). scores: cosines; for
+    GROUP in the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2)
+    s(P1,N) s(P2,N); for retrieval and classification the right candidate, then its best rival; for
+    classification by a curve ("auc", "ap11") the probability that is ranked instead.
     clusters: items with the same value share a photo and are not independent.
     positive: mean cosine of the matching pairs, nan where none matches. extra: further columns,
     e.g. "rank".

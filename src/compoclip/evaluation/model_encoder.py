@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
+from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.outcomes import Scores
@@ -25,6 +27,7 @@ class ModelEncoder:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
+        self._members = Members()
         self.identity = current_identity(loaded)
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
@@ -43,8 +46,16 @@ class ModelEncoder:
         return self._features(lambda: self._loaded.encoder.encode_texts(ids).pooled)
 
     def read_image(self, ref: ImageRef) -> Tensor:
-        """(3, H, W) pixels by the model's own evaluation transform, after the crop."""
-        return self._loaded.preprocess.evaluation(decode(ref.path, box=ref.box))
+        """(3, H, W) pixels by the model's own evaluation transform, after the crop.
+
+        A squashed image is resized to the model's size without keeping its shape.
+        """
+        stored = self._members(ref.path, ref.member) if ref.member else ref.path
+        image = decode(stored, box=ref.box, name=ref.photo)
+        preprocess = self._loaded.preprocess
+        if ref.squash:
+            preprocess = replace(preprocess, resize_mode="squash")
+        return preprocess.evaluation(image)
 
     def encode_images(self, images: Sequence[Tensor]) -> Scores:
         """(N, D)."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compoclip.benchmarks.case import Retrieval, TiePolicy
+from compoclip.benchmarks.names import image_key, image_names, text_names
 from compoclip.evaluation.features import Features
-from compoclip.evaluation.items import Items, image_key, image_names
+from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import Outcomes
 from compoclip.evaluation.ranking import Ranks, rank
 
@@ -37,12 +38,8 @@ def score_retrieval(
     t2i = rank(texts[asked_texts], images, [sorted(set(images_of[t])) for t in asked_texts])
 
     keys = [image_key(ref) for ref in content.images]
-    paths = [str(ref.path) for ref in content.images]
-    names = image_names(content.images)
-    caption = {  # a text is called by its first image and its place among that image's texts
-        text: f"{names[images_of[text][0]]} text {texts_of[images_of[text][0]].index(text)}"
-        for text in asked_texts
-    }
+    paths = [ref.photo for ref in content.images]
+    names, caption = image_names(content.images), text_names(content)
     n = len(asked_images) + len(asked_texts)
     return Items(
         ids=[names[i] for i in asked_images] + [caption[t] for t in asked_texts],

@@ -19,12 +19,13 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.benchmarks.coverage import Content, present, without
 from compoclip.benchmarks.edition import listed
+from compoclip.benchmarks.names import image_key
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import rule_to_json
 from compoclip.evaluation.binary import score_binary
 from compoclip.evaluation.cache import FeatureCache
-from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
+from compoclip.evaluation.classification import default_rules, score_classification
 from compoclip.evaluation.encode import (
     EncodeOptions,
     distinct_images,
@@ -34,7 +35,7 @@ from compoclip.evaluation.encode import (
 from compoclip.evaluation.encoder import Encoder
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.io import file_stem, load_results, save_results
-from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.items import Items
 from compoclip.evaluation.joint import Sizes, group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.retrieval import score_retrieval
@@ -292,10 +293,7 @@ def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
     if isinstance(content, Retrieval):
         default = {"r1": Aggregate(("i2t", "t2i"), metric="r1")}
     elif isinstance(content, Classification):
-        default = {
-            "accuracy": Aggregate((SUBTASK,)),
-            "mean-per-class": Aggregate((SUBTASK,), macro_by=CLASS_LABEL),
-        }
+        default = default_rules(content)
     else:
         tuning = set(benchmark.tuned_on.values())
         parts = tuple(part for part in job.expected if part not in tuning)

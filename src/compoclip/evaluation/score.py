@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compoclip.benchmarks.case import METRICS, Case, Form, TiePolicy
+from compoclip.benchmarks.names import image_key
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.features import Features, cosines
-from compoclip.evaluation.items import Items, image_key
+from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import (
     BUCKETS,
     Flags,
@@ -109,7 +110,7 @@ def _policy(policies: Mapping[str, TiePolicy], case: Case) -> TiePolicy:
 
 def _cluster(case: Case) -> str:
     """Items about one photo share a cluster; crops of a photo are the same photo."""
-    return str(case.images[0].path) if case.images else f"{case.subtask}/{case.id}"
+    return case.images[0].photo if case.images else f"{case.subtask}/{case.id}"
 
 
 def _block_scores(form: Form, block: Sequence[Case], features: Features) -> Scores:

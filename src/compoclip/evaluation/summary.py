@@ -10,8 +10,8 @@ import numpy as np
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.evaluation.aggregate import (
-    AUC,
-    Auc,
+    RANKED,
+    Curve,
     Leaf,
     Mean,
     Plan,
@@ -95,7 +95,7 @@ def summarise(
 class _Frame:
     """Per-item values by metric, "main" being each item's main metric.
 
-    used: what rules are computed from: outcomes, and for "auc" the cosines to be ranked. main: the
+    used: what rules are computed from: outcomes, and for a curve the scores to be ranked. main: the
     metric of rules that name none.
     """
 
@@ -120,10 +120,11 @@ class _Frame:
         outcomes = {**items.outcomes, MAIN: Outcomes(**arrays)}
         used = {name: each.used for name, each in outcomes.items()}
         applies = {**used, POSITIVE_SCORE: items.positive}
-        ranked = {AUC: np.array([each[0] for each in items.scores])} if AUC in names else {}
+        scores = np.array([each[0] for each in items.scores]) if RANKED.keys() & names else None
+        ranked = {} if scores is None else {name: scores for name in names if name in RANKED}
         return cls(
             metrics=(*names, POSITIVE_SCORE),
-            main=AUC if ranked else MAIN,
+            main=next(iter(ranked), MAIN),
             applies={name: ~np.isnan(each) for name, each in applies.items()},
             outcomes=outcomes,
             used={**used, POSITIVE_SCORE: items.positive, **ranked},
@@ -141,11 +142,14 @@ class _Frame:
     def policy(self, part: str) -> dict[str, Values]:
         """Values by metric under "strict" or "fractional" ties, or of guessing ("chance")."""
         values = {name: getattr(each, part) for name, each in self.outcomes.items()}
-        return values if part == "chance" or AUC not in values else {**values, AUC: self.used[AUC]}
+        ranked = (
+            {} if part == "chance" else {name: self.used[name] for name in RANKED if name in values}
+        )
+        return {**values, **ranked}
 
     def tied(self, each: Leaf) -> Indices:
         """Rows of a leaf whose outcome hangs on equal scores."""
-        if not isinstance(each, Auc):
+        if not isinstance(each, Curve):
             return each.rows[self.outcomes[each.metric].tied[each.rows]]
         values = self.used[each.metric]
         shared = np.intersect1d(values[each.true], values[each.false])

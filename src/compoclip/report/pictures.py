@@ -11,11 +11,13 @@ from pathlib import Path
 from PIL import Image
 
 from compoclip.data.decode import decode
+from compoclip.data.members import SUFFIXES, Members
 from compoclip.errors import CompoclipError
 
 SIDE = 160
 BUDGET = 2_500_000  # bytes of all pictures together, so that a page stays well below 5 MB
 _BOX = re.compile(r"(.+)#(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+)", re.DOTALL)
+_MEMBER = re.compile(rf"(.+(?:{'|'.join(re.escape(each) for each in SUFFIXES)}))@(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,10 @@ class Album:
     seen: dict[str, Picture] = field(default_factory=dict)
     unreadable: int = 0
     over_budget: int = 0
+    members: Members = field(default_factory=Members)
 
     def add(self, key: str) -> Picture:
-        """The photo with this key (`evaluation.items.image_key`)."""
+        """The photo with this key (`benchmarks.names.image_key`)."""
         if key in self.seen:
             first = self.seen[key]
             why = first.why or "shown before"
@@ -54,12 +57,15 @@ class Album:
 
     def _read(self, key: str, number: int) -> Picture:
         found = _BOX.fullmatch(key)
+        photo = found[1] if found else key
         try:
+            inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
+            data = self.members(Path(inside[1]), inside[2]) if inside else Path(photo)
             if found:
                 left, upper, right, lower = (float(value) for value in found.groups()[1:])
-                image = decode(Path(found[1]), box=(left, upper, right, lower))
+                image = decode(data, box=(left, upper, right, lower), name=photo)
             else:
-                image = decode(Path(key))
+                image = decode(data, name=photo)
         except (CompoclipError, ValueError):
             self.unreadable += 1
             return Picture(number, "", SIDE, SIDE, "photo not found or not readable")
