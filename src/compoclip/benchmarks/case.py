@@ -170,7 +170,8 @@ class Aggregate:
 class Benchmark:
     """A loaded benchmark, ready to be encoded and scored.
 
-    name: id such as "sugarcrepe". content: cases, or one retrieval or classification set.
+    name: id such as "sugarcrepe". known_as: that id, where a user gave another name. content:
+    cases, or one retrieval or classification set.
     ties: the official tie policy, by sub-task ("" = all).
     aggregates: rule name -> how to combine sub-task scores (see evaluation.aggregate). headline:
     the aggregate to quote.
@@ -199,3 +200,4 @@ class Benchmark:
     joint: Mapping[str, str] = field(default_factory=dict)
     tuned_on: Mapping[str, str] = field(default_factory=dict)
     protocol: int = 1
+    known_as: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,15 +54,14 @@ class FeatureCache:
         text = json.dumps([_LAYOUT, described], sort_keys=True)
         self._folder = folder / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
-    def get(self, kind: str, keys: Sequence[bytes]) -> dict[int, Scores]:
-        """Position in `keys` -> feature (D,), for those that are stored.
+    def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
+        """(positions in `keys`, their features (n, D)), file by file, of those that are stored.
 
-        Raises CompoclipError for a damaged file.
+        A key that several files hold comes from each. Raises CompoclipError for a damaged file.
         """
         wanted: dict[bytes, list[int]] = {}
         for position, key in enumerate(keys):
             wanted.setdefault(key, []).append(position)
-        found: dict[int, Scores] = {}
         for path in sorted((self._folder / kind).glob("*.safetensors")):
             try:
                 with safe_open(path, framework="numpy") as stored:
@@ -74,10 +73,8 @@ class FeatureCache:
                 raise CompoclipError(
                     f"{path}: damaged feature file ({error}); delete it"
                 ) from error
-            for name, feature in zip(names, features):
-                for position in wanted.get(name, ()):
-                    found[position] = feature
-        return found
+            pairs = [(p, row) for row, name in enumerate(names) for p in wanted.get(name, ())]
+            yield [position for position, _ in pairs], features[[row for _, row in pairs]]
 
     def put(self, kind: str, keys: Sequence[bytes], features: Scores) -> None:
         """Store features (N, D) under their keys. Raises CompoclipError when the disk refuses."""

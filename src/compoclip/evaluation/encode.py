@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +25,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK = 1024
+"""Features are written to the cache when so many are new,"""
+SAVE_SECONDS = 30.0
+"""or so long after the last time: what a killed run loses at most."""
 _KEYS_AT_ONCE = 4096
 
 
@@ -68,8 +71,9 @@ def encode_contents(
 ) -> Features:
     """Features of everything that `contents` mention, every image file of which must exist.
 
-    Texts with the same tokens are encoded once and share a row. Texts go in order of length, so
-    that batches hold little padding. What has been encoded is stored in the cache chunk by chunk,
+    Images with the same bytes and box are encoded once, wherever they lie, and so are texts with
+    the same tokens; they share a row. Texts go in order of length, so that batches hold little
+    padding. What has been encoded is stored in the cache chunk by chunk,
     also when the run is interrupted. Raises CompoclipError for the first damaged image beyond
     `max_bad`, and when the model yields numbers that are not finite.
     """
@@ -82,17 +86,18 @@ def encode_contents(
 def _encode_images(
     encoder: Encoder, refs: Sequence[ImageRef], options: EncodeOptions
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
-    store = _Store("images", len(refs), options.cache)
-    if options.cache is not None:
-        key = partial(image_content_key, members=Members())
-        hashes = _ahead(refs, key, options.workers, 256)
-        store.reuse(list(track(hashes, "looking images up", len(refs), "images")))
+    """Features of the distinct images by content, the row of each reference, and damaged ones."""
+    keys, row_of = _by_content(refs, options.workers)
+    sharing: dict[int, list[ImageRef]] = {}
+    for ref, row in row_of.items():
+        sharing.setdefault(row, []).append(ref)
+    store = _Store("images", keys, options.cache)
     todo = store.missing()
     bad: dict[ImageRef, str] = {}
 
-    def read(position: int) -> Any:
+    def read(row: int) -> Any:
         try:
-            return encoder.read_image(refs[position])
+            return encoder.read_image(sharing[row][0])
         except CompoclipError as error:
             return error
 
@@ -100,20 +105,40 @@ def _encode_images(
         batch: list[tuple[int, Any]] = []
         window = max(2 * options.batch_size, options.workers)
         readings = zip(todo, _ahead(todo, read, options.workers, window))
-        for position, image in track(readings, "encoding images", len(todo), "images"):
+        for row, image in track(readings, "encoding images", len(todo), "images"):
             if isinstance(image, CompoclipError):
-                bad[refs[position]] = str(image)
+                bad |= dict.fromkeys(sharing[row], str(image))
                 if len(bad) > options.max_bad:
                     raise CompoclipError(_too_many(image, options.max_bad))
                 continue
-            batch.append((position, image))
+            batch.append((row, image))
             if len(batch) == options.batch_size:
                 _encode_batch(store, batch, encoder.encode_images)
                 batch = []
         if batch:
             _encode_batch(store, batch, encoder.encode_images)
-    rows = {ref: row for row, ref in enumerate(refs) if ref not in bad}
-    return store.matrix(), rows, bad
+    return store.matrix(), {ref: row for ref, row in row_of.items() if ref not in bad}, bad
+
+
+def _by_content(refs: Sequence[ImageRef], workers: int) -> tuple[list[bytes], dict[ImageRef, int]]:
+    """Keys of the distinct images, and which of them each reference shows.
+
+    Copies of a photo at several paths are one image. What cannot be read is an image of its own.
+    """
+    members = Members()
+
+    def key(ref: ImageRef) -> bytes:
+        try:
+            return image_content_key(ref, members)
+        except CompoclipError:  # reading it for the model says what is wrong
+            return content_key(b"unreadable", repr(ref).encode())
+
+    rows: dict[bytes, int] = {}
+    row_of: dict[ImageRef, int] = {}
+    found = track(_ahead(refs, key, workers, 256), "looking images up", len(refs), "images")
+    for ref, name in zip(refs, found):
+        row_of[ref] = rows.setdefault(name, len(rows))
+    return list(rows), row_of
 
 
 def _encode_texts(
@@ -132,9 +157,8 @@ def _encode_texts(
             text_rows[text] = row
             if key.truncated:
                 truncated.add(text)
-    store = _Store("texts", len(representatives), options.cache)
-    if options.cache is not None:
-        store.reuse([content_key(key.key) for _, key in representatives])
+    keys = [content_key(key.key) for _, key in representatives]
+    store = _Store("texts", keys, options.cache)
     by_length = [
         (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
     ]
@@ -151,47 +175,48 @@ def _encode_texts(
 
 
 class _Store:
-    """Features by position, some taken from the cache, the new ones written to it in chunks."""
+    """Features by row, some taken from the cache, the new ones written to it in parts."""
 
-    def __init__(self, kind: str, count: int, cache: FeatureCache | None) -> None:
+    def __init__(self, kind: str, keys: Sequence[bytes], cache: FeatureCache | None) -> None:
         self._kind = kind
-        self._cache = cache
-        self._features: list[Scores | None] = [None] * count
-        self._keys: list[bytes] = []
-        self._unsaved: list[int] = []
-
-    def reuse(self, keys: list[bytes]) -> None:
-        """Fill in what the cache holds under `keys`, one key a position."""
         self._keys = keys
-        if self._cache is not None:
-            for position, feature in self._cache.get(self._kind, keys).items():
-                self._features[position] = feature
+        self._cache = cache
+        self._features = np.zeros((len(keys), 0), dtype=np.float32)
+        self._known = np.zeros(len(keys), dtype=bool)
+        self._unsaved: list[int] = []
+        self._saved_at = time.monotonic()
+        if cache is not None:
+            for rows, features in cache.find(kind, keys):
+                self._put(rows, features)
 
     def missing(self) -> list[int]:
-        return [p for p, feature in enumerate(self._features) if feature is None]
+        """Rows without a feature."""
+        return [int(row) for row in np.flatnonzero(~self._known)]
 
-    def add(self, positions: Sequence[int], features: Scores) -> None:
-        for position, feature in zip(positions, features):
-            self._features[position] = feature
-        self._unsaved += positions
-        if len(self._unsaved) >= CHUNK:
+    def add(self, rows: Sequence[int], features: Scores) -> None:
+        """Take new features; write them down when there are many, or after a while."""
+        self._put(rows, features)
+        self._unsaved += rows
+        late = time.monotonic() - self._saved_at > SAVE_SECONDS
+        if len(self._unsaved) >= CHUNK or late:
             self._save()
 
     def matrix(self) -> Scores:
-        """(count, D); rows of positions without a feature are zero and unused."""
-        known = next((f for f in self._features if f is not None), np.empty(0, np.float32))
-        out = np.zeros((len(self._features), len(known)), dtype=np.float32)
-        for position, feature in enumerate(self._features):
-            if feature is not None:
-                out[position] = feature
-        return out
+        """(rows, D); rows without a feature are zero and unused."""
+        return self._features
+
+    def _put(self, rows: Sequence[int], features: Scores) -> None:
+        if not self._features.shape[1]:
+            self._features = np.zeros((len(self._keys), features.shape[1]), dtype=np.float32)
+        self._features[rows] = features
+        self._known[rows] = True
 
     def _save(self) -> None:
-        rows = [(p, f) for p in self._unsaved if (f := self._features[p]) is not None]
-        self._unsaved = []
+        rows, self._unsaved = self._unsaved, []
+        self._saved_at = time.monotonic()
         if self._cache is not None and rows:
-            keys = [self._keys[position] for position, _ in rows]
-            self._cache.put(self._kind, keys, np.stack([feature for _, feature in rows]))
+            keys = [self._keys[row] for row in rows]
+            self._cache.put(self._kind, keys, self._features[rows])
 
     def __enter__(self) -> _Store:
         return self

@@ -39,7 +39,8 @@ class Results:
     aggregate (`aggregate.rule_to_json`). missing: the first 20 image keys left out, absent or
     damaged, and `missing_count` of all. left_out: reason -> rows that the reader made no items of.
     partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
-    used for `value`. items: name of the parquet file.
+    used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
+    where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap.
     """
 
     model: str
@@ -61,4 +62,12 @@ class Results:
     truncated_texts: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    known_as: str = ""
+    resamples: int = 0
+    seed: int = 0
     schema: int = SCHEMA
+
+    @property
+    def reader_name(self) -> str:
+        """What the benchmark's reader calls it: "sugarcrepe", "sugarcrepe@world"."""
+        return self.known_as or self.benchmark

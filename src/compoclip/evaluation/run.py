@@ -97,7 +97,7 @@ def evaluate(
         else {
             job.benchmark.name: found
             for job in jobs
-            if (found := _already(job, encoder, folder)) is not None
+            if (found := _already(job, encoder, folder, options)) is not None
         }
     )
     todo = [job for job in jobs if job.benchmark.name not in done]
@@ -157,7 +157,7 @@ def _counts(content: Content) -> dict[str, int]:
     return listed(Benchmark(name="", content=content, data_hash=""))
 
 
-def _already(job: _Job, encoder: Encoder, folder: Path) -> Results | None:
+def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Results | None:
     """A result on disk that a new run would only repeat."""
     path = folder / f"{file_stem(job.benchmark.name)}.json"
     if not path.is_file():
@@ -174,12 +174,14 @@ def _already(job: _Job, encoder: Encoder, folder: Path) -> Results | None:
         and found.protocol == job.benchmark.protocol
         and found.missing_count == len(job.missing)
         and found.rules == _rules_json(job)
+        and found.known_as == job.benchmark.known_as
+        and (found.resamples, found.seed) == (options.resamples, options.seed)
         and Path(found.items).is_file()
     )
     if same:
         note(f"{job.benchmark.name}: already measured, {path}")
         return found
-    note(f"{job.benchmark.name}: {path} is of other weights or data and is replaced")
+    note(f"{job.benchmark.name}: {path} is of other weights, data or draws and is replaced")
     return None
 
 
@@ -240,6 +242,9 @@ def _measure(
         truncated_texts=sum(t in features.truncated for t in distinct_texts([content])),
         versions=_versions(),
         seconds=round(encoding + time.monotonic() - start, 3),
+        known_as=benchmark.known_as,
+        resamples=options.resamples,
+        seed=options.seed,
     )
     return save_results(results, items.to_arrow(), folder)
 

@@ -46,7 +46,9 @@ class Target:
     def load(self) -> Benchmark:
         """Read the benchmark. Raises what `load_benchmark` raises."""
         benchmark = load_benchmark(self.spec, self.root, self.images, **self.options)
-        return replace(benchmark, name=self.id) if self.id else benchmark
+        if not self.id:
+            return benchmark
+        return replace(benchmark, name=self.id, known_as=benchmark.name)
 
 
 def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) -> list[Target]:

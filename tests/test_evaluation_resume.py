@@ -1,0 +1,158 @@
+"""Evaluations that are killed and run again, and what counts as the same image or the same run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.benchmarks.case import Case, Form, ImageRef
+from compoclip.evaluation import encode
+from compoclip.evaluation.encode import EncodeOptions, encode_contents
+from compoclip.evaluation.io import load_results
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from evaluation_helpers import FakeEncoder, choice_benchmark
+
+QUICK = Options(resamples=50)
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from evaluation_helpers import FakeEncoder, choice_benchmark
+from compoclip.evaluation import encode, run
+from compoclip.evaluation.run import Options, evaluate
+
+folder, where = Path(sys.argv[1]), sys.argv[2]
+encode.CHUNK = 8
+encoder = FakeEncoder()
+real = {"images": encoder.encode_images, "texts": encoder.encode_texts, "save": run.save_results}
+calls = {"images": 0, "texts": 0, "save": 0}
+last = {"images": 6, "texts": 9, "save": 2}
+
+def dying(name):
+    def call(*given):
+        calls[name] += 1
+        if name == where and calls[name] == last[name]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real[name](*given)
+    return call
+
+encoder.encode_images, encoder.encode_texts = dying("images"), dying("texts")
+run.save_results = dying("save")
+sizes = {"a": 40, "b": 20}
+benchmarks = [choice_benchmark(folder / "photos", n, name=name) for name, n in sizes.items()]
+options = Options(resamples=50, batch_size=4, cache=folder / "cache")
+evaluate("m", encoder, benchmarks, folder / "out", options)
+"""
+
+
+def numbers(results: list[Results]) -> list[Results]:
+    return [replace(each, seconds=0.0, items="") for each in results]
+
+
+@pytest.mark.parametrize(
+    ("where", "images_left", "texts_left"),
+    [("images", 40 - 16, 80), ("texts", 0, 80 - 32), ("save", 0, 0)],
+)
+def test_a_killed_run_goes_on_where_it_stopped(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    where: str,
+    images_left: int,
+    texts_left: int,
+) -> None:
+    tests = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), where],
+        cwd=tests,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    benchmarks = [
+        choice_benchmark(tmp_path / "photos", n, name=name) for name, n in (("a", 40), ("b", 20))
+    ]
+    encoder = FakeEncoder()
+    again = evaluate(
+        "m", encoder, benchmarks, tmp_path / "out", replace(QUICK, cache=tmp_path / "cache")
+    )
+    assert len(encoder.images_seen) == images_left
+    assert len(encoder.texts_seen) == texts_left
+    told = capsys.readouterr().err
+    assert ("a: already measured" in told) == (where == "save")
+    assert "b: already measured" not in told
+    whole = evaluate("m", FakeEncoder(), benchmarks, tmp_path / "whole", QUICK)
+    assert numbers(again) == numbers(whole)
+    for one, two in zip(again, whole):
+        assert pq.read_table(one.items).equals(pq.read_table(two.items))
+    assert numbers(load_results(tmp_path / "out" / "m")) == numbers(whole)
+
+
+def test_what_is_encoded_is_written_down_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "SAVE_SECONDS", 0.0)
+    encoder = FakeEncoder()
+    encoder.stop_after = 3
+    options = replace(QUICK, batch_size=4, cache=tmp_path / "cache")
+    data = choice_benchmark(tmp_path / "p", n=30)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate("m", encoder, [data], tmp_path / "out", options)
+    assert len(list((tmp_path / "cache").rglob("images/*.safetensors"))) == 3
+
+
+def test_copies_of_a_photo_are_encoded_once(tmp_path: Path) -> None:
+    same, other = b"one photo", b"another"
+    refs = []
+    for name, data in (("a", same), ("copy", same), ("b", other)):
+        (tmp_path / f"{name}.jpg").write_bytes(data)
+        refs.append(ImageRef(tmp_path / f"{name}.jpg"))
+    refs.append(replace(refs[1], box=(0.0, 0.0, 1.0, 1.0)))
+    refs.append(replace(refs[1], squash=True))
+    cases = tuple(
+        Case(str(k), Form.CHOOSE_TEXT, (ref,), ("x", "y"), "s") for k, ref in enumerate(refs)
+    )
+    encoder = FakeEncoder()
+    features = encode_contents(encoder, [cases])
+    rows = features.image_index(refs).tolist()
+    assert rows[0] == rows[1]
+    assert len(set(rows)) == len(features.images) == len(encoder.images_seen) == 4
+
+
+def test_every_copy_of_a_damaged_photo_is_left_out(tmp_path: Path) -> None:
+    refs = []
+    for name in ("a", "copy"):
+        (tmp_path / f"{name}.jpg").write_bytes(b"damaged")
+        refs.append(ImageRef(tmp_path / f"{name}.jpg"))
+    (tmp_path / "b.jpg").write_bytes(b"good")
+    refs.append(ImageRef(tmp_path / "b.jpg"))
+    cases = tuple(
+        Case(str(k), Form.CHOOSE_TEXT, (ref,), ("x", "y"), "s") for k, ref in enumerate(refs)
+    )
+    encoder = FakeEncoder()
+    encoder.broken = {"a.jpg"}
+    features = encode_contents(encoder, [cases], EncodeOptions(max_bad=2))
+    assert set(features.bad) == {refs[0], refs[1]}
+    assert np.any(features.images[features.image_index(refs[2:])])
+
+
+def test_other_draws_are_another_measurement(tmp_path: Path) -> None:
+    data = choice_benchmark(tmp_path / "p", n=40, shared=10)
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    settings = replace(QUICK, cache=cache)
+    (first,) = evaluate("m", FakeEncoder(), [data], out, settings)
+    assert (first.resamples, first.seed) == (50, 0)
+    (more,) = evaluate("m", FakeEncoder(), [data], out, replace(settings, resamples=60))
+    (seeded,) = evaluate("m", FakeEncoder(), [data], out, replace(settings, seed=3))
+    assert (more.resamples, seeded.seed) == (60, 3)
+    ends = {(r.aggregates["micro"].low, r.aggregates["micro"].high) for r in (first, more, seeded)}
+    assert len(ends) > 1
+    assert load_results(out) == [seeded]
