@@ -167,6 +167,7 @@ class Assembler:
         rng = rng_for(self._seed, sample.id, epoch, "partner")
         partner = self._companions.partner(index, rng)
         if partner is None:
+            self._decoded(sample.id, sample.image)  # says why, if it cannot be read
             building.skipped.append(sample.id)
             return
         other = self._source[partner]

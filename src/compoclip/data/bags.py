@@ -43,8 +43,9 @@ class Bags:
         """
         if path == Path():
             raise UsageError(
-                "this method needs a bag of sentences for each image: --bags FILE, with a line "
-                '{"id": ..., "sentences": [...]} for each'
+                "this method needs a bag of sentences for each image: --bags FILE (where it is "
+                "composed: --set texts.bags.file=FILE) with lines "
+                '{"id": ..., "sentences": [...]}'
             )
         self.path = path
         self._index: dict[str, int] = {}

@@ -213,7 +213,7 @@ ImagePlan = Single | Composed | Neighbours | NegativeImages | Groups
 
 def image_name(plan: ImagePlan) -> str:
     """The name of an image plan in tables and records: "single", "negative images"."""
-    return {NegativeImages: "negative images"}.get(type(plan), type(plan).__name__.lower())
+    return "negative images" if isinstance(plan, NegativeImages) else type(plan).__name__.lower()
 
 
 def image_kinds(plan: ImagePlan) -> tuple[str, ...]:

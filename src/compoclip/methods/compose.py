@@ -18,6 +18,7 @@ from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.registry import get_rewrite, rewrite_names
 
 T = TypeVar("T")
+_SUFFIX = "-clip"  # may be left out of the name of a method
 _PARTS = ("terms", "texts", "images", "trains", "lora", "optim")
 
 
@@ -93,7 +94,7 @@ def _texts_named(name: str) -> CaptionPlan:
 def _method_named(name: str) -> Method | None:
     """The method of that name, or of that name with "-clip" after it."""
     names = method_names()
-    full = next((each for each in (name, f"{name}-clip") if each in names), None)
+    full = next((each for each in (name, f"{name}{_SUFFIX}") if each in names), None)
     return None if full is None else load_recipe(full)()
 
 
@@ -249,6 +250,8 @@ _KINDS = types.MappingProxyType({bool: "true or false", int: "a whole number", f
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name.replace("_", "-").lower(), known)
-    close = close or difflib.get_close_matches(name, known)
+    short = [each.removesuffix(_SUFFIX) for each in known if each.endswith(_SUFFIX)]
+    candidates = list(dict.fromkeys([*known, *short]))
+    close = difflib.get_close_matches(name.replace("_", "-").lower(), candidates)
+    close = close or difflib.get_close_matches(name, candidates)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"

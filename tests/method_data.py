@@ -1,0 +1,84 @@
+"""World data in the forms that the recipes read, a tiny model, and how each recipe is run on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.world.captions import captions_for
+from compoclip.world.dataset import png_bytes
+from compoclip.world.sampling import scene_for
+from compoclip.world.scene import WorldConfig
+from train_helpers import write_config
+
+SCENES = 40
+STEPS = 30
+WORLD = WorldConfig(size=32)
+
+# The data file a recipe needs, and options without which it cannot train on so little.
+PLAIN = "plain.jsonl"
+SPECIAL: dict[str, tuple[str, ...]] = {
+    "negclip-original": ("near.tsv",),
+    "triplet-clip": ("pairs.jsonl",),
+    "gnm-clip": ("groups.jsonl", "--pairs=2", "--epochs=5"),
+    "dac": (PLAIN, "--bags=bags.jsonl"),
+    "clic": (PLAIN, "--warmup-share=0.1"),
+}
+
+
+def write_world(folder: Path) -> Path:
+    """Images and tables of `SCENES` scenes, bags, and a tiny checkpoint `base`; returns `folder`.
+
+    plain.jsonl: three captions an image. pairs.jsonl: with the next scene's caption and image as
+    negatives. near.tsv: NegCLIP's columns. groups.jsonl: 8 groups of 2 and 24 ordinary pairs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    scenes = [scene_for(WORLD, 0, "train", i) for i in range(SCENES)]
+    captions = [
+        [caption.text for caption in captions_for(scene, WORLD, 0, i, 3)]
+        for i, scene in enumerate(scenes)
+    ]
+    tables: dict[str, list[str]] = {PLAIN: [], "pairs.jsonl": [], "groups.jsonl": []}
+    near = ["\ttitle\tfilepath\tneg_caption\tneg_image"]
+    bags = []
+    for i, (scene, texts) in enumerate(zip(scenes, captions)):
+        name, after = f"{i}.png", (i + 1) % SCENES
+        (folder / name).write_bytes(png_bytes(scene, WORLD.size))
+        row = {"image": name, "caption": texts}
+        wrong = {"neg_caption": captions[after][0], "neg_image": f"{after}.png"}
+        group = {"group": f"object {i // 2}" if i < 16 else "", "score": float(i % 3)}
+        tables[PLAIN].append(json.dumps(row))
+        tables["pairs.jsonl"].append(json.dumps({**row, **wrong}))
+        tables["groups.jsonl"].append(json.dumps({**row, **group}))
+        rows = [after, (i + 2) % SCENES, (i + 3) % SCENES]
+        near.append(f"{i}\t{texts[0]}\t{name}\t{[captions[after][1]]!r}\t{rows}")
+        if i % 4:  # some images have no bag
+            bags.append(json.dumps({"id": name, "sentences": [*texts, f"there is {texts[0]}"]}))
+    for name, lines in {**tables, "near.tsv": near, "bags.jsonl": bags}.items():
+        (folder / name).write_text("\n".join(lines) + "\n")
+    config = read_config(write_config(folder / "config.json"))
+    save_model(create_model(config, seed=1), folder / "base", provenance={})
+    return folder
+
+
+def arguments(folder: Path, method: str, out: Path, *more: str) -> list[str]:
+    """The command line that trains a recipe for 30 steps on world data."""
+    data, *special = SPECIAL.get(method, (PLAIN,))
+    special = [option.replace("bags.jsonl", str(folder / "bags.jsonl")) for option in special]
+    return [
+        "train",
+        method,
+        f"--model={folder / 'base'}",
+        f"--data={folder / data}",
+        f"--out={out}",
+        "--batch-size=8",
+        "--epochs=6",
+        "--lr=1e-3",
+        "--warmup=3",
+        "--log-every=1",
+        "--save-every=0",
+        "--device=cpu",
+        *special,
+        *more,
+    ]

@@ -1,0 +1,339 @@
+"""Image plans: composites, neighbours, negative images, groups; and the columns they need."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
+from PIL import Image
+
+from compoclip.captions.parse import parse
+from compoclip.captions.types import Caption
+from compoclip.data.companions import Companions, find_companions, mine, require_columns
+from compoclip.data.compose import join_images, stopped
+from compoclip.data.loader import BatchLoader
+from compoclip.data.nearest import nearest
+from compoclip.data.open_source import open_source
+from compoclip.data.plan import TextPlan
+from compoclip.data.plans import (
+    CaptionPlan,
+    Composed,
+    Groups,
+    ImagePlan,
+    NegativeImages,
+    Neighbours,
+    Single,
+)
+from compoclip.data.sample import Batch, Sample, Source
+from compoclip.data.transform import ImageTransform, normalised
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import Role
+from compoclip.models.preprocess import Preprocess
+
+SIZE = Preprocess(size=(16, 16))
+MAIN = CaptionPlan(main=True)
+
+
+class Parses:
+    def __getitem__(self, text: str) -> Caption:
+        return parse(text)
+
+
+def png(value: int, size: tuple[int, int]) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (value, value, value)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class Shapes:
+    """Landscape images of grey level 10 i at even i, portrait ones at odd i; three captions."""
+
+    def __init__(self, count: int, bad: int = -1) -> None:
+        self.count, self.bad = count, bad
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> Sample:
+        image = png(10 * i, (24, 16) if i % 2 == 0 else (16, 24))
+        what = f"{('red', 'blue', 'green')[i % 3]} {('cat', 'dog', 'cup', 'bus', 'bird')[i % 5]}"
+        texts = (f"a {what} {i} on a mat", f"extra {i} one", f"extra {i} two")
+        return Sample(f"id-{i}", b"junk" if i == self.bad else image, texts)
+
+    def describe(self) -> str:
+        return "shapes"
+
+
+def identity(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels.flatten(1)
+
+
+def loader(
+    source: Source,
+    images: ImagePlan,
+    folder: Path,
+    plan: CaptionPlan = MAIN,
+    **options: object,
+) -> BatchLoader:
+    companions = find_companions(source, images, identity, SIZE, folder, resume=False)
+    return BatchLoader(
+        source,
+        TextPlan(plan, seed=3, parsed=Parses()),
+        ImageTransform(SIZE, crop=None),
+        seed=3,
+        images=images,
+        companions=companions,
+        **{"batch_size": 4, **options},  # type: ignore[arg-type]
+    )
+
+
+def test_joining_gives_each_image_its_half() -> None:
+    one, two = (Image.new("RGB", (30, 20), (value,) * 3) for value in (50, 200))
+    stacked = np.asarray(join_images(one, two, (8, 8), landscape=True))
+    assert (stacked[:4] == 50).all()
+    assert (stacked[4:] == 200).all()
+    beside = np.asarray(join_images(one, two, (8, 8), landscape=False))
+    assert (beside[:, :4] == 50).all()
+    assert (beside[:, 4:] == 200).all()
+    boxed = np.asarray(join_images(one, two, (8, 12), landscape=False, layout="letterbox", fill=7))
+    assert (boxed[2:6, :6] == 50).all()  # 30 x 20 keeps its shape in 6 x 8: 6 x 4
+    assert (boxed[:2] == 7).all()
+    assert (boxed[6:] == 7).all()
+    with pytest.raises(CompoclipError, match="use an even size"):
+        join_images(one, two, (7, 8), landscape=True)
+
+
+def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_path: Path) -> None:
+    source = Shapes(12)
+    batches = [b for e in (0, 1) for b in loader(source, Composed(), tmp_path).epoch(e)]
+    assert [batch.kind for batch in batches] == ["composed", "single"] * 3
+    seen = 0
+    for batch in batches[::2]:
+        for place, id in enumerate(batch.ids):
+            texts = [t for t, owner in zip(batch.block.texts, batch.block.owner) if owner == place]
+            roles = [r for r, owner in zip(batch.block.role, batch.block.owner) if owner == place]
+            assert roles[:4] == [Role.CAPTION, Role.POSITIVE, Role.POSITIVE, Role.POSITIVE]
+            own = source[int(id[3:])].captions[0]
+            assert texts[0].startswith(f"{own}. ")
+            other = texts[0].removeprefix(f"{own}. ")
+            partner = int(other.split()[3])
+            assert partner != int(id[3:])
+            assert partner % 2 == int(id[3:]) % 2
+            assert texts[1] == f"{other} {own}."
+            assert all(f"extra {i} " in texts[2] for i in (int(id[3:]), partner))
+            assert texts[2] != texts[3]
+            assert set(texts[4:]).isdisjoint(texts[:4])
+            seen += len(texts) > 4
+            levels = {10 * int(id[3:]), 10 * partner}
+            raw = batch.pixels[place] * torch.tensor(SIZE.std).view(3, 1, 1)
+            raw = ((raw + torch.tensor(SIZE.mean).view(3, 1, 1)) * 255).round()
+            halves = (
+                (raw[0, :8], raw[0, 8:]) if int(id[3:]) % 2 == 0 else (raw[0, :, :8], raw[0, :, 8:])
+            )
+            assert all((half == half.flatten()[0]).all() for half in halves)
+            assert {int(half.flatten()[0]) for half in halves} == levels
+    assert seen
+    for batch in batches[1::2]:
+        assert set(batch.block.role) == {Role.CAPTION}
+        assert batch.block.texts == tuple(source[int(id[3:])].captions[0] for id in batch.ids)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("images", [Composed(), Neighbours(2, mined=True)])
+def test_batches_do_not_depend_on_workers(images: ImagePlan, tmp_path: Path) -> None:
+    def batches(workers: int) -> list[Batch]:
+        return list(loader(Shapes(12), images, tmp_path, workers=workers).epoch(1, 1))
+
+    for one, two in zip(batches(0), batches(2), strict=True):
+        assert torch.equal(one.pixels, two.pixels)
+        assert (one.block, one.ids, one.kind) == (two.block, two.ids, two.kind)
+
+
+def test_composites_may_be_normalised_as_released(tmp_path: Path) -> None:
+    own, released = (
+        next(loader(Shapes(12), Composed(normalisation=how), tmp_path).epoch(0)).pixels
+        for how in ("model", "imagenet")
+    )
+    image = Image.new("RGB", (1, 1), (60, 60, 60))
+    a = normalised(image, SIZE.mean, SIZE.std).flatten()
+    b = normalised(image, IMAGENET_MEAN, IMAGENET_STD).flatten()
+    spots = (own[0, 0] - a[0]).abs() < 1e-5
+    assert ((released[0, 0] - b[0]).abs() < 1e-5).equal(spots)
+    assert not torch.allclose(own, released)
+
+
+def test_an_image_without_a_partner_and_an_unreadable_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Shapes(3)  # two landscape, one portrait
+    batch = next(loader(source, Composed(), tmp_path, batch_size=3).epoch(0))
+    assert sorted(batch.ids) == ["id-0", "id-2"]
+    assert batch.skipped == ("id-1",)
+    assert "the only portrait image has no partner" in capsys.readouterr().err
+    loading = loader(Shapes(8, bad=2), Composed(), tmp_path, batch_size=8, max_bad=1)
+    batch = next(loading.epoch(0))
+    assert "id-2" not in batch.ids
+    assert list(loading.bad) == ["id-2"]
+    assert batch.block.images == len(batch.ids) == 7
+
+
+def test_partners_are_uniform_and_never_the_image_itself() -> None:
+    import random
+
+    companions = Companions(orientation=np.array([1, 0, 1, 1, 0, -1]))
+    rng = random.Random(0)
+    drawn = [companions.partner(2, rng) for _ in range(400)]
+    assert set(drawn) == {0, 3}
+    assert 150 < drawn.count(0) < 250
+    assert companions.partner(1, rng) == 4
+    assert companions.partner(5, rng) is None
+
+
+def test_nearest_equals_a_plain_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.nn.functional.normalize(torch.randn(50, 6, generator=generator), dim=1)
+    photo = torch.arange(50) // 2
+    photo[7] = -1
+    found = nearest(features, photo, 4)
+    for i in range(50):
+        others = [j for j in range(50) if photo[j] != photo[i] and photo[j] != -1]
+        others.sort(key=lambda j: -float(features[i] @ features[j]))
+        assert found[i].tolist() == ([-1] * 4 if photo[i] == -1 else others[:4])
+    few = nearest(features[:3], torch.tensor([0, 0, 1]), 2)
+    assert few.tolist() == [[2, -1], [2, -1], [0, 1]] or few[2].tolist() == [1, 0]
+
+
+def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
+    images = Neighbours(1, mined=True)
+    found = find_companions(Shapes(6, bad=3), images, identity, SIZE, tmp_path, resume=False)
+    assert found.neighbours.shape == (6, 3)
+    assert found.neighbours[3].tolist() == [-1, -1, -1]
+    assert 3 not in found.neighbours
+
+    def never(pixels: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("mined again")
+
+    again = find_companions(Shapes(6, bad=3), images, never, SIZE, tmp_path, resume=True)
+    assert (again.neighbours == found.neighbours).all()
+    with pytest.raises(CompoclipError, match="other data"):
+        find_companions(Shapes(5), images, never, SIZE, tmp_path, resume=True)
+    assert (mine(Shapes(6, bad=3), identity, SIZE, 3) == found.neighbours).all()
+
+
+def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Source:
+    for i in range(10):
+        (folder / f"{i}.png").write_bytes(png(10 * i, (16, 16)))
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return open_source(str(folder / name))
+
+
+def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
+    rows = [
+        {
+            "image": f"{i}.png",
+            "caption": f"a cat {i}" if i != 2 else " ",
+            "neg_caption": f"no cat {i}",
+            "neg_image": [(i + 1) % 6, 2, 99],
+        }
+        for i in range(6)
+    ]
+    source = table(tmp_path, "t.jsonl", rows)
+    assert [source[i].id for i in range(len(source))][2] == "3.png#3"
+    assert source[0].neighbours == (1,)  # row 2 has no caption, row 99 is not there
+    assert source[4].neighbours == (0,) or source[4].neighbours == (0, 1)
+    plan = CaptionPlan(rewrites=("given",))
+    images = Neighbours(1)
+    require_columns(source, plan, images)
+    batch = next(loader(source, images, tmp_path, plan, batch_size=5).epoch(0))
+    assert len(batch.ids) == 5
+    assert batch.block.images == len(batch.pixels) > 5
+    assert batch.block.photos[0] == str(tmp_path / batch.ids[0].partition("#")[0])
+    for place in range(batch.block.images):
+        texts = [t for t, owner in zip(batch.block.texts, batch.block.owner) if owner == place]
+        assert texts[1] == f"no cat {texts[0].split()[-1]}"
+        level = 10 * int(texts[0].split()[-1])
+        expected = normalised(Image.new("RGB", (1, 1), (level,) * 3), SIZE.mean, SIZE.std)
+        assert torch.allclose(batch.pixels[place, :, 0, 0], expected.flatten(), atol=1e-5)
+
+
+def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"image": "1.png", "caption": "a cat", "neg_caption": "a dog", "neg_image": "2.png"},
+        {"image": "3.png", "caption": "a cup", "neg_caption": ["a jug", "a can"]},
+    ]
+    source = table(tmp_path, "t.jsonl", rows)
+    plan = CaptionPlan(rewrites=("given",))
+    require_columns(source, plan, NegativeImages())
+    batch = next(loader(source, NegativeImages(), tmp_path, plan, batch_size=2).epoch(0))
+    layout = batch.block.layout(["given"])
+    assert layout.images == 3
+    assert layout.side is not None
+    assert layout.pair is not None
+    assert layout.side.tolist() == [0, 0, 1]
+    cat = batch.ids.index("1.png#0")
+    assert layout.pair.tolist() == [0, 1, cat]
+    assert [t for t, o in zip(batch.block.texts, batch.block.owner) if o == 2] == ["a dog"]
+
+
+def test_groups_of_variations_among_pairs(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"image": f"{i}.png", "caption": f"a cat {i}", "group": "abc"[i // 2] if i < 5 else ""}
+        for i in range(10)
+    ]
+    source = table(tmp_path, "t.jsonl", rows)
+    images = Groups(variations=2, pairs=1)
+    loading = loader(source, images, tmp_path, batch_size=6)
+    assert loading.steps_per_epoch == 2  # 5 pairs, 2 a step
+    for epoch in range(3):
+        ids = [id for batch in loading.epoch(epoch) for id in batch.ids]
+        assert len(set(ids[2::3])) == 4
+        assert all(int(id[0]) >= 5 for id in ids[2::3])
+        for step in (ids[:6], ids[6:]):
+            groups = sorted(sorted(id[0] for id in step[at : at + 2]) for at in (0, 3))
+            assert groups == [["0", "1"], ["2", "3"]]  # group c has one member only
+    with pytest.raises(UsageError, match="must be a multiple of 3"):
+        loader(source, images, tmp_path, batch_size=4)
+    with pytest.raises(UsageError, match="2 usable groups, and a batch takes 3"):
+        loader(source, images, tmp_path, batch_size=9)
+
+
+@pytest.mark.parametrize(
+    ("plan", "images", "message"),
+    [
+        (CaptionPlan(rewrites=("given",)), Single(), "neg_caption"),
+        (CaptionPlan(), Neighbours(1), "neg_image with lists of row numbers"),
+        (CaptionPlan(), NegativeImages(), "--no-negative-images"),
+        (CaptionPlan(), Groups(), "a column group"),
+    ],
+)
+def test_missing_columns_are_named(
+    plan: CaptionPlan, images: ImagePlan, message: str, tmp_path: Path
+) -> None:
+    source = table(tmp_path, "t.jsonl", [{"image": "1.png", "caption": "x"}])
+    with pytest.raises(UsageError, match=message):
+        require_columns(source, plan, images)
+    require_columns(source, CaptionPlan(), Neighbours(1, mined=True))
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"neg_image": "[1, 'x']"}, "neither a list of row numbers"),
+        ({"neg_image": [True]}, "neither a list of row numbers"),
+        ({"neg_image": "../x.png"}, "lies outside"),
+        ({"neg_caption": 3}, "not a list of texts"),
+        ({"score": "high"}, "is not a number"),
+    ],
+)
+def test_malformed_extra_columns(cells: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=message):
+        table(tmp_path, "t.jsonl", [{"image": "1.png", "caption": "x", **cells}])
+
+
+def test_sentences_end_in_a_mark() -> None:
+    assert [stopped(t) for t in ("a cat ", "Why?", "yes.")] == ["a cat.", "Why?", "yes."]

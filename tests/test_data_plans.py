@@ -1,0 +1,227 @@
+"""Plans as data: choices, shares, curricula and bags; which texts and photos are the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from compoclip.captions.parse import parse
+from compoclip.captions.types import Caption
+from compoclip.data.bags import Bags
+from compoclip.data.plan import NO_BAG, NONE_APPLIES, NOT_CHOSEN, TextPlan
+from compoclip.data.plans import (
+    BAG,
+    BAG_NEGATIVE,
+    GRAPH_POSITIVE,
+    BagPlan,
+    CaptionPlan,
+    GraphPlan,
+    Groups,
+    Neighbours,
+    OneOf,
+    Stage,
+)
+from compoclip.data.sample import Sample
+from compoclip.data.textblock import TextBlock
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import Role
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten
+
+
+class Parses:
+    def __getitem__(self, text: str) -> Caption:
+        return parse(text)
+
+
+class Word:
+    """Adds its name to a caption, unless the caption holds "not <name>"."""
+
+    version = "1"
+
+    def __init__(self, name: str) -> None:
+        self.name, self.keeps_meaning = name, name.startswith("good")
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        if f"not {self.name}" in caption.text:
+            return Refused("no")
+        return Rewritten(f"{caption.text} {self.name}", self.name, self.keeps_meaning, "word", ())
+
+
+def plan(what: CaptionPlan, seed: int = 0) -> TextPlan:
+    def resolve(name: str) -> Rewrite:
+        return Word(name)
+
+    return TextPlan(what, seed=seed, parsed=Parses(), resolve=resolve)
+
+
+def samples(count: int, text: str = "a cat on mat") -> list[Sample]:
+    return [Sample(str(i), b"", (f"{text} {i}",)) for i in range(count)]
+
+
+def test_one_of_several_is_uniform_among_those_that_apply() -> None:
+    drawing = plan(CaptionPlan(rewrites=(OneOf("bad", ("x", "y", "z")),)))
+    drawn = [drawing.draw(sample, 0)[0] for sample in samples(600)]
+    found = Counter(texts[1].rewrite for texts in drawn)
+    assert all(len(texts) == 2 for texts in drawn)
+    assert all(150 < found[name] < 250 for name in "xyz")
+    drawn = [drawing.draw(sample, 0)[0] for sample in samples(600, "a mat not y")]
+    found = Counter(texts[1].rewrite for texts in drawn)
+    assert found["y"] == 0
+    assert all(240 < found[name] < 360 for name in "xz")
+    texts, counts = drawing.draw(samples(1, "not x not y not z")[0], 0)
+    assert len(texts) == 1
+    assert counts.refused["bad", NONE_APPLIES] == 1
+    assert counts.covered["bad"] == 0
+
+
+def test_a_share_of_captions_has_negatives_always_the_same_ones() -> None:
+    def chosen(share: float, epoch: int) -> set[str]:
+        what = CaptionPlan(rewrites=("good", "bad"), hn_fraction=share)
+        found = set()
+        for sample in samples(400):
+            texts, counts = plan(what).draw(sample, epoch)
+            roles = [text.role for text in texts]
+            assert roles[:2] == [Role.CAPTION, Role.POSITIVE]
+            assert counts.refused["bad", NOT_CHOSEN] == (len(roles) == 2)
+            if Role.NEGATIVE in roles:
+                found.add(sample.id)
+        return found
+
+    quarter, half = chosen(0.25, 0), chosen(0.5, 0)
+    assert 70 < len(quarter) < 130
+    assert 160 < len(half) < 240
+    assert quarter < half
+    assert chosen(0.5, 3) == half
+    assert len(chosen(1.0, 0)) == 400
+    assert not chosen(0.0, 0)
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        CaptionPlan(hn_fraction=1.5)
+
+
+def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
+    graph = GraphPlan.published(0.2, second_stage=2)
+    assert graph.stages == (Stage(0, 1, 1), Stage(2, 3, 6))
+    assert graph.weights == pytest.approx((0.2, 0.4, 0.4))
+    assert [graph.at(epoch).negatives for epoch in range(4)] == [1, 1, 6, 6]
+    drawing = plan(CaptionPlan(graph=graph))
+    caption = "a small black cat sitting on a red wooden chair next to a large white dog"
+    sample = Sample("x", b"", (caption,))
+    for epoch in range(5):
+        texts, counts = drawing.draw(sample, epoch)
+        roles = Counter(text.role for text in texts[1:])
+        most = graph.at(epoch)
+        assert 1 <= roles[Role.POSITIVE] <= most.positives
+        assert 1 <= roles[Role.NEGATIVE] <= most.negatives
+        assert {text.rewrite for text in texts[1:]} <= set(drawing.plan.kinds)
+        assert counts.made[GRAPH_POSITIVE] == roles[Role.POSITIVE]
+        assert counts.coverage(GRAPH_POSITIVE) == 1
+        assert drawing.draw(sample, epoch)[0] == texts
+    assert roles[Role.NEGATIVE] > 1
+    without = plan(CaptionPlan(graph=graph, hn_fraction=0.0)).draw(sample, 4)[0]
+    assert {text.role for text in without[1:]} == {Role.POSITIVE}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GraphPlan(weights=(0.0, 0.0, 0.0)), "graph weights"),
+        (lambda: GraphPlan(stages=(Stage(1, 1, 1),)), "start at epoch 0"),
+        (lambda: GraphPlan(stages=(Stage(0, -1, 1),)), "fewer than 0"),
+        (lambda: GraphPlan.published(1.5, 2), "must be 0 to 1"),
+        (lambda: BagPlan("x", 0), "at least 1"),
+        (lambda: Neighbours(4), "must be 0 to 3"),
+        (lambda: Groups(0, 1), "at least 1 variation"),
+    ],
+)
+def test_impossible_plans(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def bags(folder: Path, *rows: object) -> Path:
+    path = folder / "bags.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
+    path = bags(
+        tmp_path,
+        {"id": "0", "sentences": ["one", "two ", " "], "negatives": ["not one", None, "blank"]},
+        {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
+    )
+    drawing = plan(CaptionPlan(bags=BagPlan(str(path), size=4, negatives="bad")))
+    first, second, third = samples(3)
+    texts, counts = drawing.draw(first, 0)
+    assert [(text.text, text.role, text.rewrite) for text in texts[1:]] == [
+        ("one", Role.POSITIVE, BAG),
+        ("not one", Role.NEGATIVE, BAG_NEGATIVE),
+        ("two", Role.POSITIVE, BAG),
+        ("two bad", Role.NEGATIVE, BAG_NEGATIVE),
+    ]
+    assert counts.made == {BAG: 2, BAG_NEGATIVE: 2}
+    assert counts.covered == {BAG: 1, BAG_NEGATIVE: 1}
+    drawn = [[t.text for t in drawing.draw(second, e)[0] if t.rewrite == BAG] for e in range(9)]
+    assert all(len(texts) == 4 and texts == sorted(texts) for texts in drawn)
+    assert len({text for texts in drawn for text in texts}) == 9
+    # A bag may go by the image when the sample is a row of a table.
+    assert drawing.draw(replace(first, id="0#17"), 0)[1].made[BAG] == 2
+    texts, counts = drawing.draw(third, 0)
+    assert [text.text for text in texts] == [third.captions[0]] * 2
+    assert (texts[1].role, texts[1].rewrite) == (Role.POSITIVE, BAG)
+    assert counts.refused == {(BAG, NO_BAG): 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"sentences": ["a"]}, 'needs "id" and "sentences"'),
+        ({"id": "1", "sentences": "a"}, 'needs "id" and "sentences"'),
+        ({"id": "1", "sentences": ["a"], "negatives": ["b", "c"]}, "for each sentence"),
+        ({"id": "0", "sentences": ["a"]}, "a second bag '0'"),
+    ],
+)
+def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
+    path = bags(tmp_path, {"id": "0", "sentences": ["x"]}, row)
+    with pytest.raises(CompoclipError, match=f"line 2: .*{message}"):
+        Bags(path)
+
+
+def test_a_method_that_needs_bags_says_so() -> None:
+    with pytest.raises(UsageError, match="--bags FILE"):
+        plan(CaptionPlan(bags=BagPlan("")))
+
+
+def test_the_layout_tells_which_texts_and_photos_are_the_same() -> None:
+    block = TextBlock(
+        texts=("A cat.", "a dog", "a cat ."),
+        owner=(0, 1, 2),
+        role=(Role.CAPTION,) * 3,
+        rewrite=("", "", "x"),
+        images=3,
+        photos=("p", "q", "p"),
+        pair=(-1, -1, 0),
+    )
+    layout = block.layout(["x"])
+    assert layout.text_id is not None
+    assert layout.text_id.tolist() == [0, 1, 0]
+    assert layout.image_id is not None
+    assert layout.image_id.tolist() == [0, 1, 0]
+    assert layout.side is not None
+    assert layout.pair is not None
+    assert (layout.side.tolist(), layout.pair.tolist()) == ([0, 0, 1], [0, 1, 0])
+    assert layout.rewrite.tolist() == [-1, -1, 0]
+    ids = torch.tensor([[5, 6], [5, 6], [5, 7]])  # what the model sees comes first
+    by_ids = block.layout(["x"], ids=ids).text_id
+    assert by_ids is not None
+    assert by_ids.tolist() == [0, 0, 1]
+    plain = replace(block, photos=(), pair=()).layout(["x"])
+    assert (plain.image_id, plain.side, plain.pair) == (None, None, None)
+    with pytest.raises(ValueError, match="name every image"):
+        replace(block, photos=("p",))

@@ -1,0 +1,278 @@
+"""Methods made of the parts of others; losses that remember; the list of methods."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from compoclip.cli.main import main
+from compoclip.data.plans import Composed, OneOf
+from compoclip.errors import UsageError
+from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.intra_cross import RankingLoss
+from compoclip.losses.translate import Translated
+from compoclip.methods.base import Method, Optim
+from compoclip.methods.compose import compose
+from compoclip.methods.registry import load_recipe, method_names
+from compoclip.models.checkpoint import load_model
+from compoclip.train.optim import learning_rate
+from compoclip.train.state import Progress, latest_state
+from losses_oracle import CASES, features_for, layout_of
+from method_data import arguments, write_world
+
+
+def method(name: str, **options: object) -> Method:
+    return load_recipe(name)(**options)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def test_texts_of_others_are_added_after_the_method_s_own() -> None:
+    fsc = method("fsc-clip")
+    both = compose(fsc, ["+mosaic", "+hard-positives", "+tsvlc-rb"])
+    assert both.plan.rewrites[:3] == fsc.plan.rewrites
+    assert [each for each in both.plan.rewrites if isinstance(each, OneOf)] == list(
+        method("hard-positives").plan.rewrites
+    )
+    assert both.plan.graph == method("mosaic-clip").plan.graph
+    assert both.kinds[: len(fsc.kinds)] == fsc.kinds
+    assert both.name == "fsc-clip+mosaic+hard-positives+tsvlc-rb"
+    assert both.composed == ("texts +mosaic", "texts +hard-positives", "texts +tsvlc-rb")
+    assert both.record()["composed"] == list(both.composed)
+    alone = compose(fsc, ["negclip", "+replace"])
+    assert alone.plan.rewrites == ("negclip", "replace")
+    assert compose(fsc).losses == fsc.losses
+
+
+def test_settings_reach_the_parts() -> None:
+    made = compose(
+        method("negclip-original"),
+        settings=[
+            "terms.negclip.weight=0.5",
+            "texts.hn_fraction=0.25",
+            "images.count=3",
+            "trains.image_tower=false",
+            "optim.lr=1e-3",
+            "optim.batch_size=32",
+        ],
+    )
+    assert made.losses[0].weight == 0.5
+    assert made.plan.hn_fraction == 0.25
+    assert made.images.count == 3  # type: ignore[union-attr]
+    assert not made.trains.image_tower
+    assert (made.optim.lr, made.optim.batch_size) == (1e-3, 32)
+    less = compose(method("fsc-clip"), settings=["terms.local_hn.weight=0"])
+    assert [term.name for term in less.losses] == ["clip", "global_hn"]
+    assert not less.needs_local
+    graph = compose(method("mosaic-clip"), settings=["texts.graph.weights=1,0,0"])
+    assert graph.plan.graph is not None
+    assert graph.plan.graph.weights == (1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "terms", "settings", "message"),
+    [
+        (["+mosiac"], [], [], "no method or rewrite 'mosiac'; did you mean mosaic"),
+        (["+clip-ft"], [], [], "clip-ft adds no texts"),
+        ([], ["mosaic"], [], r"write \+METHOD"),
+        ([], ["+mosaik"], [], "no method 'mosaik'; did you mean mosaic"),
+        ([], ["+mosaic"], [], r"none of its texts; add --texts \+mosaic-clip"),
+        ([], ["+fsc.glob"], [], "no term 'glob'; did you mean global_hn"),
+        ([], ["+clic"], [], "its own batches of images"),
+        ([], [], ["terms.clip=1"], "only the weight"),
+        ([], [], ["terms.klip.weight=1"], "no term 'klip'; did you mean clip"),
+        ([], [], ["terms.clip.weight=-1"], "0 or more"),
+        ([], [], ["terms.clip.weight=x"], "'x' is not a number"),
+        ([], [], ["terms.clip.weight=0"], "without a loss"),
+        ([], [], ["clip"], "write PATH=VALUE"),
+        ([], [], ["term.clip.weight=1"], "no part 'term'; did you mean terms"),
+        ([], [], ["texts.hn_fracton=1"], "no 'hn_fracton'; did you mean hn_fraction"),
+        ([], [], ["texts.hn_fraction=2"], "between 0 and 1"),
+        ([], [], ["texts.rewrites=a"], "cannot be set in this way"),
+        ([], [], ["trains.image_tower=maybe"], "is not true or false"),
+        ([], [], ["lora.rank=2"], "clip-ft has no lora"),
+        ([], [], ["optim.batch_size=1.5"], "not a whole number"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_line(
+    texts: list[str], terms: list[str], settings: list[str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        compose(method("clip-ft"), texts, terms, settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_texts_that_no_term_reads_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    compose(method("fsc-clip"), ["+hard-positives"])
+    assert "no loss term reads the positive texts (synonym, and-swap)" in capsys.readouterr().err
+    compose(method("fsc-clip"), ["+hard-positives"], ["+hard-positives.positive"])
+    assert capsys.readouterr().err == ""
+
+
+def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
+    made = compose(method("negclip"), ["+ce-clip"], ["+ce-clip"])
+    assert [term.name for term in made.losses] == [
+        "negclip",
+        "ce-clip.negclip",
+        "ranking",
+        "intra_modal",
+    ]
+    ranking = made.losses[2].loss
+    assert isinstance(ranking, Translated)
+    assert ranking.kinds == (1, 2, 3, 4)  # "negclip" is 0
+    # ce-clip's own ranking of a batch without the foreign kind is the same loss.
+    layout = layout_of([(0, 0, -1), (0, 2, 0), (0, 2, 2), (1, 0, -1), (1, 2, 4)])
+    features = features_for(layout)
+    keep = torch.tensor([0, 2, 3, 4])
+    alone = Layout(
+        owner=layout.owner[keep],
+        role=layout.role[keep],
+        rewrite=torch.tensor([-1, 1, -1, 3]),
+        images=2,
+    )
+    few = Features(features.image, features.text[keep], features.logit_scale)
+    own = RankingLoss(kinds=4)
+    for _ in range(3):
+        assert ranking(features, layout).item() == pytest.approx(own(few, alone).item())
+        assert ranking.state_dict() == own.state_dict()
+    ranking.load_state_dict({})
+    assert set(ranking.state_dict().values()) == {0.0}
+
+
+def test_terms_that_count_kinds_are_not_shown_foreign_texts() -> None:
+    made = compose(method("ce-clip"), ["+negclip"])
+    layout = layout_of([(0, 0, -1), (0, 2, 4), (1, 0, -1), (1, 2, 3)])
+    features = features_for(layout)
+    terms = {term.name: term.loss(features, layout) for term in made.losses}
+    assert all(torch.isfinite(value) for value in terms.values())
+    bare = RankingLoss(kinds=4)
+    with pytest.raises(ValueError, match="outside the 4 kinds"):
+        bare(features, layout)
+
+
+def test_a_translated_loss_without_a_state_has_none() -> None:
+    layout = layout_of(CASES["ragged"])
+    features = features_for(layout)
+    loss = method("negclip").losses[0].loss
+    translated = Translated(loss, (0, 1, 2))
+    assert translated(features, layout) == loss(features, layout)
+    assert translated.state_dict() == {}
+    translated.load_state_dict({})
+    assert Role.NEGATIVE in method("negclip").losses[0].reads
+
+
+def test_a_composed_run_is_recorded(world: Path, tmp_path: Path) -> None:
+    words = ["--texts", "+mosaic", "+hard-positives", "--set", "terms.local_hn.weight=0.5"]
+    run = tmp_path / "run"
+    assert main(arguments(world, "fsc-clip", run, *words, "--stop-after=2")) == 0
+    assert main(arguments(world, "fsc-clip", run, "--resume")) == 1  # not the same run
+    assert main(arguments(world, "fsc-clip", run, *words, "--resume")) == 0
+    provenance = load_model(run / "model").provenance
+    assert provenance["method"] == "fsc-clip+mosaic+hard-positives"
+    assert provenance["composed"] == [
+        "texts +mosaic",
+        "texts +hard-positives",
+        "set terms.local_hn.weight=0.5",
+    ]
+    weights = {term["name"]: term["weight"] for term in provenance["terms"]}
+    assert weights["local_hn"] == 0.5
+    assert provenance["texts"]["graph"]["stages"][1]["start"] == 2
+
+
+def test_bad_compositions_on_the_command_line(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, message in (
+        (["--texts", "+moo"], "no method or rewrite 'moo'; known: ce-clip"),
+        (["--set=terms.x.weight=1", "--set=optim.lr=2"], "no term 'x'"),
+    ):
+        assert main(arguments(world, "clip-ft", tmp_path / "run", *words)) == 2
+        error = capsys.readouterr().err.strip().splitlines()
+        assert len(error) == 1
+        assert message in error[0]
+
+
+@pytest.mark.parametrize("name", ["ce-clip", "clic", "negclip-original"])
+def test_a_stopped_run_goes_on_bit_by_bit(name: str, world: Path, tmp_path: Path) -> None:
+    more = ["--neighbours=mined"] if name == "negclip-original" else []
+    more.append("--epochs=3")
+    assert main(arguments(world, name, tmp_path / "whole", *more)) == 0
+    assert main(arguments(world, name, tmp_path / "parts", *more, "--stop-after=7")) == 0
+    state = latest_state(tmp_path / "parts" / "state")
+    assert state is not None
+    progress = Progress(**json.loads((state / "progress.json").read_text()))
+    assert (name == "ce-clip") == bool(progress.losses)
+    assert main(arguments(world, name, tmp_path / "parts", *more, "--resume")) == 0
+    file = "model/open_clip_model.safetensors"
+    whole, parts = (load_file(tmp_path / run / file) for run in ("whole", "parts"))
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
+def test_resume_notices_another_caption_column(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
+    data = world / "columns.jsonl"
+    data.write_text("".join(json.dumps({**row, "other": row["caption"][1]}) + "\n" for row in rows))
+    words = [f"--data={data}", "--epochs=2"]
+    run = tmp_path / "run"
+    assert main(arguments(world, "clip-ft", run, *words, "--stop-after=2")) == 0
+    assert main(arguments(world, "clip-ft", run, *words, "--resume", "--caption-column=other")) == 1
+    assert "other settings" in capsys.readouterr().err
+    again = arguments(world, "clip-ft", run, *words, "--resume", "--caption-column=caption")
+    assert main(again) == 0
+
+
+def test_schedules_of_the_recipes() -> None:
+    clic = method("clic").optim
+    assert [clic.warmup_steps(total) for total in (10, 1250)] == [2, 250]
+    assert learning_rate(249, 1250, clic) == pytest.approx(1e-6)
+    assert learning_rate(0, 1250, clic) == pytest.approx(1e-7 + 0.9e-6 / 250)
+    assert learning_rate(1249, 1250, clic) == pytest.approx(1e-8, rel=0.01)
+    tsvlc = method("tsvlc").optim
+    assert [tsvlc.warmup_steps(total) for total in (1000, 1_000_000)] == [100, 10_000]
+    gnm = method("gnm-clip").optim
+    assert {learning_rate(step, 100, gnm) for step in range(100)} == {1e-6}
+    with pytest.raises(UsageError, match="warmup-share"):
+        Optim(warmup_share=1.5)
+
+
+def test_switches_of_the_recipes() -> None:
+    assert method("triplet-clip", negative_images=False).name == "triplet-clip-text"
+    assert method("mosaic-clip").plan.graph.stages[1].start == 2  # type: ignore[union-attr]
+    assert len(method("mosaic-clip", second_stage=0).plan.graph.stages) == 1  # type: ignore[union-attr]
+    assert method("clic").images == Composed()
+    assert [t.on for t in method("clic").losses] == ["composed"] * 3 + ["single"]
+    assert len(method("clic", alternate=False).losses) == 3
+    assert not method("clic").trains.image_tower
+    assert [t.weight for t in method("ce-clip").losses] == [1.0, 0.2, 0.3]
+    assert method("hard-positives", positive_weight=0.0).plan.rewrite_names == (
+        "crepe-swap",
+        "crepe-atom",
+        "crepe-negate",
+    )
+    assert all(method(name).lora is not None for name in ("tsvlc", "tsvlc-llm", "dac"))
+    assert method("dac").optim.lr == 5e-6
+    assert method("negclip-original").optim.weight_decay == 0.2
+
+
+def test_the_list_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines[2 : 2 + len(method_names())]]
+    assert names == method_names()
+    assert "0.5 contrast + 0.5 negative + uni + clip (single)" in "\n".join(lines)
+    assert main(["methods", "ce-clip", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["paper"] == "Zhang et al., CVPR 2024"
+    assert [term["weight"] for term in record["terms"]] == [1.0, 0.2, 0.3]
+    assert record["kinds"] == ["ce-swap", "ce-adj", "ce-noun", "ce-verb"]
+    assert main(["methods", "ce-klip"]) == 2
+    assert "no method 'ce-klip'; did you mean ce-clip" in capsys.readouterr().err

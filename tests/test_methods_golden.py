@@ -1,0 +1,62 @@
+"""Every recipe trains on world data through the command line, with the losses it always had.
+
+COMPOCLIP_WRITE_GOLDEN=1 writes the curves anew; look at what changes before keeping them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.methods.registry import method_names
+from compoclip.models.checkpoint import load_model
+from compoclip.train.log import read_log
+from method_data import STEPS, arguments, write_world
+
+GOLDEN = Path(__file__).with_name("golden")
+TOLERANCE = 1e-4
+# Those whose texts, images and losses another recipe's curve covers; trained in slow runs only.
+ALIKE = {
+    "clip",
+    "clip-ft-mosaic",
+    "clove",
+    "fsc-clip-b16",
+    "fsc-clip-cc3m",
+    "fsc-clip-l14",
+    "fsc-clip-lora",
+    "mosaic-clip-pretrain",
+    "tsvlc-llm",
+}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in method_names()
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_curve(name: str, world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(arguments(world, name, run)) == 0
+    losses = [record["loss"] for record in read_log(run / "train.jsonl")]
+    assert len(losses) == STEPS
+    assert all(map(math.isfinite, losses))
+    provenance = load_model(run / "model").provenance
+    assert provenance["method"] == name
+    assert provenance["run"]["skipped"] == 0
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("COMPOCLIP_WRITE_GOLDEN"):
+        path.write_text(json.dumps({"losses": [round(loss, 6) for loss in losses]}) + "\n")
+    assert losses == pytest.approx(json.loads(path.read_text())["losses"], abs=TOLERANCE)
+
+
+def test_every_curve_belongs_to_a_recipe() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("*.json")) == method_names()
