@@ -73,6 +73,10 @@ _DONE_THERE = {
 }
 
 
+# Placings that hold between most things of a picture, so that they seldom make a caption false.
+_EVERYWHERE = frozenset(("outside", "outside of", "far from", "away from", "apart from", "without"))
+
+
 @dataclass(frozen=True, slots=True)
 class RelationSense:
     """A relation as verb lemma and preposition; either may be empty."""
@@ -98,6 +102,11 @@ def sense_of(relation: str) -> RelationSense:
     else:
         preposition = ""
     return RelationSense(lemma_of(words[0], "VERB", "VBG") if words else "", preposition)
+
+
+def says_little(relation: str) -> bool:
+    """Whether the relation holds of almost any two things, such as "outside"."""
+    return sense_of(relation).preposition in _EVERYWHERE
 
 
 @lru_cache(maxsize=65536)

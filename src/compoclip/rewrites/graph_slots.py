@@ -19,7 +19,12 @@ from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.exchange import INDEPENDENT, RELATED, SYMMETRIC, independent, related
 from compoclip.rewrites.graph_edits import edits_between
 from compoclip.rewrites.graph_reading import Reading
-from compoclip.rewrites.graph_relations import MAY_HOLD, as_link, relation_candidates
+from compoclip.rewrites.graph_relations import (
+    MAY_HOLD,
+    as_link,
+    relation_candidates,
+    says_little,
+)
 from compoclip.rewrites.graph_validity import (
     attribute_candidates,
     attribute_refusal,
@@ -115,7 +120,10 @@ class Transform:
             old = relation_words(slot.positive.relations[0])
             return (relation_candidates(words, old) if self.valid else words.relations,)
         if slot.rule == JOIN:
-            return words.relations, words.attributes, words.objects
+            relations = words.relations
+            if self.valid:
+                relations = tuple(each for each in relations if not says_little(each))
+            return relations, words.attributes, words.objects
         if slot.rule == NEW_ATTRIBUTE:
             return (self._attributes(slot),)
         return ()
