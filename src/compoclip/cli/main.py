@@ -21,6 +21,7 @@ VERBS = {
     "wise-ft": "mix the weights of a fine-tuned model with those of its base",
     "rewrite": "show or mass-produce hard negatives and hard positives of captions",
     "parse": "tags and scene graphs of captions",
+    "data": "benchmark data: list, check, fetch, audit",
     "world": "make scenes, captions, training sets and benchmarks",
     "report": "write an HTML report from results",
     "bench": "measure throughput",

@@ -1,0 +1,220 @@
+"""What of a benchmark lies below a data root, and what is missing or short: `compoclip data check`.
+
+Nothing is changed. Files are looked up where `Meta` says and compared with the official bytes where
+their hash is known; items and photos are counted by loading the benchmark.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
+from compoclip.benchmarks.edition import listed, read_edition
+from compoclip.benchmarks.meta import Meta
+from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.console import counted, track
+from compoclip.data.decode import decode
+from compoclip.data.members import Members
+from compoclip.errors import CompoclipError, UsageError
+
+_LISTED = 20
+
+
+@dataclass(frozen=True)
+class FileState:
+    """An annotation file, or a pattern of files, below the root.
+
+    state: "official" (the known bytes), "present" (bytes not known), "differs" (other than the
+    known bytes), "archive" (an archive that may hold it is there) or "missing". bytes: its size.
+    """
+
+    path: str
+    state: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Count:
+    """Things there, of those that should be."""
+
+    here: int
+    expected: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """What lies there of one benchmark.
+
+    items: sub-task -> items that the files list, of the official number (or of their own where that
+    is not known). images: folder -> distinct photos there, of those that items ask for. missing,
+    damaged: names of the first 20 absent or undecodable photos, beside the number of all; damaged
+    are looked for on demand only. left_out: see `Benchmark`. problems: what keeps the benchmark
+    from being whole, one line each.
+    """
+
+    benchmark: str
+    files: tuple[FileState, ...]
+    items: Mapping[str, Count] = field(default_factory=dict)
+    images: Mapping[str, Count] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    missing_count: int = 0
+    damaged: tuple[str, ...] = ()
+    damaged_count: int = 0
+    decoded: bool = False
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the benchmark can be measured as a whole."""
+        return not self.problems
+
+
+def check(
+    spec: str,
+    root: Path,
+    images: Path | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    decoding: bool = False,
+) -> Check:
+    """Look up all that `spec` needs; arguments as for `load_benchmark`.
+
+    decoding: also decode every photo (and crop it where the benchmark does). Where the benchmark
+    as a whole cannot be loaded, what is there of its parts is counted. Raises UsageError for
+    unknown names, parts or options.
+    """
+    given = dict(options or {})
+    about = meta(spec.partition(":")[0])
+    loaded, problems = _load(spec, about, root, images, given)
+    elsewhere = any(isinstance(value, Path) for value in given.values())
+    states = () if elsewhere else file_states(about, root, spec.partition(":")[2])
+    left_out: Counter[str] = Counter()
+    items: dict[str, Count] = {}
+    for benchmark in loaded:
+        left_out.update(benchmark.left_out)
+        here = listed(benchmark)
+        for part in {**benchmark.expected, **here}:
+            found = here.get(part, 0)
+            items[part] = Count(found, benchmark.expected.get(part, found))
+    refs = list(dict.fromkeys(ref for benchmark in loaded for ref in _refs(benchmark)))
+    folders, missing = _photos(refs, about, root, images)
+    absent = set(missing)
+    here_refs = [ref for ref in refs if ref.photo not in absent]
+    damaged = _damaged(here_refs) if decoding else []
+    problems += [
+        f"{part}: {count.here} of {count.expected} items"
+        for part, count in items.items()
+        if count.here < count.expected
+    ]
+    if missing:
+        problems.append(f"{counted(len(missing), 'photo')} missing, the first is {missing[0]}")
+    if damaged:
+        problems.append(f"{counted(len(damaged), 'photo')} damaged, the first is {damaged[0]}")
+    return Check(
+        benchmark=loaded[0].name if loaded else spec,
+        files=states,
+        items=items,
+        images=folders,
+        missing=tuple(missing[:_LISTED]),
+        missing_count=len(missing),
+        damaged=tuple(damaged[:_LISTED]),
+        damaged_count=len(damaged),
+        decoded=decoding,
+        left_out=dict(left_out),
+        problems=tuple(problems),
+    )
+
+
+def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...]:
+    """The annotation files of a benchmark below `root`; for a family those of the set `part`."""
+    wanted = about.files
+    if about.family:
+        wanted = tuple(
+            file.replace("/NAME/", f"/{part}/")
+            for file in about.files
+            if file.startswith(f"{part}/") or "/NAME/" in file
+        )
+    archived = any(found for each in about.archives for found in root.glob(each))
+    return tuple(_state(file, about, root, archived) for file in wanted)
+
+
+def _state(file: str, about: Meta, root: Path, archived: bool) -> FileState:
+    if "*" in file:
+        sizes = [path.stat().st_size for path in root.glob(file) if path.is_file()]
+        there = "present" if sizes else "archive" if archived else "missing"
+        return FileState(file, there, sum(sizes))
+    path = root / file
+    if not path.is_file():
+        return FileState(file, "archive" if archived else "missing")
+    known = about.hashes.get(file) if read_edition(root) is None else None
+    state = "present"
+    if known is not None:
+        state = "official" if files.file_hash(path) == known else "differs"
+    return FileState(file, state, path.stat().st_size)
+
+
+def _load(
+    spec: str, about: Meta, root: Path, images: Path | None, options: Mapping[str, Any]
+) -> tuple[list[Benchmark], list[str]]:
+    """The benchmark or, where it cannot be loaded, what can be of its parts; and the reasons."""
+    try:
+        return [load_benchmark(spec, root, images, **options)], []
+    except UsageError:
+        raise
+    except CompoclipError as error:
+        if ":" in spec:
+            return [], [str(error)]
+        whole = str(error)
+    parts: list[Benchmark] = []
+    reasons: list[str] = []
+    for part in about.parts:
+        try:
+            parts.append(load_benchmark(f"{spec}:{part}", root, images, **options))
+        except CompoclipError as error:
+            reasons.append(str(error))
+    return parts, list(dict.fromkeys(reasons or [whole]))
+
+
+def _refs(benchmark: Benchmark) -> Sequence[ImageRef]:
+    content = benchmark.content
+    if isinstance(content, Retrieval | Classification):
+        return content.images
+    return [ref for case in content for ref in case.images]
+
+
+def _photos(
+    refs: Sequence[ImageRef], about: Meta, root: Path, images: Path | None
+) -> tuple[dict[str, Count], list[str]]:
+    """Folder -> photos there of those asked for, and the sorted names of the absent ones."""
+    there = {path: path.is_file() for path in {ref.path for ref in refs}}
+    known = sorted((root / each for each in about.images), key=lambda path: -len(path.parts))
+    if images is not None:
+        known.insert(0, images)
+
+    def folder(path: Path) -> str:
+        return str(next((each for each in known if path.is_relative_to(each)), path.parent))
+
+    photos = {ref.photo: ref.path for ref in refs}
+    asked = Counter(folder(path) for path in photos.values())
+    here = Counter(folder(path) for path in photos.values() if there[path])
+    missing = sorted(name for name, path in photos.items() if not there[path])
+    return {name: Count(here[name], n) for name, n in sorted(asked.items())}, missing
+
+
+def _damaged(refs: Sequence[ImageRef]) -> list[str]:
+    """What is wrong with photos that cannot be decoded, one line each."""
+    found = []
+    members = Members()
+    for ref in track(refs, "decoding", unit="photos"):
+        try:
+            image = members(ref.path, ref.member) if ref.member else ref.path
+            decode(image, box=ref.box, name=ref.photo)
+        except CompoclipError as error:
+            found.append(str(error))
+    return found

@@ -1,0 +1,151 @@
+"""Getting the files of benchmarks that are open to all: what is lacking, and fetching it.
+
+Nothing is fetched but by `fetch`, one job at a time, which the command line calls after it has
+shown the jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from compoclip import files
+from compoclip.benchmarks.check import check, file_states
+from compoclip.benchmarks.download import Expected, Patience, Progress, download
+from compoclip.benchmarks.edition import read_edition
+from compoclip.benchmarks.meta import Meta
+from compoclip.benchmarks.registry import meta
+from compoclip.benchmarks.sources import SOURCES, Source
+from compoclip.benchmarks.unpack import unpack
+from compoclip.errors import CompoclipError, UsageError
+
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One source to fetch, what the file must be, and why it is needed."""
+
+    source: Source
+    expected: Expected
+    reason: str
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What is lacking of some benchmarks. by_hand: one line each on what no source is known for."""
+
+    jobs: tuple[Job, ...]
+    by_hand: tuple[str, ...]
+
+
+def lacking(specs: Sequence[str], root: Path, *, annotations_only: bool = False) -> Lack:
+    """What the benchmarks `specs` ("sugarcrepe", "retrieval:coco") lack below `root`.
+
+    Photos are told by loading the annotations; where these are lacking too, an image folder is
+    needed when it is empty or absent. Raises UsageError for unknown names, CompoclipError for
+    benchmarks behind terms or a form, which say what to do, and for a root of an edition.
+    """
+    edition = read_edition(root)
+    if edition is not None:
+        raise CompoclipError(
+            f"{root}: holds the edition {edition!r}; fetch official files into another --data"
+        )
+    jobs: dict[str, Job] = {}
+    by_hand: list[str] = []
+    for spec in specs:
+        name, _, part = spec.partition(":")
+        about = meta(name)
+        if about.status in ("gated", "gone"):
+            raise CompoclipError(
+                f"{name}: cannot be fetched for you ({about.access}); source: {about.source}"
+            )
+        if about.family and part not in about.parts:
+            raise UsageError(
+                f"{spec}: {name} is a family, name one set as {name}:SET; sets: "
+                f"{', '.join(about.parts)}"
+            )
+        needed = _files(about, root, part)
+        if not annotations_only:
+            needed |= _folders(spec, about, root, part, bool(needed))
+        unknown = [target for target in needed if target not in SOURCES]
+        by_hand += [f"{target}: by hand, {about.access}; {about.source}" for target in unknown]
+        for target in needed.keys() - set(unknown):
+            source = SOURCES[target]
+            known = Expected(source.size, source.md5, about.hashes.get(target, ""))
+            jobs[target] = Job(source, known, needed[target])
+    order = sorted(jobs.values(), key=lambda job: (job.source.archive, job.source.target))
+    return Lack(tuple(order), tuple(dict.fromkeys(by_hand)))
+
+
+def _files(about: Meta, root: Path, part: str) -> dict[str, str]:
+    """Annotation file -> why it is needed."""
+    states = file_states(about, root, part)
+    reasons = {"missing": "missing", "differs": "not the official bytes"}
+    if about.family and any(state.state != "missing" for state in states):
+        return {}  # the files of a set stand for one another
+    return {each.path: reasons[each.state] for each in states if each.state in reasons}
+
+
+def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) -> dict[str, str]:
+    """Image folder -> why it is needed."""
+    folders = [
+        folder
+        for folder in about.images
+        if not about.family or folder.startswith(f"{part}/") or "NAME" in folder
+    ]
+    counts = {} if incomplete else check(spec, root).images
+    short = {
+        folder: f"{count.expected - count.here:,} of {count.expected:,} photos missing"
+        for folder, count in counts.items()
+        if count.here < count.expected
+    }
+    needed = {}
+    for folder in folders:
+        place = root / folder
+        empty = not place.is_dir() or not any(place.iterdir())
+        # photos of Visual Genome lie in either of two folders; absent ones are counted in the first
+        twin = next((why for each, why in short.items() if Path(each).parent == place.parent), None)
+        if str(place) in short:
+            needed[folder] = short[str(place)]
+        elif empty and (not counts or twin is not None):
+            needed[folder] = twin or "missing"
+    return needed
+
+
+def fetch(
+    job: Job,
+    root: Path,
+    *,
+    url_base: str | None = None,
+    progress: Progress | None = None,
+    patience: Patience | None = None,
+) -> str:
+    """Fetch one source below `root` and unpack it when it is an archive, which is then deleted.
+
+    url_base: takes the place of scheme and host of the official address, for mirrors. Returns a
+    line on what was done. Raises CompoclipError as `download` and `unpack` do.
+    """
+    source = job.source
+    url = source.url if url_base is None else rebased(source.url, url_base)
+    target = root / source.target
+    if not source.archive:
+        size = download(url, target, job.expected, progress, patience)
+        return f"{target}: {size:,} bytes"
+    suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
+    archive = target.with_name(f"{target.name}{suffix}")
+    if not archive.is_file():  # else an earlier run was interrupted while unpacking
+        download(url, archive, job.expected, progress, patience)
+    number = unpack(archive, target)
+    try:
+        archive.unlink()
+    except OSError as error:
+        raise files.unwritable(archive, error) from error
+    return f"{target}: {number:,} files"
+
+
+def rebased(url: str, base: str) -> str:
+    """The address with `base` in place of its scheme and host."""
+    return base.rstrip("/") + urlsplit(url).path

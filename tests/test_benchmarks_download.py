@@ -1,0 +1,217 @@
+"""Downloads that break off, resume, lie or are refused; archives that are unpacked safely."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmark_files import expect_one_line
+from compoclip.benchmarks.download import Expected, Patience, download
+from compoclip.benchmarks.unpack import unpack
+from compoclip.errors import CompoclipError, UsageError
+from web_server import Site, served
+
+DATA = bytes(range(256)) * 4000
+QUICK = Patience(tries=3, pause=0.0, timeout=5.0)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with served(Site(files={"/a.bin": DATA})) as found:
+        yield found
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_whole_file_is_put_in_place(site: Site, tmp_path: Path) -> None:
+    steps: list[tuple[int, int | None]] = []
+    path = tmp_path / "new" / "a.bin"
+    size = download(f"{site.url}/a.bin", path, progress=lambda *step: steps.append(step))
+    assert size == len(DATA)
+    assert path.read_bytes() == DATA
+    assert left(path.parent) == {"a.bin"}
+    assert steps[-1] == (len(DATA), len(DATA))
+    assert [got for got, _ in steps] == sorted(got for got, _ in steps)
+
+
+@pytest.mark.parametrize("tag", ["", '"one"'])
+def test_a_broken_transfer_goes_on_where_it_stopped(site: Site, tmp_path: Path, tag: str) -> None:
+    site.break_at["/a.bin"] = [1000, 70000]
+    if tag:
+        site.tags["/a.bin"] = tag
+    known = Expected(md5=hashlib.md5(DATA).hexdigest())
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", known, patience=QUICK)
+    assert (tmp_path / "a.bin").read_bytes() == DATA
+    assert [asked for _, asked in site.asked] == [None, "bytes=1000-", "bytes=70000-"]
+    assert left(tmp_path) == {"a.bin"}
+
+
+def test_what_an_earlier_run_left_is_used(site: Site, tmp_path: Path) -> None:
+    site.break_at["/a.bin"] = [5000] + [0] * 9
+    with pytest.raises(CompoclipError, match="3 times in a row; try again later") as raised:
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    expect_one_line(raised.value, "/a.bin")
+    assert (tmp_path / "a.bin.part").read_bytes() == DATA[:5000]
+    site.break_at.clear()
+    site.asked.clear()
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    assert site.asked == [("/a.bin", "bytes=5000-")]
+    assert (tmp_path / "a.bin").read_bytes() == DATA
+
+
+def test_a_server_that_ignores_ranges_sends_all_again(site: Site, tmp_path: Path) -> None:
+    site.no_range.add("/a.bin")
+    site.break_at["/a.bin"] = [900]
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    assert (tmp_path / "a.bin").read_bytes() == DATA
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, tmp_path: Path) -> None:
+    site.tags["/a.bin"] = '"old"'
+    site.break_at["/a.bin"] = [4000] + [0] * 9
+    with pytest.raises(CompoclipError):
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    site.break_at.clear()
+    site.files["/a.bin"], site.tags["/a.bin"] = DATA[::-1], '"new"'
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    assert (tmp_path / "a.bin").read_bytes() == DATA[::-1]
+
+
+def test_all_bytes_there_but_not_yet_in_place(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(DATA)
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    assert (tmp_path / "a.bin").read_bytes() == DATA
+
+
+def test_more_bytes_than_the_file_has_are_thrown_away(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(DATA + b"more")
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    assert (tmp_path / "a.bin").read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        Expected(md5="0" * 32),
+        Expected(blake2b="0" * 32, size=len(DATA)),
+        Expected(size=len(DATA) - 1),
+    ],
+)
+def test_a_wrong_file_is_deleted(site: Site, tmp_path: Path, known: Expected) -> None:
+    with pytest.raises(CompoclipError, match="not that of the official file") as raised:
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", known, patience=QUICK)
+    expect_one_line(raised.value, "/a.bin")
+    assert left(tmp_path) == set()
+
+
+def test_a_checksum_counts_more_than_a_size(site: Site, tmp_path: Path) -> None:
+    known = Expected(size=1, blake2b=hashlib.blake2b(DATA, digest_size=16).hexdigest())
+    assert download(f"{site.url}/a.bin", tmp_path / "a.bin", known) == len(DATA)
+
+
+def test_refusals(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"answers 404 .*--url-base") as raised:
+        download(f"{site.url}/b.bin", tmp_path / "b.bin", patience=QUICK)
+    expect_one_line(raised.value, "/b.bin")
+    assert len(site.asked) == 1  # asking again would not help
+    site.status["/a.bin"] = [503, 429]
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    assert len(site.asked) == 4
+    for url in ("file:///etc/passwd", "ftp://host/x", "a.bin"):
+        with pytest.raises(UsageError, match="only http and https"):
+            download(url, tmp_path / "x")
+    with pytest.raises(CompoclipError, match=r"no connection .*3 times"):
+        download("http://127.0.0.1:9/a", tmp_path / "x", patience=QUICK)
+
+
+def test_no_redirection_leads_to_local_files(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    site.redirects["/r"] = (tmp_path / "secret").as_uri()
+    with pytest.raises(CompoclipError):
+        download(f"{site.url}/r", tmp_path / "out", patience=QUICK)
+    site.redirects["/r"] = f"{site.url}/a.bin"
+    assert download(f"{site.url}/r", tmp_path / "out", patience=QUICK) == len(DATA)
+
+
+def test_an_unwritable_place(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompoclipError, match="cannot be written"):
+        download(f"{site.url}/a.bin", tmp_path / "file" / "a.bin", patience=QUICK)
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def tarred(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize(("make", "name"), [(zipped, "a.zip"), (tarred, "a.tar.gz")])
+def test_the_one_folder_of_an_archive_is_dropped(make, name: str, tmp_path: Path) -> None:
+    one = make(tmp_path / name, {"val/1.jpg": b"1", "val/sub/2.jpg": b"22"})
+    assert unpack(one, tmp_path / "one") == 2
+    assert (tmp_path / "one" / "sub" / "2.jpg").read_bytes() == b"22"
+    two = make(tmp_path / name, {"val/1.jpg": b"1", "2.jpg": b"22"})
+    assert unpack(two, tmp_path / "two") == 2
+    assert (tmp_path / "two" / "val" / "1.jpg").is_file()
+    assert (tmp_path / "two" / "2.jpg").is_file()
+
+
+def test_unpacking_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", {"v/1": b"one", "v/2": b"two"})
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "1").write_bytes(b"uno")  # of the right size: kept
+    (tmp_path / "v" / "2").write_bytes(b"t")  # short: written again
+    assert unpack(archive, tmp_path / "v") == 2
+    assert (tmp_path / "v" / "1").read_bytes() == b"uno"
+    assert (tmp_path / "v" / "2").read_bytes() == b"two"
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "C:\\x", "a\\x"])
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_no_member_leaves_the_folder(make, name: str, tmp_path: Path) -> None:
+    archive = make(tmp_path / "a.zip", {"ok/1": b"1", name: b"2"})
+    with pytest.raises(CompoclipError, match="leads outside") as raised:
+        unpack(archive, tmp_path / "in" / "side")
+    expect_one_line(raised.value, "a.zip")
+    assert not (tmp_path / "in").exists()
+
+
+def test_links_bombs_and_damage(tmp_path: Path) -> None:
+    bomb = zipped(tmp_path / "bomb.zip", {"a/zeros": bytes(3_000_000)})
+    with pytest.raises(CompoclipError, match="not the official archive"):
+        unpack(bomb, tmp_path / "out")
+    with tarfile.open(tmp_path / "link.tar", "w") as archive:
+        info = tarfile.TarInfo("x")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc"
+        archive.addfile(info)
+    with pytest.raises(CompoclipError, match="no plain file"):
+        unpack(tmp_path / "link.tar", tmp_path / "out")
+    good = zipped(tmp_path / "cut.zip", {"a/1": b"x" * 999}).read_bytes()
+    (tmp_path / "cut.zip").write_bytes(good[: len(good) // 2])
+    with pytest.raises(CompoclipError, match="cannot be unpacked") as raised:
+        unpack(tmp_path / "cut.zip", tmp_path / "out")
+    expect_one_line(raised.value, "cut.zip")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "sub").symlink_to(tmp_path)
+    archive_path = zipped(tmp_path / "a.zip", {"sub/x": b"1", "y": b"2"})
+    with pytest.raises(CompoclipError, match="leads outside"):
+        unpack(archive_path, tmp_path / "folder")
+    assert not (tmp_path / "x").exists()
