@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.case import Aggregate, Classification
 from compoclip.errors import UsageError
 
 
@@ -51,3 +51,19 @@ def aggregates(
 def keep(values: Mapping[str, int], kept: Sequence[str]) -> dict[str, int]:
     """The entries of `values` whose sub-task is kept."""
     return {name: values[name] for name in kept if name in values}
+
+
+def classification_rules(content: Classification) -> dict[str, Aggregate]:
+    """Aggregates of a classification set; the one called like its metric is the headline.
+
+    Mean-per-class only where no two classes share a name.
+    """
+    one = ("zero_shot",)
+    if content.metric == "map11":
+        return {"map11": Aggregate(content.classes)}
+    if content.metric == "auc":
+        return {"auc": Aggregate(one), "accuracy": Aggregate(one, metric="accuracy")}
+    rules = {"accuracy": Aggregate(one)}
+    if len(set(content.classes)) == len(content.classes):
+        rules["mean-per-class"] = Aggregate(one, macro_by="class")
+    return rules

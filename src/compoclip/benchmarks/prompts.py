@@ -1,14 +1,18 @@
 """Class names and prompt templates for zero-shot classification, read from the user's files.
 
-Class names (`read_names`), a JSON list in the order of the sorted class directories, or a JSON
-object of such lists by data set (the layout of CLIP_benchmark's class-name file). Index
-(`read_index`), a JSON object directory -> class name. A name may be a list of aliases: the first
-counts. Templates (`read_templates`), a JSON list, a JSON object of lists by data set, or a text
-file with one template a line; each has the placeholder `{}` or `{c}` exactly once.
+Class names (`read_names`), a JSON list in label order, a JSON object of such lists by data set (the
+layout of CLIP_benchmark's class-name file), a text file with one name a line, or `prompts.md` of
+the CLIP repository: Markdown with a section "## DataSet" that holds the Python lists `classes` and
+`templates`. Index (`read_index`), a JSON object directory -> class name. A name may be a list of
+aliases: the first counts. Templates (`read_templates`), a JSON list, a JSON object of lists by data
+set, a text file with one template a line, or `prompts.md`; each has the placeholder `{}` or `{c}`
+exactly once.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +36,13 @@ def _split(template: str) -> tuple[str, str]:
 
 def read_names(path: Path, dataset: str) -> tuple[str, ...]:
     """Class names of `dataset` in file order. Raises CompoclipError for malformed files."""
-    rows, where = _of_dataset(files.read_json(path), path, dataset)
-    return tuple(_name(value, f"{where}: class {k}") for k, value in enumerate(rows))
+    return tuple(aliases[0] for aliases in read_aliases(path, dataset))
+
+
+def read_aliases(path: Path, dataset: str) -> tuple[tuple[str, ...], ...]:
+    """Class names of `dataset`, each with its aliases. Raises as `read_names`."""
+    rows, where = _rows(path, dataset, "classes")
+    return tuple(_aliases(value, f"{where}: class {k}") for k, value in enumerate(rows))
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -41,16 +50,12 @@ def read_index(path: Path) -> dict[str, str]:
     value = files.record(files.read_json(path), str(path))
     if not value:
         raise CompoclipError(f"{path}: names no class")
-    return {key: _name(name, f"{path}: class {key!r}") for key, name in value.items()}
+    return {key: _aliases(name, f"{path}: class {key!r}")[0] for key, name in value.items()}
 
 
 def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
     """Templates for `dataset`. Raises CompoclipError for malformed files or placeholders."""
-    if path.suffix.lower() == ".json":
-        rows, where = _of_dataset(files.read_json(path), path, dataset)
-    else:
-        rows = [line for line in files.read_text(path).splitlines() if line.strip()]
-        where = str(path)
+    rows, where = _rows(path, dataset, "templates")
     if not rows:
         raise CompoclipError(f"{where}: no templates")
     templates = tuple(files.nonempty(row, f"{where}: template {k}") for k, row in enumerate(rows))
@@ -62,6 +67,18 @@ def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
     return templates
 
 
+def _rows(path: Path, dataset: str, what: str) -> tuple[Sequence[Any], str]:
+    """The list of classes or templates of a data set, and how messages call it."""
+    match path.suffix.lower():
+        case ".json":
+            return _of_dataset(files.read_json(path), path, dataset)
+        case ".md":
+            return _of_section(files.read_text(path), path, dataset, what)
+        case _:
+            lines = files.read_text(path).splitlines()
+            return [line for line in lines if line.strip()], str(path)
+
+
 def _of_dataset(value: Any, path: Path, dataset: str) -> tuple[Sequence[Any], str]:
     if not isinstance(value, dict):
         return files.items(value, str(path)), str(path)
@@ -71,9 +88,24 @@ def _of_dataset(value: Any, path: Path, dataset: str) -> tuple[Sequence[Any], st
     return files.items(value[dataset], where), where
 
 
-def _name(value: Any, where: str) -> str:
+def _of_section(text: str, path: Path, section: str, what: str) -> tuple[Sequence[Any], str]:
+    found = dict(re.findall(r"^## +(\S.*?) *\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    if section not in found:
+        raise CompoclipError(f"{path}: no section {section!r}; {close(section, found)}")
+    where = f"{path}: section {section!r}"
+    block = re.search(r"^```.*?\n(.*?)^```", found[section], re.MULTILINE | re.DOTALL)
+    try:
+        for node in ast.parse(block[1]).body if block else ():
+            if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [what]:
+                return files.items(ast.literal_eval(node.value), f"{where}: {what}"), where
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CompoclipError(f"{where}: {what} are no Python list; fetch the file again") from error
+    raise CompoclipError(f"{where}: no list {what!r}; fetch the file again")
+
+
+def _aliases(value: Any, where: str) -> tuple[str, ...]:
     if isinstance(value, list):
         if not value:
             raise CompoclipError(f"{where}: empty list of aliases")
-        value = value[0]
-    return files.nonempty(value, where)
+        return tuple(files.nonempty(each, where) for each in value)
+    return (files.nonempty(value, where),)

@@ -1,33 +1,45 @@
-"""Zero-shot classification on a folder of classes (ImageFolder layout).
+"""Zero-shot classification: ELEVATER's twenty sets, ImageNet-1K and its shifts, and any other set.
 
-A family: load one set as `zero_shot:NAME`. Read from
+A family: load one set as `zero_shot:NAME`, in one of four layouts below <root>/elevater/NAME (or in
+the folder of the argument `images`), looked for in this order:
 
-    <root>/elevater/NAME/<class directory>/**/<photo>     (argument `images`: another folder)
-    <root>/elevater/NAME/index.json                       optional: {directory: class name}
-    <root>/elevater/NAME/templates.json                   optional: ["a photo of a {}.", ...]
+    test.txt or val.txt, zip archives, labels.txt      `photo_index`, as ELEVATER
+    *.tar or test/*.tar, classnames.txt               `photo_shards`, as CLIP_benchmark
+    *.parquet or data/*.parquet                       `photo_tables`, as on hubs
+    <class directory>/**/<photo>, index.json          `photo_folders`
 
-Class order is that of the sorted directory names (Python's order, capitals first). Class names are
-taken from, in this order: option `index` (directory -> name), option `classes` (a list in directory
-order), the folder's index.json, the directory names with "_" read as a blank. Templates: option
-`templates`, the folder's templates.json, "a photo of a {}.". File layouts: see `prompts`; in files
-that hold several data sets the key is NAME or the option `key`. An empty directory is a class
-without photos, which still competes.
+Option `annotations`: an index under another name. Class names are taken from, in this order: option
+`index` or the folder's index.json (what the data call a class -> name), option `classes` (a list in
+label order), the published names (`class_names`), the data themselves with "_" read as a blank.
+Templates: option `templates`, those among the data, the published ones, "a photo of a {}.". File
+formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME in
+`prompts.md`, or the option `key`. A class without photos still competes.
 
-The metric of the ELEVATER sets is theirs: mean-per-class for caltech-101, fgvc-aircraft-2013b,
-oxford-flower-102 and oxford-iiit-pets, accuracy otherwise; option `metric` overrides it. voc-2007
-and hateful-memes have other metrics (11-point mAP, ROC-AUC) and are refused.
+Published names and templates: ImageNet's come with installed libraries, those of the smaller sets
+with compoclip. For all others, and for sets with several templates, put `prompts.md` of the CLIP
+repository into <root>/elevater. ImageNet-A and -R are restricted to their 200 classes.
+
+Each known set has its own metric, and `kitti-distance` is squashed instead of cropped (see
+`zero_shot_sets`); option `metric` overrides the metric.
 """
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, TiePolicy
+from compoclip.benchmarks.class_names import PROMPTS, match, published
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import close
+from compoclip.benchmarks.parts import classification_rules, close
+from compoclip.benchmarks.photo_folders import read_folders
+from compoclip.benchmarks.photo_index import find_index, read_photo_index
+from compoclip.benchmarks.photo_set import PhotoSet
+from compoclip.benchmarks.photo_shards import find_shards, read_shards
+from compoclip.benchmarks.photo_tables import find_tables, read_tables
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
     fill,
@@ -35,51 +47,28 @@ from compoclip.benchmarks.prompts import (
     read_names,
     read_templates,
 )
+from compoclip.benchmarks.zero_shot_sets import AUC, MAP11, PER_CLASS, SETS, ZeroShotSet
+from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 
-METRICS = ("accuracy", "mean-per-class")
-_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-)
-_SIZES = {
-    "caltech-101": (6084, 102),
-    "cifar-10": (10000, 10),
-    "cifar-100": (10000, 100),
-    "country211": (21100, 211),
-    "dtd": (1880, 47),
-    "eurosat_clip": (5000, 10),
-    "fer-2013": (3589, 7),
-    "fgvc-aircraft-2013b": (3333, 100),
-    "food-101": (25250, 101),
-    "gtsrb": (12630, 43),
-    "imagenet-1k": (50000, 1000),
-    "kitti-distance": (711, 4),
-    "mnist": (10000, 10),
-    "oxford-flower-102": (6149, 102),
-    "oxford-iiit-pets": (3669, 37),
-    "patch-camelyon": (32768, 2),
-    "rendered-sst2": (1821, 2),
-    "resisc45_clip": (25200, 45),
-    "stanford-cars": (8041, 196),
-}
-_MEAN_PER_CLASS = ("caltech-101", "fgvc-aircraft-2013b", "oxford-flower-102", "oxford-iiit-pets")
-_OTHER_METRIC = {"voc-2007": "11-point mAP", "hateful-memes": "ROC-AUC"}
+METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
+_SUBTASK = "zero_shot"
 META = Meta(
     id="zero_shot",
     title="Zero-shot classification",
     citation="Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented "
     "Visual Models, NeurIPS 2022 Datasets and Benchmarks; prompts after Radford et al., ICML 2021",
     source="repository Computer-Vision-in-the-Wild/Elevater_Toolkit_IC and each data set's page; "
-    "any folder of classes works",
+    "any folder of classes works; class names and templates: prompts.md of openai/CLIP",
     licence="per data set",
     status="partly gated",
     access="per data set; ImageNet by registration",
     files=("elevater/NAME/index.json", "elevater/NAME/templates.json"),
     images=("elevater/NAME",),
-    parts=tuple(_SIZES),
-    chance={name: 1 / classes for name, (_, classes) in _SIZES.items()},
-    skills={"zero_shot": "recognition"},
-    expected={name: photos for name, (photos, _) in _SIZES.items()},
+    parts=tuple(SETS),
+    chance={name: 1 / each.classes for name, each in SETS.items() if each.metric != MAP11},
+    skills={_SUBTASK: "recognition"},
+    expected={name: each.photos for name, each in SETS.items()},
     family=True,
 )
 
@@ -89,133 +78,156 @@ def load(
     images: Path | None = None,
     *,
     subtasks: Sequence[str] = (),
+    annotations: Path | None = None,
     index: Path | None = None,
     classes: Path | None = None,
     templates: Path | None = None,
     key: str | None = None,
     metric: str | None = None,
 ) -> Benchmark:
-    """Read one folder of classes; `subtasks` holds its name. Layout: see the module.
+    """Read one set; `subtasks` holds its name. Layouts: see the module.
 
     The benchmark is called "zero_shot_<name>". Raises CompoclipError when the folder, a class
-    directory or a name is missing or malformed, UsageError for bad options.
+    directory, a label or a name is missing or malformed, UsageError for bad options.
     """
     if len(subtasks) != 1:
         raise UsageError("zero_shot needs one set: zero_shot:NAME")
     name = subtasks[0]
-    if name in _OTHER_METRIC:
-        raise UsageError(f"zero_shot:{name} needs {_OTHER_METRIC[name]}, which is not offered")
     if index is not None and classes is not None:
         raise UsageError("give either the option index or the option classes, not both")
     if metric is not None and metric not in METRICS:
         raise UsageError(f"no metric {metric!r}; {close(metric, METRICS)}")
-    metric = metric or METRICS[name in _MEAN_PER_CLASS]
-    if images is None:
-        images = files.image_path(root / "elevater", name, f"zero_shot:{name}")
-    directories = _directories(images, name)
-    names = _class_names(images, directories, index, classes, key or name)
-    if metric == "mean-per-class" and len(set(names)) < len(names):
-        double = next(each for each in names if names.count(each) > 1)
-        raise CompoclipError(
-            f"{classes or index or images}: two classes are called {double!r}; mean-per-class "
-            "needs distinct names"
-        )
-    used = _templates(images, templates, key or name)
-    photos, labels, left_out = _photos(images, directories)
+    about = SETS.get(name, ZeroShotSet(0, 0, 0))
+    folder = images or files.image_path(root / "elevater", name, f"zero_shot:{name}")
+    photos = _read(folder, annotations, "" if name in SETS else f" ({close(name, SETS)})")
+    known = published(name, root / "elevater")
+    if index is None and photos.folders and (folder / "index.json").is_file():
+        index = folder / "index.json" if classes is None else None
+    section = key or about.section or name
+    if index is not None:
+        names, place = _by_index(photos, folder, index)
+    elif classes is not None:
+        names = _listed(photos, folder, classes, section if _markdown(classes) else key or name)
+        place = list(range(len(names)))
+    else:
+        fitting = match(photos, known, about.by_folder, str(folder))
+        names = tuple(each[0] for each in known.classes) if fitting else _own(photos, folder)
+        place = fitting or list(range(len(names)))
+        if fitting is None and name in SETS:
+            _lacking(name, "class names", root)
+    source = templates or photos.templates
+    if source is not None:
+        used = read_templates(source, section if _markdown(source) else key or name)
+    else:
+        used = known.templates or DEFAULT_TEMPLATES
+    if len(used) != about.templates and name in SETS:
+        _lacking(name, f"{about.templates} prompt templates, not {len(used)}", root)
     content = Classification(
-        images=tuple(ImageRef(images / photo) for photo in photos),
-        labels=tuple(labels),
+        images=tuple(replace(each, squash=about.squash) for each in photos.images),
+        labels=tuple(place[label] for labels in photos.labels for label in labels),
         classes=names,
         prompts=tuple(fill(used, each) for each in names),
-        metric=metric,
+        metric=metric or about.metric,
     )
-    rules = {"accuracy": Aggregate(("zero_shot",))}
-    if len(set(names)) == len(names):
-        rules["mean-per-class"] = Aggregate(("zero_shot",), macro_by="class")
+    if content.metric == MAP11:
+        tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
+        content = replace(content, labels=(), tags=tags)
+    _check(content, photos, str(classes or index or folder))
+    parts = names if content.metric == MAP11 else (_SUBTASK,)
+    extra = (*photos.names, *names, *used, *photos.keys, *(["squash"] if about.squash else []))
+    rules = classification_rules(content)
+    if name.startswith("imagenet-"):
+        rules["top5"] = Aggregate((_SUBTASK,), metric="top5")
     return Benchmark(
         name=f"zero_shot_{name}",
         content=content,
-        data_hash=files.data_hash({}, (*directories, *names, *used, *photos)),
+        data_hash=files.data_hash({}, extra),
         ties={"": TiePolicy.FIRST},
-        skills=META.skills,
-        expected={"zero_shot": _SIZES[name][0]} if name in _SIZES else {},
+        skills=dict.fromkeys(parts, "recognition"),
+        expected=dict.fromkeys(parts, about.photos) if about.photos else {},
         aggregates=rules,
-        headline=metric,
-        left_out=left_out,
+        headline=content.metric,
+        left_out=photos.left_out,
     )
 
 
-def _directories(folder: Path, name: str) -> tuple[str, ...]:
-    """Sorted names of the class directories; those that start with a dot are no classes."""
-    try:
-        found = sorted(
-            entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."
-        )
-    except FileNotFoundError as error:
-        hint = "" if name in _SIZES else f" ({close(name, _SIZES)})"
+def _read(folder: Path, annotations: Path | None, hint: str) -> PhotoSet:
+    """The photos in whichever layout is there."""
+    path = annotations or find_index(folder)
+    if path is not None:
+        return read_photo_index(path)
+    shards = find_shards(folder)
+    if shards:
+        return read_shards(folder, shards)
+    tables = find_tables(folder)
+    return read_tables(tables) if tables else read_folders(folder, hint)
+
+
+def _markdown(path: Path) -> bool:
+    return path.suffix.lower() == ".md"
+
+
+def _lacking(name: str, what: str, root: Path) -> None:
+    note(
+        f"zero_shot:{name}: published scores use other prompts ({what}); put {PROMPTS} of the CLIP "
+        f"repository into {root / 'elevater'}, or give the options classes and templates"
+    )
+
+
+def _own(photos: PhotoSet, folder: Path) -> tuple[str, ...]:
+    """What the data themselves call the classes."""
+    if not photos.names:
         raise CompoclipError(
-            f"{folder}: folder not found; put the class folders of {name!r} there{hint}"
-        ) from error
-    except OSError as error:
-        raise CompoclipError(f"{folder}: cannot be listed ({error.strerror})") from error
-    if not found:
-        raise CompoclipError(f"{folder}: no class directories; expected <class>/<photo>")
-    return tuple(found)
+            f"{folder}: the data do not name their classes; add a file of names (see zero_shot), "
+            f"put {PROMPTS} of the CLIP repository beside the set, or give the option classes"
+        )
+    return tuple(name.replace("_", " ") for name in photos.names)
 
 
-def _class_names(
-    folder: Path, directories: Sequence[str], index: Path | None, classes: Path | None, key: str
-) -> tuple[str, ...]:
-    if classes is not None:
-        names = read_names(classes, key)
-        if len(names) != len(directories):
+def _listed(photos: PhotoSet, folder: Path, classes: Path, key: str) -> tuple[str, ...]:
+    names = read_names(classes, key)
+    if photos.folders and len(names) != len(photos.names):
+        raise CompoclipError(
+            f"{classes}: {len(names)} class names for {len(photos.names)} directories in "
+            f"{folder}; add the missing directories or give an index file {{directory: name}}"
+        )
+    if len(names) < photos.classes:
+        raise CompoclipError(
+            f"{classes}: {len(names)} class names for {photos.classes} classes of {folder}"
+        )
+    return names
+
+
+def _by_index(photos: PhotoSet, folder: Path, path: Path) -> tuple[tuple[str, ...], list[int]]:
+    """Names that a file gives to what the data call the classes."""
+    named = read_index(path)
+    for each in named:
+        if each not in photos.names:
             raise CompoclipError(
-                f"{classes}: {len(names)} class names for {len(directories)} directories in "
-                f"{folder}; add the missing directories or give an index file {{directory: name}}"
-            )
-        return names
-    default = folder / "index.json"
-    path = index or (default if default.is_file() else None)
-    if path is None:
-        return tuple(directory.replace("_", " ") for directory in directories)
-    by_directory = read_index(path)
-    for directory in by_directory:
-        if directory not in directories:
-            raise CompoclipError(
-                f"{path}: class directory {directory!r} is not in {folder}; make it (empty for a "
+                f"{path}: class directory {each!r} is not in {folder}; make it (empty for a "
                 "class without photos) or drop the entry"
             )
-    for directory in directories:
-        if directory not in by_directory:
+    for each in photos.names:
+        if each not in named:
             raise CompoclipError(
-                f"{path}: no class name for directory {directory!r} of {folder}; add it"
+                f"{path}: no class name for directory {each!r} of {folder}; add it"
             )
-    return tuple(by_directory[directory] for directory in directories)
+    return tuple(named[each] for each in photos.names), list(range(len(photos.names)))
 
 
-def _templates(folder: Path, templates: Path | None, key: str) -> tuple[str, ...]:
-    default = folder / "templates.json"
-    path = templates or (default if default.is_file() else None)
-    return DEFAULT_TEMPLATES if path is None else read_templates(path, key)
-
-
-def _photos(
-    folder: Path, directories: Sequence[str]
-) -> tuple[list[str], list[int], dict[str, int]]:
-    """Photo paths below `folder` with forward slashes, sorted within each class; their labels."""
-    photos: list[str] = []
-    labels: list[int] = []
-    others = 0
-    for label, directory in enumerate(directories):
-        found = []
-        for parent, _, names in os.walk(folder / directory):
-            for name in names:
-                if Path(name).suffix.lower() in _SUFFIXES and not name.startswith("."):
-                    found.append((Path(parent) / name).relative_to(folder).as_posix())
-                else:
-                    others += 1
-        photos += sorted(found)
-        labels += [label] * len(found)
-    if not photos:
-        raise CompoclipError(f"{folder}: no photos in the class directories")
-    return photos, labels, {"files in class directories that are no photos": others}
+def _check(content: Classification, photos: PhotoSet, where: str) -> None:
+    """Refuse what the metric cannot score."""
+    if content.metric != MAP11:
+        several = next((k for k, each in enumerate(photos.labels) if len(each) > 1), None)
+        if several is not None:
+            raise CompoclipError(
+                f"{where}: {photos.images[several].photo} has {len(photos.labels[several])} "
+                f"labels, which {content.metric} cannot score; give the option metric={MAP11}"
+            )
+    if content.metric == AUC and len(content.classes) != 2:
+        raise CompoclipError(f"{where}: {len(content.classes)} classes; the metric auc needs 2")
+    double = next((name for name, n in Counter(content.classes).items() if n > 1), None)
+    if double is not None and content.metric in (PER_CLASS, MAP11):
+        raise CompoclipError(
+            f"{where}: two classes are called {double!r}; {content.metric} needs distinct names"
+        )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate, Classification, TiePolicy
+from compoclip.benchmarks.case import Classification, TiePolicy
 from compoclip.benchmarks.names import image_key, image_names
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import placements
@@ -47,21 +47,6 @@ def probabilities(cosines: Scores) -> Values:
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: Values = raised / raised.sum(axis=1, keepdims=True)
     return shares
-
-
-def default_rules(content: Classification) -> dict[str, Aggregate]:
-    """Aggregates that follow from the metric of the set, which names its headline."""
-    if content.metric == "map11":
-        return {"map11": Aggregate(content.classes)}
-    if content.metric == "auc":
-        return {
-            "auc": Aggregate((SUBTASK,)),
-            "accuracy": Aggregate((SUBTASK,), metric="accuracy"),
-        }
-    return {
-        "accuracy": Aggregate((SUBTASK,)),
-        "mean-per-class": Aggregate((SUBTASK,), macro_by=CLASS_LABEL),
-    }
 
 
 def score_classification(

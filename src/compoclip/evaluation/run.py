@@ -20,12 +20,13 @@ from compoclip.benchmarks.case import (
 from compoclip.benchmarks.coverage import Content, present, without
 from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.names import image_key
+from compoclip.benchmarks.parts import classification_rules
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import rule_to_json
 from compoclip.evaluation.binary import score_binary
 from compoclip.evaluation.cache import FeatureCache
-from compoclip.evaluation.classification import default_rules, score_classification
+from compoclip.evaluation.classification import score_classification
 from compoclip.evaluation.encode import (
     EncodeOptions,
     distinct_images,
@@ -298,7 +299,7 @@ def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
     if isinstance(content, Retrieval):
         default = {"r1": Aggregate(("i2t", "t2i"), metric="r1")}
     elif isinstance(content, Classification):
-        default = default_rules(content)
+        default = classification_rules(content)
     else:
         tuning = set(benchmark.tuned_on.values())
         parts = tuple(part for part in job.expected if part not in tuning)

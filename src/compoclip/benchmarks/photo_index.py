@@ -1,0 +1,113 @@
+"""Photos listed in a text file, as the ELEVATER toolkit stores its sets.
+
+Lines `archive.zip@inner/path.jpg label[,label...]`, labels being numbers from 0; the archives lie
+beside the file. A line without "archive.zip@" names a photo file below that folder. The names of
+the labels stand in a file beside it, one a line in the order of the labels.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from compoclip import files as room_files
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import ImageRef
+from compoclip.benchmarks.photo_set import PhotoSet
+from compoclip.errors import CompoclipError
+
+INDEXES = ("test.txt", "test_images.txt", "val.txt", "val_images.txt")
+LABELS = ("labels.txt", "labelmap.txt", "classnames.txt")
+
+
+def find_index(folder: Path) -> Path | None:
+    """The index in a folder, by its usual names; the test split comes first."""
+    return next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+
+
+def read_photo_index(path: Path) -> PhotoSet:
+    """Read an index. Members that their archive does not hold are photos that do not exist.
+
+    Raises CompoclipError for malformed lines, photos listed twice, paths that lead outside, and
+    archives that cannot be read.
+    """
+    folder = path.parent
+    held: dict[Path, frozenset[str] | None] = {}
+    images: list[ImageRef] = []
+    labels: list[tuple[int, ...]] = []
+    seen: set[str] = set()
+    lines = files.read_text(path).split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}: line {number}"
+        photo, _, tail = line.strip().rpartition(" ")
+        if not photo:
+            raise CompoclipError(
+                f"{where}: expected 'archive.zip@path label[,label]', found {line[:60]!r}"
+            )
+        if photo in seen:
+            raise CompoclipError(f"{where}: {photo!r} is listed twice; fetch the index again")
+        seen.add(photo)
+        images.append(_image(folder, photo.strip(), where, held))
+        labels.append(_labels(tail, where))
+    if not images:
+        raise CompoclipError(f"{path}: lists no photo; fetch the index again")
+    names, keys = _names(folder), [line.strip() for line in lines if line.strip()]
+    if names and 1 + max(max(each) for each in labels) > len(names):
+        raise CompoclipError(
+            f"{path}: label {max(max(each) for each in labels)} has no name among the "
+            f"{len(names)} of {folder}; labels count from 0"
+        )
+    return PhotoSet(tuple(images), tuple(labels), names, tuple(keys))
+
+
+def _image(
+    folder: Path, photo: str, where: str, held: dict[Path, frozenset[str] | None]
+) -> ImageRef:
+    archive, at, inner = photo.partition("@")
+    if not at:
+        return ImageRef(files.image_path(folder, photo, where))
+    path = files.image_path(folder, archive, where)
+    absent = files.image_path(path.with_name(f"{path.name}@"), inner, where)
+    if path not in held:
+        held[path] = _members(path)
+    members = held[path]
+    # A path that does not exist: coverage counts and names it.
+    return ImageRef(path, member=inner) if members and inner in members else ImageRef(absent)
+
+
+def _members(archive: Path) -> frozenset[str] | None:
+    """Names in an archive, None when there is no such file."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return frozenset(opened.namelist())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise room_files.unreadable(archive, error) from error
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise CompoclipError(f"{archive}: not a whole zip file; fetch the archive again") from error
+
+
+def _labels(text: str, where: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+        raise CompoclipError(f"{where}: labels {text[:40]!r} must be whole numbers from 0")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    path = next((folder / name for name in LABELS if (folder / name).is_file()), None)
+    return () if path is None else read_lines(path)
+
+
+def read_lines(path: Path) -> tuple[str, ...]:
+    """The lines of a file of names, without blank ones at its end.
+
+    Raises CompoclipError for an empty file and for blank lines among the names.
+    """
+    lines = [line.strip() for line in files.read_text(path).rstrip().split("\n")]
+    for number, line in enumerate(lines, start=1):
+        files.nonempty(line, f"{path}: line {number}")
+    return tuple(lines)
