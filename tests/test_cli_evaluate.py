@@ -168,6 +168,21 @@ def test_a_data_root_is_searched_for_what_is_complete(root, capsys):
         find_in(root / "coco")
 
 
+def test_all_is_what_the_data_root_holds(root, tmp_path):
+    assert [(t.spec, t.root) for t in parse_targets(["all"], root)] == [("sugarcrepe", root)]
+    suite = {"benchmarks": [{"name": "sugarcrepe:swap_*", "id": "swaps"}]}
+    (root / "suite.json").write_text(json.dumps(suite))
+    (target,) = parse_targets(["all"], root)
+    named = target.load()
+    assert (target.spec, named.name, named.known_as) == (
+        "sugarcrepe:swap_*",
+        "swaps",
+        "sugarcrepe@mini",
+    )
+    with pytest.raises(UsageError, match="no such folder; say with --data"):
+        parse_targets(["all"], tmp_path / "nowhere")
+
+
 def test_targets_carry_their_places_and_options():
     (target,) = parse_targets(
         ["retrieval:coco,root=/r,images=/i,pre_caption_words=30,id=x"], Path("/d")

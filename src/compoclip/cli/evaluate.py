@@ -22,20 +22,23 @@ class EvaluateOptions:
     """Measure models on benchmarks; results go to OUT/MODEL/BENCHMARK.json and .parquet.
 
     Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
-    where it stopped; results that are already there for the same weights, data and protocol are
-    not computed again. Several models also get one table side by side, the first as the base.
+    where it stopped; results that are already there for the same weights, data, protocol and
+    draws are not computed again. Several models also get one table side by side, the first as the
+    base.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
         compoclip evaluate base=ViT-B-32-quickgelu:openai tuned=runs/fsc/model --on suite/
         compoclip evaluate bundled --on sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017
+        compoclip evaluate bundled --on all --data /data
 
     Args:
         models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
             hf-hub:ID or "bundled"; NAME=MODEL gives it a name in the results.
         on: Benchmarks: NAME, NAME:PART (e.g. sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd),
             with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
-            or a suite: a folder with suite.json, or a data root of which everything found is taken.
+            or a suite: a folder with suite.json, or a data root of which everything found is taken;
+            or "all": everything found in the data root.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         out: Folder for the results.

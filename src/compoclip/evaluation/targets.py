@@ -14,7 +14,8 @@ results) and the options of the benchmark's reader. A suite is a folder with a `
                      "id": "my-sugarcrepe", "options": {"annotations": "captions"}}]}
 
 whose paths are relative to it (all but "name" may be left out), or a data root in the default
-layout, of which every benchmark is taken whose annotation files are all there.
+layout, of which every benchmark is taken whose annotation files are all there. `all` is the data
+root itself.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
 SUITE = "suite.json"
+ALL = "all"
+"""Target that means everything below the data root."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
     """
     targets: list[Target] = []
     for text in texts:
-        path = Path(text)
+        path = root if text == ALL else Path(text)
+        if text == ALL and not root.is_dir():
+            raise UsageError(f"{root}: no such folder; say with --data where the benchmarks lie")
         if path.is_dir():
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
         elif path.name == SUITE or (path.suffix == ".json" and path.is_file()):
@@ -167,7 +172,7 @@ def _family_parts(root: Path, name: str) -> list[str]:
         part
         for part in sorted(parts)
         if any((folder / part).is_dir() for folder in folders)
-        or any(file.startswith(f"{part}/") and (root / file).is_file() for file in about.files)
+        or any((root / file).is_file() for file in about.of_set(part, about.files))
     ]
 
 
