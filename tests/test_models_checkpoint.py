@@ -22,7 +22,6 @@ from compoclip.models.bpe import count_words, train_bpe, write_merges
 from compoclip.models.checkpoint import (
     LoadedModel,
     ModelConfig,
-    _published_stats,
     create_model,
     current_identity,
     load_model,
@@ -424,9 +423,9 @@ def test_the_bundled_model_is_read_from_the_package(
 def test_architectures_keep_their_published_preprocessing() -> None:
     siglip = architecture.named_config("ViT-B-16-SigLIP")
     assert architecture.architecture_name(siglip) == "ViT-B-16-SigLIP"
-    assert _published_stats("ViT-B-16-SigLIP")["mean"] == (0.5, 0.5, 0.5)
-    assert _published_stats("ViT-B-16-SigLIP")["resize_mode"] == "squash"
-    assert _published_stats("coca_base") == {}
+    assert architecture.published_stats("ViT-B-16-SigLIP")["mean"] == (0.5, 0.5, 0.5)
+    assert architecture.published_stats("ViT-B-16-SigLIP")["resize_mode"] == "squash"
+    assert architecture.published_stats("coca_base") == {}
 
 
 # --- from scratch --------------------------------------------------------------------------------

@@ -106,3 +106,17 @@ def attach_preprocess(model: nn.Module, config: Mapping[str, Any]) -> Preprocess
     preprocess = Preprocess.from_config(merged)
     set_model_preprocess_cfg(model, preprocess.to_config())
     return preprocess
+
+
+def published_stats(name: str) -> dict[str, Any]:
+    """Preprocessing that all published weights of an architecture share; else open_clip's default.
+
+    A raw file does not record it, and e.g. SigLIP architectures differ from the default."""
+    keys = ("mean", "std", "interpolation", "resize_mode")
+    published = [
+        {key: open_clip.get_pretrained_cfg(name, tag).get(key) for key in keys}
+        for tag in open_clip.list_pretrained_tags_by_model(name)
+    ]
+    if not published or any(other != published[0] for other in published):
+        return {}
+    return {key: value for key, value in published[0].items() if value is not None}

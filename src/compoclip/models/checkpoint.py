@@ -15,8 +15,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.adapter import RECORD, is_adapter, load_adapter, read_record
 from compoclip.models.architecture import (
     activation_of,
-    has_quickgelu_twin,
     named_config,
+    published_stats,
     with_activation,
 )
 from compoclip.models.config import ModelConfig, read_config
@@ -27,6 +27,7 @@ from compoclip.models.loaded import (
     current_identity,
     override_activation,
 )
+from compoclip.models.raw_file import candidates, load_file
 from compoclip.models.weights import load_into, read_state_dict
 
 __all__ = [
@@ -107,18 +108,29 @@ def _resolve(spec: str, activation: str | None, above: tuple[Path, ...] = ()) ->
         return load_directory(Path(spec), spec, activation)
     name, at, file = spec.partition("@")
     if at:
-        return _from_file(spec, name, Path(file), activation)
+        return load_file(spec, name, Path(file), activation)
     name, colon, tag = spec.partition(":")
     if colon:
         return _from_tag(spec, name, tag, activation)
     if Path(spec).is_file():
-        raise UsageError(f"{spec}: which architecture is it? write ARCHITECTURE@{spec}")
+        raise UsageError(
+            f"{spec}: which architecture is it? write ARCHITECTURE@{spec}{_fitting(Path(spec))}"
+        )
     if spec in open_clip.list_models():
         raise UsageError(
             f"'{spec}' is an architecture without weights: write {spec}:PRETRAINED_TAG, "
             f"{spec}@FILE or random:{spec}"
         )
     raise UsageError(f"no model '{spec}': expected {_FORMS}")
+
+
+def _fitting(file: Path) -> str:
+    """What to say of the architectures that the tensors of a file fit."""
+    try:
+        names = candidates(read_state_dict(file))
+    except CompoclipError:
+        return ""
+    return f" (its tensors fit {', '.join(names)})" if names else ""
 
 
 def _from_adapter(path: Path, activation: str | None, above: tuple[Path, ...]) -> LoadedModel:
@@ -146,20 +158,8 @@ def _random(spec: str, activation: str | None) -> LoadedModel:
     name, _, number = spec.removeprefix("random:").partition(":")
     if number and not number.isdigit():
         raise UsageError(f"{spec}: the seed '{number}' is not a number")
-    config = ModelConfig(with_activation(named_config(name), activation), _published_stats(name))
+    config = ModelConfig(with_activation(named_config(name), activation), published_stats(name))
     return assemble(config, spec, seed=int(number or 0))
-
-
-def _from_file(spec: str, name: str, file: Path, activation: str | None) -> LoadedModel:
-    config = named_config(name)
-    if activation is None and has_quickgelu_twin(name):
-        raise CompoclipError(
-            f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
-            f"{name}-quickgelu@{file}, others --activation gelu (the wrong one loses accuracy)"
-        )
-    state = read_state_dict(file)
-    model = ModelConfig(with_activation(config, activation), _published_stats(name))
-    return assemble(model, spec, state=state, path=file)
 
 
 def _from_tag(spec: str, name: str, tag: str, activation: str | None) -> LoadedModel:
@@ -206,17 +206,3 @@ def _downloads(spec: str) -> Iterator[None]:
             f"{spec}: could not be downloaded ({first}); connect to the network once, "
             "or give a file with ARCHITECTURE@FILE"
         ) from error
-
-
-def _published_stats(name: str) -> dict[str, Any]:
-    """Preprocessing that all published weights of an architecture share; else open_clip's default.
-
-    A raw file does not record it, and e.g. SigLIP architectures differ from the default."""
-    keys = ("mean", "std", "interpolation", "resize_mode")
-    published = [
-        {key: open_clip.get_pretrained_cfg(name, tag).get(key) for key in keys}
-        for tag in open_clip.list_pretrained_tags_by_model(name)
-    ]
-    if not published or any(other != published[0] for other in published):
-        return {}
-    return {key: value for key, value in published[0].items() if value is not None}

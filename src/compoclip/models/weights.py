@@ -6,9 +6,11 @@ import hashlib
 import pickle
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -25,11 +27,37 @@ _IGNORED = (
 )
 
 
+# Where training codes put the weights beside the state of their optimiser, and what wrappers
+# (data-parallel training, torch.compile, a trainer's module) put before the names.
+_ENTRIES = ("state_dict", "model_state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """What a weights file holds.
+
+    state: tensors by name, without `prefix`. entry: the key they were found under ("" for a plain
+    state dict). facts: the other entries of the file that are numbers or short texts, e.g. epoch.
+    """
+
+    state: dict[str, Tensor]
+    entry: str = ""
+    prefix: str = ""
+    facts: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
 def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """The tensors of `read_weights`."""
+    return read_weights(path).state
+
+
+def read_weights(path: Path) -> WeightsFile:
     """Tensors by name from a .safetensors file or a PyTorch file that holds nothing but data.
 
-    Accepts {"state_dict": ...} and strips "module." (left by data-parallel training). Raises
-    CompoclipError when the file is missing, cut short, holds code, or holds no tensors.
+    Takes them from an entry "state_dict", "model_state_dict" or "model" beside an optimiser's
+    state, and strips "module." and its like. Raises CompoclipError when the file is missing, cut
+    short, holds code, or holds no tensors.
     """
     if not path.is_file():
         raise CompoclipError(f"{path}: no such weights file")
@@ -50,19 +78,42 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             f"{path}: not a plain PyTorch state dict; it is damaged or holds code (TorchScript, "
             "pickled objects), which is never run: save its state_dict() as .safetensors"
         ) from error
-    if isinstance(data, Mapping) and isinstance(data.get("state_dict"), Mapping):
-        data = data["state_dict"]
-    if not isinstance(data, Mapping) or not data:
+    if not isinstance(data, Mapping):
         raise CompoclipError(f"{path}: holds no state dict")
-    state = {str(name).removeprefix("module."): value for name, value in data.items()}
-    state = {name: value for name, value in state.items() if name not in _IGNORED}
+    entry = next((key for key in _ENTRIES if isinstance(data.get(key), Mapping)), "")
+    facts = {
+        str(key): value
+        for key, value in data.items()
+        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 200)
+    }
+    tensors = data[entry] if entry else data
+    if not tensors:
+        raise CompoclipError(f"{path}: holds no state dict")
+    state = {str(name): value for name, value in tensors.items() if name not in _IGNORED}
     wrong = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
     if wrong is not None:
         raise CompoclipError(
             f"{path}: '{wrong}' is not a tensor, so this is not a state dict; "
-            "expected tensors by name or {'state_dict': ...}"
+            f"expected tensors by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
         )
-    return state
+    prefix, state = _stripped(state, path)
+    return WeightsFile(state, entry, prefix, facts if entry else {})
+
+
+def _stripped(state: dict[str, Tensor], path: Path) -> tuple[str, dict[str, Tensor]]:
+    """What wrappers put before the names, and the tensors without it."""
+    found = ""
+    while prefix := next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), ""):
+        names = [name.removeprefix(prefix) for name in state]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise CompoclipError(
+                f"{path}: has '{twice}' with and without '{prefix}': it holds two models; "
+                "save the one you mean"
+            )
+        state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
+        found += prefix
+    return found, state
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: str) -> None:
@@ -72,6 +123,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: 
     Raises CompoclipError naming the file, the architecture, one key and both shapes.
     """
     own = model.state_dict()
+    if any(key.startswith("image_encoder.") for key in state):  # Apple's MobileCLIP files
+        state = convert_state_dict(model, dict(state))
     if "text.positional_embedding" in own:
         state = convert_to_custom_text_state_dict(dict(state))
     state = {
