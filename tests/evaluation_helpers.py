@@ -124,6 +124,9 @@ class FakeEncoder:
         feature = feature + self.quality * topic.normal(size=self.width)
         return (feature / np.linalg.norm(feature)).astype(np.float32)
 
+    def tower_weights(self, tower: str) -> str:
+        return self.identity.weights
+
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         return [TextKey(t.lower().encode(), len(t.split()), len(t.split()) > 5) for t in texts]
 

@@ -90,7 +90,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
 
 def cached(tmp_path, encoder: FakeEncoder, batch_size: int = 4) -> EncodeOptions:
     return EncodeOptions(
-        batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder.identity)
+        batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder)
     )
 
 
@@ -137,3 +137,14 @@ def test_a_damaged_cache_file_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CompoclipError, match=f"{path.name}: damaged feature file"):
         encode_contents(encoder, [content], cached(tmp_path, encoder))
+
+
+def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
+    content = choice_benchmark(tmp_path).content
+    tuned = FakeEncoder("tuned")
+    tuned.tower_weights = {"image": "w", "text": "tuned"}.__getitem__
+    for encoder in (FakeEncoder("w"), tuned):
+        cache = FeatureCache(tmp_path / "cache", encoder)
+        encode_contents(encoder, [content], EncodeOptions(cache=cache))
+    assert tuned.images_seen == []
+    assert len(tuned.texts_seen) == 60

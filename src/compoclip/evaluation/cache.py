@@ -14,12 +14,16 @@ from safetensors.numpy import save_file
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.encoder import Encoder
 from compoclip.evaluation.outcomes import Scores
 from compoclip.files import write_atomically
 from compoclip.models.identity import ModelIdentity
+from compoclip.models.parts import Tower
 
 KEY_BYTES = 16
-_LAYOUT = "1"  # raised when features of the same model and input would come out different
+_LAYOUT = "2"  # raised when features of the same model and input would come out different
+
+_PARTS: dict[str, Tower] = {"images": "image", "texts": "text"}
 
 
 def content_key(*parts: bytes) -> bytes:
@@ -42,17 +46,27 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
     return content_key(data, repr(ref.box).encode(), *([b"squash"] if ref.squash else []))
 
 
+def _tower_name(identity: ModelIdentity, weights: str) -> str:
+    """A name for all that a tower's features depend on; weights: its own."""
+    known = identity.to_json() | {"weights": weights}
+    described = {k: v for k, v in known.items() if k not in ("base", "adapter")}
+    text = json.dumps([_LAYOUT, described], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 class FeatureCache:
     """Float32 features of one model below `folder`, found by content key.
 
-    `kind` is "images" or "texts". Each `put` adds one file that is complete or not there, so
-    several runs may share a folder.
+    `kind` is "images" or "texts". Models that share a tower, such as those of a training that left
+    it alone, share its features. Each `put` adds one file that is complete or not there, so several
+    runs may share a folder.
     """
 
-    def __init__(self, folder: Path, identity: ModelIdentity) -> None:
-        described = {k: v for k, v in identity.to_json().items() if k not in ("base", "adapter")}
-        text = json.dumps([_LAYOUT, described], sort_keys=True)
-        self._folder = folder / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self._folders = {
+            kind: folder / _tower_name(encoder.identity, encoder.tower_weights(part)) / kind
+            for kind, part in _PARTS.items()
+        }
 
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
         """(positions in `keys`, their features (n, D)), file by file, of those that are stored.
@@ -62,7 +76,7 @@ class FeatureCache:
         wanted: dict[bytes, list[int]] = {}
         for position, key in enumerate(keys):
             wanted.setdefault(key, []).append(position)
-        for path in sorted((self._folder / kind).glob("*.safetensors")):
+        for path in sorted(self._folders[kind].glob("*.safetensors")):
             try:
                 with safe_open(path, framework="numpy") as stored:
                     names = [row.tobytes() for row in stored.get_tensor("keys")]
@@ -79,7 +93,7 @@ class FeatureCache:
     def put(self, kind: str, keys: Sequence[bytes], features: Scores) -> None:
         """Store features (N, D) under their keys. Raises CompoclipError when the disk refuses."""
         packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), KEY_BYTES)
-        path = self._folder / kind / f"{content_key(*keys).hex()}.safetensors"
+        path = self._folders[kind] / f"{content_key(*keys).hex()}.safetensors"
         tensors: dict[str, np.ndarray] = {
             "keys": packed,
             "features": np.ascontiguousarray(features, dtype=np.float32),

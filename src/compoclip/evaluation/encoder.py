@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from compoclip.benchmarks.case import ImageRef
 from compoclip.evaluation.outcomes import Scores
 from compoclip.models.identity import ModelIdentity
+from compoclip.models.parts import Tower
 
 
 class TextKey(NamedTuple):
@@ -27,7 +28,10 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """What the features depend on; keys the feature cache and goes into every result."""
+        """What the features depend on; goes into every result."""
+
+    def tower_weights(self, tower: Tower) -> str:
+        """Hash of one tower's weights, which keys its features in the cache."""
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         """One key a text."""

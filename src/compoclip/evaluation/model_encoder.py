@@ -17,6 +17,8 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.outcomes import Scores
 from compoclip.models.checkpoint import LoadedModel, current_identity
+from compoclip.models.parts import Tower, part_of
+from compoclip.models.weights import weights_hash
 
 
 class ModelEncoder:
@@ -29,6 +31,11 @@ class ModelEncoder:
         self._loaded = loaded
         self._members = Members()
         self.identity = current_identity(loaded)
+
+    def tower_weights(self, tower: Tower) -> str:
+        """Hash of the tower's parameters and buffers."""
+        state = self._loaded.encoder.model.state_dict()
+        return weights_hash({name: v for name, v in state.items() if part_of(name) == tower})
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         """Tokens up to the last one that is not padding."""

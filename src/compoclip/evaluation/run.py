@@ -104,7 +104,7 @@ def evaluate(
     todo = [job for job in jobs if job.benchmark.name not in done]
     if todo:
         start = time.monotonic()
-        cache = FeatureCache(options.cache, encoder.identity) if options.cache else None
+        cache = FeatureCache(options.cache, encoder) if options.cache else None
         features = encode_contents(
             encoder,
             [job.content for job in todo],

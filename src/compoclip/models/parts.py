@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+Tower = Literal["image", "text"]
 Part = Literal["image", "text", "temperature"]
 
 
