@@ -24,6 +24,7 @@ ROOMS = (
     "train",
     "benchmarks",
     "evaluation",
+    "analysis",
     "world",
     "report",
     "cli",

@@ -14,6 +14,7 @@ from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.parts import Part, part_of
+from compoclip.models.text_layers import TextLayers
 from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
 
 __all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]
@@ -118,6 +119,13 @@ class DualEncoder(nn.Module):
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> TextPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
         return self._text.plan(ids, self.device, deduplicate) if self.trims_text else None
+
+    def text_layers(self) -> TextLayers:
+        """The text tower layer by layer, for analyses.
+
+        Raises CompoclipError for a tower that is no native open_clip transformer.
+        """
+        return self._text.layers()
 
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """All a loss may see: unit-length float32 features and the exponentiated scale; with

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
-from open_clip.transformer import ResidualAttentionBlock, TextTransformer
+from open_clip.transformer import TextTransformer
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError
+from compoclip.models.text_layers import TextLayers
 
 # Token positions one more bucket must save to be worth its extra pass through the layers.
 _BUCKET_COST = {"cpu": 256, "cuda": 2048}
@@ -174,6 +174,16 @@ class TextTower:
         local = torch.cat(states).masked_fill(~mask.unsqueeze(-1), 0.0)
         return TextFeatures(torch.cat(pooled)[place], local[place], mask[place])
 
+    def layers(self) -> TextLayers:
+        """The tower layer by layer. Raises CompoclipError for one that cannot be run so."""
+        if self._tower is None:
+            raise CompoclipError(
+                "the layers of this model's text tower cannot be run one by one: that takes a "
+                "native open_clip transformer, not a Hugging Face tower or one with a class token; "
+                "choose another model"
+            )
+        return TextLayers(self._tower)
+
     def _eot(self, ids: Tensor) -> Tensor:
         """Where open_clip pools: the position of the (first) end-of-text token of each row."""
         if self._pool_type == "argmax":
@@ -185,14 +195,8 @@ class TextTower:
     def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> tuple[Tensor, Tensor | None]:
         """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
         tower = self._tower
-        x = self._embed(ids)
-        mask = tower.attn_mask[: ids.shape[1], : ids.shape[1]]
-        recompute = tower.transformer.grad_checkpointing and torch.is_grad_enabled()
-        for block in tower.transformer.resblocks:
-            if recompute:
-                x = checkpoint(_causal_block, block, x, mask, use_reentrant=False)
-            else:
-                x = _causal_block(block, x, mask)
+        layers = TextLayers(tower)
+        x = layers.run(layers.embed(ids), 0, layers.depth)
         at_eot = torch.arange(len(ids), device=ids.device), last
         if not tokens:
             return self._project(tower.ln_final(x[at_eot])), None
@@ -204,19 +208,12 @@ class TextTower:
             pooled = self._model.encode_text(ids, normalize=False)
             return TextFeatures(pooled[0] if isinstance(pooled, tuple) else pooled)
         tower = self._tower
-        states = tower.transformer(self._embed(ids), attn_mask=tower.attn_mask)
+        states = tower.transformer(TextLayers(tower).embed(ids), attn_mask=tower.attn_mask)
         states = self._project(tower.ln_final(states))
         last = self._eot(ids)
         mask = _eot_mask(last, ids.shape[1])
         pooled = states[torch.arange(len(ids), device=ids.device), last]
         return TextFeatures(pooled, states.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        tower = self._tower
-        dtype = tower.transformer.get_cast_dtype()
-        positions = tower.positional_embedding[: ids.shape[1]]
-        embedded: Tensor = tower.token_embedding(ids).to(dtype) + positions.to(dtype)
-        return embedded
 
     def _project(self, x: Tensor) -> Tensor:
         projection = getattr(self._tower, "text_projection", None)
@@ -230,36 +227,3 @@ def _eot_mask(last: Tensor, length: int) -> Tensor:
     """(T, length) bool: True at positions 1..last."""
     position = torch.arange(length, device=last.device)
     return (position >= 1) & (position <= last.unsqueeze(1))
-
-
-def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
-    """One transformer block on (n, L, W), through fused causal attention where it is the plain
-    one; every other kind runs its own forward with the cut mask."""
-    if type(block) is ResidualAttentionBlock and _is_plain(block.attn):
-        x = x + block.ls_1(_causal_attention(block.attn, block.ln_1(x)))
-        out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
-        return out
-    other: Tensor = block(x, attn_mask=mask)
-    return other
-
-
-def _is_plain(attention: nn.Module) -> bool:
-    return (
-        isinstance(attention, nn.MultiheadAttention)
-        and attention.in_proj_weight is not None
-        and attention.bias_k is None
-        and not attention.add_zero_attn
-        and attention.dropout == 0.0
-        and not attention._forward_hooks
-        and not attention._forward_pre_hooks
-    )
-
-
-def _causal_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
-    """What `attention(x, x, x, attn_mask=causal)` computes, with no mask in memory."""
-    n, length, width = x.shape
-    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
-    q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(n, length, width))
-    return out

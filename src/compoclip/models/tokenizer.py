@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,25 @@ class Tokenizer:
     def truncated(self, texts: Sequence[str]) -> int:
         """How many of the texts are longer than the context and lose words."""
         return sum(self._cached(text)[1] for text in texts)
+
+    def words(self, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Each word of the cleaned text with its ids, words being what white space separates. One
+        after the other they are the ids between start and end of a text that is not cut.
+
+        Raises CompoclipError for tokenizers other than CLIP's BPE.
+        """
+        if not self._simple:
+            raise CompoclipError(
+                f"tokenizer {self.id} does not say which tokens are one word; only CLIP's own does"
+            )
+        raw = copy(self._inner)
+        raw.clean_fn = str  # cleaned already, as a whole
+        found = ((word, tuple(raw.encode(word))) for word in self._inner.clean_fn(text).split())
+        return tuple((word, ids) for word, ids in found if ids)
+
+    def bounded(self, ids: Sequence[int]) -> list[int]:
+        """Start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
+        return [self._inner.sot_token_id, *ids, self._inner.eot_token_id]
 
     def _row(self, text: str) -> torch.Tensor:
         return torch.tensor(self._cached(text)[0], dtype=torch.int64)

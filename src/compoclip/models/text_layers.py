@@ -1,0 +1,111 @@
+"""The transformer of a native open_clip text tower, layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from open_clip.transformer import ResidualAttentionBlock
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class TextLayers:
+    """A view of the embedding and the layers of a `CLIP` or `TextTransformer`; no parameters."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        self._tower: Any = tower
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self._tower.transformer.resblocks)
+
+    @property
+    def context_length(self) -> int:
+        """Number of positions."""
+        return len(self._tower.positional_embedding)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        device: torch.device = self._tower.positional_embedding.device
+        return device
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether a position depends on later ones too."""
+        return self._tower.attn_mask is None
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(n, L) ids -> (n, L, W) states before the first layer, with their positions."""
+        tower = self._tower
+        dtype = tower.transformer.get_cast_dtype()
+        positions = tower.positional_embedding[: ids.shape[1]]
+        embedded: Tensor = tower.token_embedding(ids).to(dtype) + positions.to(dtype)
+        return embedded
+
+    def run(self, x: Tensor, first: int, stop: int, keys: Tensor | None = None) -> Tensor:
+        """States (n, L, W) before layer `first` -> before layer `stop` (`depth`: after the last).
+
+        A causal tower masks by place in the row. keys: (n, L) bool, the places that may be looked
+        at, for a tower that sees ahead; a causal one needs none when what is left out comes last.
+        """
+        tower, length = self._tower, x.shape[1]
+        blocks = tower.transformer.resblocks[first:stop]
+        if self.sees_ahead:
+            heads = tower.transformer.resblocks[0].attn.num_heads
+            mask = None if keys is None else _only(keys, heads, x.dtype)
+            for block in blocks:
+                x = block(x, attn_mask=mask)
+            return x
+        mask = tower.attn_mask[:length, :length]
+        recompute = tower.transformer.grad_checkpointing and torch.is_grad_enabled()
+        for block in blocks:
+            if recompute:
+                x = checkpoint(_causal_block, block, x, mask, use_reentrant=False)
+            else:
+                x = _causal_block(block, x, mask)
+        return x
+
+
+def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """An additive mask (n * heads, L, L) that leaves nothing but `keys` to look at."""
+    n, length = keys.shape
+    mask = torch.zeros(n, length, dtype=dtype, device=keys.device)
+    mask = mask.masked_fill(~keys, -torch.inf)
+    return mask[:, None, None, :].expand(n, heads, length, length).reshape(-1, length, length)
+
+
+def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """One transformer block on (n, L, W), through fused causal attention where it is the plain
+    one; every other kind runs its own forward with the cut mask."""
+    if type(block) is ResidualAttentionBlock and _is_plain(block.attn):
+        x = x + block.ls_1(_causal_attention(block.attn, block.ln_1(x)))
+        out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+        return out
+    other: Tensor = block(x, attn_mask=mask)
+    return other
+
+
+def _is_plain(attention: nn.Module) -> bool:
+    return (
+        isinstance(attention, nn.MultiheadAttention)
+        and attention.in_proj_weight is not None
+        and attention.bias_k is None
+        and not attention.add_zero_attn
+        and attention.dropout == 0.0
+        and not attention._forward_hooks
+        and not attention._forward_pre_hooks
+    )
+
+
+def _causal_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
+    """What `attention(x, x, x, attn_mask=causal)` computes, with no mask in memory."""
+    n, length, width = x.shape
+    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(n, length, width))
+    return out
