@@ -133,13 +133,7 @@ def check(
 
 def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...]:
     """The annotation files of a benchmark below `root`; for a family those of the set `part`."""
-    wanted = about.files
-    if about.family:
-        wanted = tuple(
-            file.replace("/NAME/", f"/{part}/")
-            for file in about.files
-            if file.startswith(f"{part}/") or "/NAME/" in file
-        )
+    wanted = about.of_set(part, about.files) if about.family else about.files
     archived = any(found for each in about.archives for found in root.glob(each))
     return tuple(_state(file, about, root, archived) for file in wanted)
 

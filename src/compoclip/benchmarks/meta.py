@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
@@ -24,6 +24,7 @@ class Meta:
     score of guessing, "sub-task" or "sub-task/metric" -> value, sub-task "" for all. skills:
     sub-task -> skill of `skills.SKILLS`. expected: items of the official files by sub-task.
     hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
+    part_folders: set of a family -> its folder under the root, where that has another name.
     same_rows_as: another benchmark whose items this one edits under the same ids, "" for none.
     """
 
@@ -45,3 +46,13 @@ class Meta:
     requires: str = ""
     status: str = "open"
     same_rows_as: str = ""
+    part_folders: Mapping[str, str] = field(default_factory=dict)
+
+    def of_set(self, part: str, paths: Iterable[str]) -> tuple[str, ...]:
+        """Those of `paths`, files or folders, that belong to one set of a family."""
+        folder = self.part_folders.get(part, part)
+        return tuple(
+            path.replace("/NAME", f"/{part}")
+            for path in paths
+            if path.startswith(f"{folder}/") or "/NAME/" in f"{path}/"
+        )

@@ -73,9 +73,11 @@ def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Targe
                 f"{name}:{part}"
                 for part in about.parts
                 if any(
-                    _there(root, file.replace("/NAME/", f"/{part}/"))
-                    for file in (*about.files, *(f"{each}/" for each in about.images))
-                    if file.startswith(f"{part}/") or "/NAME/" in file
+                    _there(root, file)
+                    for file in (
+                        *about.of_set(part, about.files),
+                        *(f"{each}/" for each in about.of_set(part, about.images)),
+                    )
                 )
             ]
         elif not about.requires and any(
