@@ -38,7 +38,8 @@ class EvaluateOptions:
         on: Benchmarks: NAME, NAME:PART (e.g. sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd),
             with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
             or a suite: a folder with suite.json, or a data root of which everything found is taken;
-            or "all": everything found in the data root.
+            or "all": everything found in the data root; or comp, elevater, elevater_20,
+            imagenet_shifts, retrieval_3: suites of the literature.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         out: Folder for the results.
@@ -105,6 +106,7 @@ def run(options: EvaluateOptions) -> int:
     require_data(benchmarks, options.allow_partial)
     device = device_named(options.device)
     from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.overall import overall_scores, overall_text
     from compoclip.evaluation.overview import overview_text
     from compoclip.evaluation.tables import results_text
     from compoclip.models.checkpoint import load_model
@@ -126,6 +128,9 @@ def run(options: EvaluateOptions) -> int:
         everything += results
         if not options.json:
             print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
+            means = overall_scores(results, options.resamples, options.seed)
+            if means:
+                print(overall_text(name, means), end="\n\n", flush=True)
     if options.json:
         console.emit_json([asdict(each) for each in everything])
     elif len(models) > 1:

@@ -15,7 +15,9 @@ results) and the options of the benchmark's reader. A suite is a folder with a `
 
 whose paths are relative to it (all but "name" may be left out), or a data root in the default
 layout, of which every benchmark is taken whose annotation files are all there. `all` is the data
-root itself.
+root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) go by their names:
+
+    elevater,root=/data
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta, option_types
+from compoclip.benchmarks.suites import SUITES
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
@@ -69,11 +72,11 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         elif path.name == SUITE or (path.suffix == ".json" and path.is_file()):
             targets += read_suite(path)
         else:
-            targets.append(_parse(text, root, images))
+            targets += _parse(text, root, images)
     return targets
 
 
-def _parse(text: str, root: Path, images: Path | None) -> Target:
+def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
     spec: list[str] = []
     settings: dict[str, str] = {}
     for part in text.split(","):
@@ -90,13 +93,18 @@ def _parse(text: str, root: Path, images: Path | None) -> Target:
     photos = settings.pop("images", None)
     name = settings.pop("id", None)
     joined = ",".join(spec)
-    return Target(
-        spec=joined,
-        root=place,
-        images=Path(photos).expanduser() if photos else images,
-        id=name,
-        options=_options(joined, settings, Path(), text),
-    )
+    if joined in SUITES and (photos or name):
+        raise UsageError(f"{text}: a suite takes neither images= nor id=; name one benchmark")
+    return [
+        Target(
+            spec=each,
+            root=place,
+            images=Path(photos).expanduser() if photos else images,
+            id=name,
+            options=_options(each, settings, Path(), text),
+        )
+        for each in SUITES.get(joined, (joined,))
+    ]
 
 
 def read_suite(path: Path) -> list[Target]:
