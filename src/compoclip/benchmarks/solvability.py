@@ -1,0 +1,222 @@
+"""How far a benchmark can be solved without looking at an image: the text-only baseline.
+
+A linear model scores each text by its length (words, characters, mean word length) and its one- and
+two-word stretches, punctuation and the ends of the text included. It is fitted to tell true from
+false texts of the same item (logistic loss on the difference of their features, ridge penalty) on
+four fifths of a sub-task and judged on the rest, five times; items that share an image (or, for
+true-or-false statements, the text) stay together. A second model sees lengths alone. Both know
+nothing of the other sub-tasks.
+
+An accuracy well above chance says that negatives give themselves away; it is a lower bound for what
+a language model could do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import comb
+from typing import TYPE_CHECKING, Any, TypeAlias
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from compoclip.benchmarks.case import Benchmark, Case, Form
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+else:
+    csr_array = Any
+
+Values: TypeAlias = npt.NDArray[np.float64]
+FOLDS = 5
+MOST_ITEMS = 5000
+LEAST_ITEMS = 50
+_BUCKETS = 1 << 16
+_RIDGE = 1.0
+_PIECES = re.compile(r"[\w']+|[^\w\s]")
+_LENGTHS = 3
+
+
+@dataclass(frozen=True)
+class Solvability:
+    """What the baseline reaches on one sub-task, without images.
+
+    metric: "accuracy", the share of items whose true text scores above every false one (for two
+    true texts both of them; equal scores count as their share under random order), or "auc" of
+    true-or-false statements. ngrams, length: of the model with all features and with lengths only.
+    n: items used; of: items of the sub-task.
+    """
+
+    subtask: str
+    metric: str
+    ngrams: float
+    length: float
+    chance: float
+    n: int
+    of: int
+
+
+def solvability(benchmark: Benchmark) -> list[Solvability]:
+    """The baseline on every sub-task with false texts and at least LEAST_ITEMS items.
+
+    Of more than MOST_ITEMS the ones with the smallest hash of their id are used. Deterministic.
+    Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
+    """
+    content = benchmark.content
+    if not isinstance(content, tuple):
+        return []
+    parts: dict[str, list[Case]] = {}
+    for case in content:
+        if case.form in (Form.CHOOSE_TEXT, Form.TRIPLE, Form.TEXT_ONLY, Form.BINARY):
+            parts.setdefault(case.subtask, []).append(case)
+    found = []
+    for subtask, cases in parts.items():
+        kept = sorted(cases, key=lambda case: _digest(case.id))[:MOST_ITEMS]
+        measure = _statements if kept[0].form is Form.BINARY else _choices
+        score = measure(kept) if len(kept) >= LEAST_ITEMS else None
+        if score is not None:
+            metric, both, chance = score
+            found.append(Solvability(subtask, metric, *both, chance, len(kept), len(cases)))
+    return found
+
+
+Score: TypeAlias = tuple[str, tuple[float, float], float]
+"""Metric, its value with all features and with lengths alone, chance."""
+
+
+def _choices(cases: Sequence[Case]) -> Score | None:
+    """Items with true and false texts."""
+    texts = list(dict.fromkeys(text for case in cases for text in case.texts))
+    row = {text: number for number, text in enumerate(texts)}
+    right: list[list[int]] = []
+    wrong: list[list[int]] = []
+    for case in cases:
+        true = (case.truth,) if case.form is Form.CHOOSE_TEXT else (0, 1)
+        right.append([row[case.texts[k]] for k in true])
+        wrong.append([row[text] for k, text in enumerate(case.texts) if k not in true])
+    folds = _folds(cases)
+    share = np.mean([_share(len(r), len(w)) for r, w in zip(right, wrong)])
+
+    def held_out(features: csr_array) -> float:
+        outcomes = np.zeros(len(cases))
+        for fold in range(FOLDS):
+            train = [k for k in range(len(cases)) if folds[k] != fold]
+            pairs = [(p, q) for k in train for p in right[k] for q in wrong[k]]
+            if not pairs:
+                continue
+            plus, minus = (np.array(side) for side in zip(*pairs))
+            scores = features @ _fit(features[plus] - features[minus], np.ones(len(pairs)))
+            for k in np.flatnonzero(folds == fold):
+                outcomes[k] = _outcome(scores[right[k]], scores[wrong[k]])
+        return float(outcomes.mean())
+
+    return "accuracy", _both(texts, held_out), float(share)
+
+
+def _statements(cases: Sequence[Case]) -> Score | None:
+    """Statements that are true or false: the area under the ROC curve."""
+    from scipy.stats import rankdata
+
+    truth = np.array([case.truth == 1 for case in cases])
+    if truth.all() or not truth.any():
+        return None
+    folds = _folds(cases)
+    sign = np.where(truth, 1.0, -1.0)
+
+    def held_out(features: csr_array) -> float:
+        placed = np.zeros(len(cases))
+        for fold in range(FOLDS):
+            here = folds == fold
+            if not here.any() or here.all():
+                continue
+            scores = features[here] @ _fit(features[~here], sign[~here])
+            placed[here] = (rankdata(scores) - 0.5) / here.sum()  # folds have scales of their own
+        ranks = rankdata(placed)
+        true = int(truth.sum())
+        area = ranks[truth].sum() - true * (true + 1) / 2
+        return float(area / (true * (len(truth) - true)))
+
+    return "auc", _both([case.texts[0] for case in cases], held_out), 0.5
+
+
+def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple[float, float]:
+    lengths = _lengths(texts)
+    from scipy.sparse import csr_array as matrix
+    from scipy.sparse import hstack
+
+    return held_out(hstack([matrix(lengths), _ngrams(texts)], format="csr")), held_out(
+        matrix(lengths)
+    )
+
+
+def _lengths(texts: Sequence[str]) -> Values:
+    """Words, characters and mean word length of each text, standardised; (n, 3)."""
+    pieces = [_PIECES.findall(text) for text in texts]
+    words = np.array([len(each) for each in pieces], dtype=np.float64)
+    letters = np.array([sum(map(len, each)) for each in pieces], dtype=np.float64)
+    table = np.stack([words, letters, letters / np.maximum(words, 1)], axis=1)
+    spread = table.std(axis=0)
+    scaled: Values = (table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return scaled
+
+
+def _ngrams(texts: Sequence[str]) -> csr_array:
+    """Counts of hashed one- and two-piece stretches; (n, _BUCKETS)."""
+    from scipy.sparse import csr_array as matrix
+
+    rows, columns = [], []
+    for number, text in enumerate(texts):
+        pieces = ["<", *_PIECES.findall(text.lower()), ">"]
+        grams = pieces[1:-1] + [f"{a} {b}" for a, b in pairwise(pieces)]
+        rows += [number] * len(grams)
+        columns += [crc32(gram.encode()) % _BUCKETS for gram in grams]
+    return matrix((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
+
+
+def _fit(features: csr_array, sign: Values) -> Values:
+    """Weights w that minimise sum log(1 + exp(-sign x.w)) + ridge/2 |w|^2."""
+    from scipy.optimize import minimize
+
+    def loss(weights: Values) -> tuple[float, Values]:
+        margin = sign * (features @ weights)
+        value = np.logaddexp(0.0, -margin).sum() + 0.5 * _RIDGE * weights @ weights
+        pull = -sign / (1.0 + np.exp(np.clip(margin, -700, 700)))
+        return float(value), features.T @ pull + _RIDGE * weights
+
+    start = np.zeros(features.shape[1])
+    found: Values = minimize(
+        loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100, "ftol": 1e-7}
+    ).x
+    return found
+
+
+def _outcome(right: Values, wrong: Values) -> float:
+    """Probability that all of `right` come before all of `wrong` when ties are broken at random."""
+    floor, ceiling = right.min(), wrong.max()
+    if floor != ceiling:
+        return float(floor > ceiling)
+    return _share(int((right == floor).sum()), int((wrong == ceiling).sum()))
+
+
+def _share(right: int, wrong: int) -> float:
+    """Share of the orders of `right` and `wrong` things in which all right ones come first."""
+    return 1.0 / comb(right + wrong, right)
+
+
+def _folds(cases: Sequence[Case]) -> npt.NDArray[np.int64]:
+    """Fold of each item, by the hash of its image; without images, and for statements, which data
+    sets pair with an image that they are true of and one that they are not, by its first text."""
+    names = [
+        case.texts[0] if case.form is Form.BINARY or not case.images else case.images[0].photo
+        for case in cases
+    ]
+    return np.array([_digest(name) % FOLDS for name in names])
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,215 @@
+"""`compoclip data audit [NAME ...] --data ROOT`: faulty items of benchmarks and training data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from compoclip.benchmarks.audit import Audit, audit
+from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.defects import FAULTS, MEANING, Defect, Kind
+from compoclip.benchmarks.differences import Differences, differences
+from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.sameness import LEVELS
+from compoclip.benchmarks.solvability import Solvability, solvability
+from compoclip.cli.data_check import targets
+from compoclip.cli.options import joined, parse
+from compoclip.console import emit_json, note, table
+from compoclip.files import write_atomically
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """Find items that no model can get right, and others worth knowing of.
+
+    Looks for negatives that equal their caption, duplicates, synonyms, boxes outside the image,
+    over-long texts and more. Equal texts are counted at four levels: as stored, to CLIP's
+    tokenizer, by their words, by their letters and digits alone. Nothing is changed; scores
+    without faulty items come from evaluate --exclude-faulty.
+
+    Examples:
+        compoclip data audit sugarcrepe sugarcrepe_pp --data /data --out defects.jsonl
+        compoclip data audit --train neg_clip/valid_neg_clip.tsv
+        compoclip data audit sugarcrepe --data /data --text-only
+
+    Args:
+        names: Benchmarks, written as for evaluate --on; by default all that have a file there.
+        data: Data root in the default layout.
+        images: Folder with the photos, when it is not in the data root.
+        train: Training sources to audit, written as for train --data; without names these alone.
+        decode: Also decode every image.
+        text_only: Also measure how far a model gets that sees no image (length and n-grams,
+            cross-validated).
+        out: File for the list of defects, one JSON object a line.
+        json: Print counts and defects as JSON.
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ()
+    data: Path = Path("data")
+    images: Path | None = None
+    train: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    decode: bool = False
+    text_only: bool = False
+    out: Path | None = None
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Audit, print counts, write the list."""
+    options = parse(AuditOptions, "data audit", joined(argv, "--train"))
+    loaded: list[Benchmark] = []
+    if options.names or not options.train:
+        chosen = targets(options.names, options.data, options.images)
+        loaded = [target.load() for target in chosen]
+    reports: list[dict[str, Any]] = []
+    texts: list[str] = []
+    defects: list[Defect] = []
+    for benchmark in loaded:
+        found = audit(benchmark, decoding=options.decode)
+        solved = solvability(benchmark) if options.text_only else []
+        reports.append(_record(found, solved))
+        texts.append(audit_text(found, solved))
+        defects += found.defects
+    edits = _edits(loaded)
+    texts += [differences_text(each) for each in edits]
+    for source in options.train:
+        record, text, faults = _training(source, options.images)
+        reports.append(record)
+        texts.append(text)
+        defects += faults
+    if options.out is not None:
+        lines = "".join(json.dumps(_line(each), ensure_ascii=False) + "\n" for each in defects)
+        write_atomically(options.out, lambda path: path.write_text(lines, encoding="utf-8"))
+        note(f"{options.out}: {len(defects)} defects")
+    if options.json:
+        emit_json(
+            {
+                "audits": reports,
+                "differences": [asdict(each) for each in edits],
+                "defects": [_line(each) for each in defects],
+            }
+        )
+    else:
+        print("\n\n".join(texts))
+    return 0
+
+
+def audit_text(found: Audit, solved: Sequence[Solvability] = ()) -> str:
+    """Counts of one benchmark."""
+    items = sum(found.items.values())
+    lines = [f"{found.benchmark}: {items:,} items, {len(found.faulty):,} faulty"]
+    if found.counts:
+        lines += _counts(found.counts)
+    lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
+    if solved:
+        from compoclip.evaluation.statistics import wilson
+        from compoclip.evaluation.tables import percent
+
+        rows = []
+        for each in solved:
+            low, high = wilson(each.ngrams * each.n, each.n)
+            area = each.metric == "auc"
+            rows.append(
+                [
+                    each.subtask,
+                    each.metric,
+                    percent(each.ngrams),
+                    "" if area else f"{percent(low)} to {percent(high)}",
+                    percent(each.length),
+                    percent(each.chance),
+                    str(each.n) if each.n == each.of else f"{each.n} of {each.of}",
+                ]
+            )
+        header = [
+            "no image seen",
+            "metric",
+            "n-grams",
+            "95 % interval",
+            "length",
+            "chance",
+            "items",
+        ]
+        lines.append(table(rows, header))
+    return "\n".join(lines)
+
+
+def differences_text(each: Differences) -> str:
+    """One line on rows that one benchmark edited."""
+    rows = ", ".join(f"{n:,} {name}" for name, n in each.rows.items())
+    return (
+        f"{each.edited} against {each.original}: of {each.shared:,} shared ids the caption or the "
+        f"negative differs in {rows}; never compare the two row by row"
+    )
+
+
+def _counts(counts: Mapping[Kind, Mapping[str, int]]) -> list[str]:
+    rows = [
+        [
+            kind,
+            "fault" if kind in FAULTS else "note",
+            f"{levels['']:,}",
+            *(f"{levels[each]:,}" if each in levels else "" for each in LEVELS),
+        ]
+        for kind, levels in counts.items()
+    ]
+    meanings = [f"  {kind}: {MEANING[kind]}" for kind in counts]
+    return [table(rows, ["defect", "", "all", *LEVELS], left=2), *meanings]
+
+
+def _edits(loaded: Sequence[Benchmark]) -> list[Differences]:
+    """Benchmarks that edit the rows of another one that is audited with them."""
+    by_name = {each.name: each for each in loaded}
+    found = []
+    for each in loaded:
+        base, at, edition = each.name.partition("@")
+        original = meta(base).same_rows_as if base in benchmark_names() else ""
+        other = by_name.get(f"{original}{at}{edition}")
+        if original and other is not None:
+            found.append(differences(each, other))
+    return found
+
+
+def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
+    from compoclip.benchmarks.audit_training import audit_training  # torch comes with sources
+    from compoclip.data.open_source import open_source
+
+    rows = open_source(source, images=images)
+    found = audit_training(source, (rows[index] for index in range(len(rows))))
+    record = {
+        "source": source,
+        "rows": found.rows,
+        "captions": found.captions,
+        "negatives": found.negatives,
+        "missing_images": found.missing,
+        "counts": {str(kind): levels for kind, levels in found.counts.items()},
+    }
+    head = (
+        f"{source}: {found.rows:,} rows, {found.captions:,} captions, {found.negatives:,} "
+        f"negatives, {found.missing:,} images missing"
+    )
+    return (
+        record,
+        "\n".join([head, *(_counts(found.counts) if found.counts else [])]),
+        found.defects,
+    )
+
+
+def _record(found: Audit, solved: Sequence[Solvability]) -> dict[str, Any]:
+    return {
+        "benchmark": found.benchmark,
+        "items": dict(found.items),
+        "faulty": len(found.faulty),
+        "faults": found.faults,
+        "counts": {str(kind): levels for kind, levels in found.counts.items()},
+        "left_out": dict(found.left_out),
+        "text_only": [asdict(each) for each in solved],
+    }
+
+
+def _line(defect: Defect) -> dict[str, Any]:
+    return {**asdict(defect), "fault": defect.fault}
