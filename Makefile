@@ -1,4 +1,5 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
+# make lab    all recipes compared under equal conditions (up to 90 minutes; goes on after a stop)
 # make test   the whole test suite
 # make lint   style and types
 # Each does everything on a fresh machine with Python >= 3.11: creates .venv, installs, runs.
@@ -7,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint install clean
+.PHONY: demo lab test lint install clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +23,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 demo: install
 	$(BIN)/compoclip demo --out demo-out
 
+lab: install
+	$(BIN)/python scripts/lab.py --out lab-out --page docs/lab.md
+
 test: install
 	$(BIN)/python -m pytest
 
@@ -31,4 +35,4 @@ lint: install
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-out lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib.resources import files
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from compoclip.methods.base import Optim
 
 BASE = "base"
-_CAPTIONS = {"conjunction": 0.6, "relation": 0.15, "long": 0.1, "object": 0.05, "position": 0.05}
 
 
 @dataclass(frozen=True)
@@ -77,20 +75,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _write_world(options: DemoOptions) -> None:
     """Training scenes and the test suite, unless they are there already."""
-    from compoclip.world.captions import CAPTION_TYPES
-    from compoclip.world.config import read_world_config
+    from compoclip.world.config import bundled_world, crowded
     from compoclip.world.dataset import TrainingSet, write_training_set
     from compoclip.world.export.part import SuiteSpec
     from compoclip.world.export.suite import CORE, write_suite
 
     data, suite = options.out / "data", options.out / "suite"
-    world = read_world_config(Path(str(files("compoclip"))) / "world" / "base" / "world.json")
-    # Scenes and captions with something to confuse: two things or more, said together.
-    weights = {**_CAPTIONS, **dict.fromkeys(CAPTION_TYPES.keys() - _CAPTIONS.keys(), 0.02)}
-    crowded = replace(
-        world, objects=(0.1, 0.6, 0.2, 0.1), caption_weights=tuple(sorted(weights.items()))
-    )
-    spec = TrainingSet(crowded, options.scenes, options.seed, captions=2)
+    world = bundled_world()
+    spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=2)
     if not (data / "world.json").is_file() or _scenes(data) != options.scenes:
         console.note(f"drawing {options.scenes} training scenes -> {data}")
         write_training_set(data, spec)

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
+from compoclip.world.captions import CAPTION_TYPES
 from compoclip.world.scene import WorldConfig
+
+_CONFUSABLE = {"conjunction": 0.6, "relation": 0.15, "long": 0.1, "object": 0.05, "position": 0.05}
+_RARE = 0.02
+
+
+def bundled_world() -> WorldConfig:
+    """The configuration that the bundled base model was trained on."""
+    return read_world_config(Path(str(files("compoclip"))) / "world" / "base" / "world.json")
+
+
+def crowded(config: WorldConfig) -> WorldConfig:
+    """The same world, with scenes and captions that hold something to confuse: mostly two things
+    or more, said together.
+    """
+    weights = {**_CONFUSABLE, **dict.fromkeys(CAPTION_TYPES.keys() - _CONFUSABLE.keys(), _RARE)}
+    return replace(
+        config, objects=(0.1, 0.6, 0.2, 0.1), caption_weights=tuple(sorted(weights.items()))
+    )
 
 
 def read_world_config(path: Path) -> WorldConfig:

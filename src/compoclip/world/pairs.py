@@ -70,23 +70,36 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
         scene = draw_scene(shaped, rng, split)
         if scene is None or not scene.things:
             continue
-        drafted = PAIR_SKILLS[skill](scene, rng)
-        if drafted is None:
-            continue
-        other, *forms = drafted
-        style, colour_first = rng.randrange(2**32), rng.random() < 0.4
-        first, second = (
-            Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
-            for form in forms
-        )
-        if not _known(other, config):
-            continue
-        if _in_split(scene, other, config, split) and _separates(scene, other, first, second):
-            return WorldPair(scene, other, first, second, skill)
+        found = edited(scene, config, skill, rng, split)
+        if found is not None:
+            return found
     raise CompoclipError(
         f"world: no pair of skill {skill!r} fits split {split!r} of this configuration; "
         "allow more kinds, colours and objects"
     )
+
+
+def edited(
+    scene: Scene, config: WorldConfig, skill: str, rng: random.Random, split: str = "train"
+) -> WorldPair | None:
+    """The pair of a scene and one edit of it, judged by the oracle; None when none was found.
+
+    One attempt with `rng`; the edited scene belongs to the split as `pair` says.
+    """
+    drafted = PAIR_SKILLS[skill](scene, rng)
+    if drafted is None:
+        return None
+    other, *forms = drafted
+    style, colour_first = rng.randrange(2**32), rng.random() < 0.4
+    first, second = (
+        Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
+        for form in forms
+    )
+    if not _known(other, config) or not _in_split(scene, other, config, split):
+        return None
+    if not _separates(scene, other, first, second):
+        return None
+    return WorldPair(scene, other, first, second, skill)
 
 
 def _known(scene: Scene, config: WorldConfig) -> bool:

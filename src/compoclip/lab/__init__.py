@@ -1,0 +1,1 @@
+"""The comparison of all recipes on the bundled world, under equal conditions."""

@@ -1,0 +1,181 @@
+"""The columns of the lab's table: what each is a mean of, and what a difference is worth.
+
+A column is the plain mean over all sub-tasks, of all benchmarks measured, that test its skills.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+import numpy as np
+
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import MeanOf, evaluate
+from compoclip.evaluation.compare import LEVEL, Pair
+from compoclip.evaluation.outcomes import Values
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.statistics import RESAMPLES, bootstrap_p, holm, percentile_interval
+
+SDS = 2.0
+"""How many standard deviations of the seeds a difference must exceed."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """skills: those of `benchmarks.skills`. metric: of the sub-tasks. subtask: this one only."""
+
+    name: str
+    skills: tuple[str, ...]
+    metric: str
+    subtask: str = ""
+
+    def parts(self, results: Results) -> list[str]:
+        """The sub-tasks of a benchmark that belong to it."""
+        return [
+            part
+            for part, metrics in results.scores.items()
+            if results.skills.get(part) in self.skills
+            and self.metric in metrics
+            and self.subtask in ("", part)
+        ]
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("object", ("object",), "accuracy"),
+    Column("attribute", ("attribute",), "accuracy"),
+    Column("binding", ("binding",), "accuracy"),
+    Column("relation", ("relation", "role", "spatial"), "accuracy"),
+    Column("order", ("order",), "accuracy"),
+    Column("augmented", ("invariance",), "augmented"),
+    Column("brittleness", ("invariance",), "brittleness"),
+    Column("zero-shot", ("recognition",), "accuracy"),
+    Column("i2t", ("retrieval",), "r1", "i2t"),
+    Column("t2i", ("retrieval",), "r1", "t2i"),
+)
+
+Run = Sequence[Results]
+"""The results of one model, one a benchmark."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one arm differs by from another in a column, all values in [0, 1].
+
+    value: difference of the means over seeds. low, high: its 95 % interval over items, by a paired
+    bootstrap over images of the outcomes averaged over seeds; p: of that, corrected (Holm) for the
+    columns of the comparison. sd: of the difference of one run of each, nan with a single seed.
+    runs: seeds of the arm that has fewer.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    sd: float
+    runs: int
+
+    @property
+    def least(self) -> float:
+        """How low the difference may lie: by the items, and by twice its standard error over the
+        seeds. nan with a single seed.
+        """
+        by_seeds = self.value - SDS * self.sd / math.sqrt(self.runs)
+        return min(self.low, by_seeds) if self.runs > 1 else math.nan
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 when both the seeds and the items say that it is not chance, else 0."""
+        if not (abs(self.value) > SDS * self.sd and self.p <= LEVEL):
+            return 0
+        return 1 if self.value > 0 else -1
+
+
+def column_value(column: Column, run: Run) -> float:
+    """The column's value of one model. Raises CompoclipError when nothing belongs to it."""
+    values = [each.scores[part][column.metric].value for each in run for part in column.parts(each)]
+    if not values:
+        raise CompoclipError(
+            f"column '{column.name}': no sub-task that was measured tests it; add benchmarks"
+        )
+    return fmean(values)
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation, nan for a single value."""
+    return fmean(values), stdev(values) if len(values) > 1 else math.nan
+
+
+def differences(
+    base: Sequence[Run],
+    other: Sequence[Run],
+    trained: bool = True,
+    columns: Sequence[Column] = COLUMNS,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Difference]:
+    """Each column's difference between two arms, each the runs of its seeds; other minus base.
+
+    trained: whether `base` depends on a seed; the model before training does not, and the deviation
+    is then that of `other` alone. Raises CompoclipError for results of different benchmarks or
+    data.
+    """
+    pairs = _averaged(base, other)
+    varied = (base, other) if trained else (other,)
+    found: dict[str, tuple[float, Values, float]] = {}
+    for column in columns:
+        spread = [mean_and_sd([column_value(column, run) for run in runs])[1] for runs in varied]
+        value, draws = _drawn(column, base[0], pairs, resamples, seed)
+        found[column.name] = value, draws, math.hypot(*spread)
+    corrected = holm([bootstrap_p(draws) for _, draws, _ in found.values()])
+    runs = min(len(each) for each in varied)
+    return {
+        name: Difference(value, *percentile_interval(draws), p, sd, runs)
+        for (name, (value, draws, sd)), p in zip(found.items(), corrected)
+    }
+
+
+def _averaged(base: Sequence[Run], other: Sequence[Run]) -> Mapping[str, Pair]:
+    """By benchmark, the items of both with outcomes averaged over the seeds of each."""
+    runs = [{each.benchmark: each for each in run} for run in (*base, *other)]
+    if any(run.keys() != runs[0].keys() for run in runs):
+        raise CompoclipError(
+            f"{base[0][0].model} and {other[0][0].model} were measured on different benchmarks; "
+            "choose another --out and run both again"
+        )
+    mine, theirs = runs[: len(base)], runs[len(base) :]
+    pairs = {}
+    for name in runs[0]:
+        first = Pair.of(mine[0][name], theirs[0][name])
+        left = [first, *(Pair.of(run[name], theirs[0][name]) for run in mine[1:])]
+        right = [first, *(Pair.of(mine[0][name], run[name]) for run in theirs[1:])]
+        pairs[name] = replace(
+            first,
+            base=_mean([each.base for each in left]),
+            other=_mean([each.other for each in right]),
+        )
+    return pairs
+
+
+def _mean(runs: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
+    return {metric: np.mean([run[metric] for run in runs], axis=0) for metric in runs[0]}
+
+
+def _drawn(
+    column: Column, run: Run, pairs: Mapping[str, Pair], resamples: int, seed: int
+) -> tuple[float, Values]:
+    """The column's difference, and in every draw of images."""
+    value, draws, count = 0.0, np.zeros(resamples), 0
+    for number, results in enumerate(run):
+        parts = column.parts(results)
+        if not parts:
+            continue
+        pair = pairs[results.benchmark]
+        tree = MeanOf(tuple(pair.leaf(part, column.metric) for part in parts))
+        (each,) = pair.draws([tree], resamples, seed + number)
+        draws += len(parts) * each
+        value += len(parts) * (evaluate(tree, pair.other) - evaluate(tree, pair.base))
+        count += len(parts)
+    return value / count, draws / count

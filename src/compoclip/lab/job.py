@@ -1,0 +1,210 @@
+"""One job of the lab: train one arm with one seed and measure it, or measure the base."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from compoclip.data.open_source import open_source
+from compoclip.data.plans import ImagePlan, NegativeImages, Neighbours
+from compoclip.data.sample import Source
+from compoclip.data.schedule import Share, schedule_of
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.io import load_results
+from compoclip.evaluation.model_encoder import ModelEncoder
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.targets import parse_targets
+from compoclip.files import read_json, write_atomically
+from compoclip.lab.data import BAGS
+from compoclip.lab.settings import BASE, Arm, LabSettings
+from compoclip.methods.base import Method, Optim
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.models.interpolate import interpolate
+from compoclip.train.log import read_log
+from compoclip.train.run import RunSettings, run_training
+
+DONE = "done.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """out: the lab's folder. arm: None measures the base. weights: identity of the base."""
+
+    out: Path
+    settings: LabSettings
+    arm: Arm | None
+    seed: int
+    weights: str
+
+    @property
+    def name(self) -> str:
+        """What its folder and its results are called."""
+        return BASE if self.arm is None else f"{self.arm.name}-seed{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is."""
+        return self.out / "runs" / self.name
+
+    @property
+    def results(self) -> Path:
+        """Where its results are."""
+        return self.out / "results" / self.name
+
+    def made_from(self) -> dict[str, Any]:
+        """All that decides its outcome, as JSON has it."""
+        common = asdict(replace(self.settings, arms=(), effects=(), control="", seeds=()))
+        arm = asdict(replace(self.arm, about="")) if self.arm else None
+        made = {"common": common, "arm": arm, "seed": self.seed, "weights": self.weights}
+        found: dict[str, Any] = json.loads(json.dumps(made))
+        return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished job. seconds: of the whole job. speed: images a second while training; 0 for the
+    base."""
+
+    name: str
+    seconds: float
+    speed: float
+
+
+def outcome(job: Job) -> Outcome | None:
+    """What a job that is finished amounts to, None when it is not.
+
+    Raises CompoclipError when its folder was made with other settings.
+    """
+    path = job.folder / DONE
+    if not path.is_file():
+        return None
+    record = read_json(path, damaged="delete the folder it is in")
+    if not isinstance(record, dict) or record.get("made_from") != job.made_from():
+        raise CompoclipError(
+            f"{job.folder}: made with other settings; delete it to run it again, or choose "
+            "another --out"
+        )
+    return Outcome(job.name, record["seconds"], record["speed"])
+
+
+def results_of(job: Job) -> list[Results]:
+    """The results of a finished job, in the order of the settings."""
+    found = {each.benchmark: each for each in load_results(job.results)}
+    missing = [name for name in job.settings.benchmarks if name not in found]
+    if missing:
+        raise CompoclipError(f"{job.results}: no result for {missing[0]}; delete {job.folder}")
+    return [found[name] for name in job.settings.benchmarks]
+
+
+def run_job(job: Job) -> Outcome:
+    """Train and measure; what is finished already is not done again. Notes go to `log.txt`.
+
+    Raises what training and evaluation raise.
+    """
+    finished = outcome(job)
+    if finished is not None:
+        return finished
+    started = time.monotonic()
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with (job.folder / "log.txt").open("a", encoding="utf-8") as log, redirect_stderr(log):
+            model, speed = _trained(job)
+            _measure(job, model)
+    except OSError as error:
+        raise CompoclipError(
+            f"{job.folder}: {error.strerror or error}; free space or choose another --out"
+        ) from error
+    done = Outcome(job.name, round(time.monotonic() - started, 1), round(speed, 1))
+    record = {**asdict(done), "made_from": job.made_from()}
+    shutil.rmtree(job.folder / "state", ignore_errors=True)
+    write_atomically(job.folder / DONE, lambda path: path.write_text(json.dumps(record, indent=1)))
+    return done
+
+
+def _trained(job: Job) -> tuple[LoadedModel, float]:
+    """The model to measure, and the speed of its training."""
+    base = load_model(job.settings.model)
+    if job.arm is None:
+        return base, 0.0
+    checkpoint = job.folder / "model"
+    if not checkpoint.is_dir():
+        source = open_source(str(job.out / "data" / f"{job.arm.table}.jsonl"))
+        method = method_of(job.arm, job.out / "data")
+        settings = RunSettings(
+            out=job.folder,
+            seed=job.seed,
+            crop=False,
+            save_every=0,
+            log_every=5,
+            resume=True,
+        )
+        optim = optim_of(job.arm, method, job.settings, source)
+        # An adapter without the whole model is what a run leaves that ended while it was written.
+        shutil.rmtree(job.folder / "adapter", ignore_errors=True)
+        run_training(load_model(job.settings.model), replace(method, optim=optim), source, settings)
+    last = read_log(job.folder / "train.jsonl")[-1]
+    speed = last["images"] / max(last["seconds"], 1e-9)
+    tuned = load_model(str(checkpoint))
+    mix = job.arm.wise_ft
+    return (tuned if mix == 1 else interpolate(base, tuned, mix)), speed
+
+
+def _measure(job: Job, model: LoadedModel) -> None:
+    wanted = set(job.settings.benchmarks)
+    targets = parse_targets([str(job.out / "suite")], Path("data"))
+    benchmarks = [target.load() for target in targets if target.id in wanted]
+    evaluate(job.name, ModelEncoder(model), benchmarks, job.out / "results", Options(workers=1))
+
+
+def method_of(arm: Arm, data: Path) -> Method:
+    """The arm's method with its own optimiser defaults; bags are those of the lab's data.
+
+    Raises UsageError for an unknown method or setting, and for values the recipe refuses.
+    """
+    recipe = load_recipe(arm.method)
+    known = inspect.signature(recipe).parameters
+    for name in arm.settings:
+        if name not in known or name == "optim":
+            switches = ", ".join(each for each in known if each != "optim")
+            raise UsageError(
+                f"arm '{arm.name}': {arm.method} has no setting '{name}'; it has: {switches}"
+            )
+    given: Mapping[str, Any] = {"bags": str(data / BAGS)} if "bags" in known else {}
+    return recipe(**{**given, **arm.settings})
+
+
+def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) -> Optim:
+    """The optimiser that all arms share: as many steps, and as many images in each, for every one.
+
+    A batch of a method that shows further images with each sample has fewer samples.
+    """
+    samples = max(1, settings.batch_size // images_a_sample(method.images))
+    epoch = schedule_of(source, method.images, Share(samples), 0).steps_per_epoch
+    if epoch < 1:
+        raise UsageError(
+            f"arm '{arm.name}': {len(source)} samples are fewer than a batch; raise scenes"
+        )
+    usual = settings.lora_lr if method.lora else settings.lr
+    return Optim(
+        epochs=settings.steps / epoch,
+        batch_size=samples,
+        lr=usual if arm.lr is None else arm.lr,
+        warmup=settings.warmup,
+        clip_grad=settings.clip_grad,
+    )
+
+
+def images_a_sample(images: ImagePlan) -> int:
+    """How many images the encoder sees for each sample drawn."""
+    if isinstance(images, Neighbours):
+        return 1 + images.count
+    return 2 if isinstance(images, NegativeImages) else 1

@@ -1,0 +1,181 @@
+"""What the lab compares, read from a JSON file: common settings, arms, effects to look for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
+from compoclip.lab.columns import COLUMNS
+
+Table = Literal["scenes", "variations"]
+Expected = Literal["higher", "lower", "kept"]
+BASE = "base"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing to train: a method with keyword settings of its recipe.
+
+    table: which training table. wise_ft: share of the tuned weights in a mix with the base's, 1 is
+    the tuned model itself. lr: learning rate, if not the common one. about: shown in the legend.
+    """
+
+    name: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    table: Table = "scenes"
+    wise_ft: float = 1.0
+    lr: float | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A published finding: what `arm` does to `columns` compared with `against` (an arm or base).
+
+    expect: "higher" or "lower"; "kept" is no loss of more than `margin`.
+    """
+
+    claim: str
+    arm: str
+    against: str
+    columns: tuple[str, ...]
+    expect: Expected
+    margin: float = 0.03
+
+
+@dataclass(frozen=True)
+class LabSettings:
+    """What all arms have in common.
+
+    scenes: training scenes. items: test items of each sub-task. benchmarks: names of those of the
+    world's suite that are measured. steps, batch_size: of every run; a batch is so many images,
+    whatever they are. lr, lora_lr: peak learning rates of all weights and of adapters. control: the
+    arm that others are compared with beside the base.
+    """
+
+    arms: tuple[Arm, ...]
+    benchmarks: tuple[str, ...]
+    control: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    effects: tuple[Effect, ...] = ()
+    model: str = "bundled"
+    scenes: int = 1920
+    items: int = 150
+    steps: int = 120
+    batch_size: int = 32
+    lr: float = 7e-4
+    lora_lr: float = 7e-3
+    warmup: int = 20
+    clip_grad: float = 1.0
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name. Raises UsageError when there is none."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise UsageError(f"no arm '{name}'; there are: {', '.join(a.name for a in self.arms)}")
+
+
+def read_settings(path: Path) -> LabSettings:
+    """The settings in a JSON file.
+
+    Raises CompoclipError, naming the file, when it is missing or malformed, has unknown fields, or
+    names arms, methods' tables or columns that do not exist.
+    """
+    data = read_json(path, damaged="mend the file")
+    where = str(path)
+    if not isinstance(data, dict):
+        raise CompoclipError(f"{where}: not an object; mend the file")
+    values = dict(data)
+    for name, kind in (("arms", Arm), ("effects", Effect)):
+        rows = values.get(name, [])
+        if not isinstance(rows, list):
+            raise CompoclipError(f"{where}: '{name}' must be a list")
+        values[name] = tuple(
+            _record(kind, row, f"{where}: {name}[{i}]") for i, row in enumerate(rows)
+        )
+    settings = _record(LabSettings, values, where)
+    _check(settings, where)
+    return settings
+
+
+def _record(kind: type[T], row: Any, where: str) -> T:
+    """A frozen dataclass from a JSON object; lists become tuples."""
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(row, dict):
+        raise CompoclipError(f"{where}: not an object; mend the file")
+    for name in row:
+        if name not in known:
+            raise CompoclipError(f"{where}: unknown field '{name}'; known: {', '.join(known)}")
+    for name, each in known.items():
+        required = each.default is MISSING and each.default_factory is MISSING
+        if required and name not in row:
+            raise CompoclipError(f"{where}: '{name}' is missing")
+    frozen = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
+    for name, value in frozen.items():
+        kinds = _KINDS.get(str(known[name].type), ())
+        if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise CompoclipError(f"{where}: '{name}' must be {_IN_WORDS[kinds[0]]}")
+    return kind(**frozen)
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+    "Mapping[str, Any]": (dict,),
+    "tuple[str, ...]": (tuple,),
+    "tuple[int, ...]": (tuple,),
+}
+_IN_WORDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    dict: "an object",
+    tuple: "a list",
+}
+
+
+def _check(settings: LabSettings, where: str) -> None:
+    names = [arm.name for arm in settings.arms]
+    _require(bool(names), f"{where}: no arms")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    _require(twice is None, f"{where}: two arms are called '{twice}'")
+    for arm in settings.arms:
+        plain = arm.name.replace("-", "").isalnum() and arm.name != BASE
+        _require(plain, f"{where}: arm '{arm.name}': use letters, digits and -, not 'base'")
+        _one_of(arm.table, get_args(Table), f"{where}: arm '{arm.name}': table")
+        _require(0 <= arm.wise_ft <= 1, f"{where}: arm '{arm.name}': wise_ft must be 0 to 1")
+    _one_of(settings.control, names, f"{where}: control")
+    seeds = settings.seeds
+    whole = all(type(seed) is int and seed >= 0 for seed in seeds)
+    _require(
+        whole and 0 < len(set(seeds)) == len(seeds),
+        f"{where}: seeds must be different whole numbers from 0",
+    )
+    for name in ("scenes", "items", "steps", "batch_size"):
+        _require(getattr(settings, name) > 0, f"{where}: '{name}' must be more than 0")
+    columns = [column.name for column in COLUMNS]
+    for effect in settings.effects:
+        title = f"{where}: effect '{effect.claim}'"
+        _one_of(effect.expect, get_args(Expected), f"{title}: expect")
+        _one_of(effect.arm, names, f"{title}: arm")
+        _one_of(effect.against, [*names, BASE], f"{title}: against")
+        for column in effect.columns:
+            _one_of(column, columns, f"{title}: columns")
+
+
+def _one_of(value: object, known: Sequence[str], what: str) -> None:
+    _require(value in known, f"{what}: no '{value}'; there are: {', '.join(known)}")
+
+
+def _require(good: bool, message: str) -> None:
+    if not good:
+        raise CompoclipError(message)
