@@ -21,6 +21,7 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.config import ModelConfig, read_config
 from compoclip.models.directory import load_directory, save_model
+from compoclip.models.hf_folder import is_hf_folder
 from compoclip.models.loaded import (
     LoadedModel,
     assemble,
@@ -47,6 +48,7 @@ _FORMS = (
 )
 _HUB_FILES = ("*.json", "*.txt", "*.gz", "*.model")
 _HUB_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.*")
+_HF_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def load_model(
@@ -54,10 +56,11 @@ def load_model(
 ) -> LoadedModel:
     """The model a user names, in eval mode on `device`.
 
-    spec: a checkpoint directory; an adapter directory (merged into its base, which it names);
-    `ViT-B-32-quickgelu@file.pt` (a plain open_clip state dict, .pt or .safetensors);
-    `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo`; `bundled` (the
-    small base model in the package); `random:ViT-B-32[:SEED]`.
+    spec: a checkpoint directory (open_clip's layout, or a CLIPModel folder of transformers); an
+    adapter directory (merged into its base, which it names); `ViT-B-32-quickgelu@file.pt` (an
+    open_clip state dict, see `raw_file`); `ViT-B-32-quickgelu:openai` (open_clip's published
+    weights); `hf-hub:org/repo` (either layout); `bundled` (the small base model in the package);
+    `random:ViT-B-32[:SEED]`.
     activation: "quick_gelu" or "gelu", to override what the source says; recorded in the identity.
 
     Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
@@ -190,7 +193,13 @@ def _from_hub(spec: str) -> Path:
 
     repository = spec.removeprefix("hf-hub:")
     with _downloads(spec):
-        return Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *_HUB_WEIGHTS]))
+        folder = Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *_HUB_WEIGHTS]))
+        if is_hf_folder(folder):  # transformers' weights: safetensors if there are any
+            for pattern in _HF_WEIGHTS:
+                folder = Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, pattern]))
+                if any(folder.glob(pattern)):
+                    break
+        return folder
 
 
 @contextmanager

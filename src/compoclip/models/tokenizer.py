@@ -48,6 +48,11 @@ class Tokenizer:
             out[i, : len(row)] = torch.tensor(row)
         return out
 
+    @property
+    def simple(self) -> SimpleTokenizer | None:
+        """The CLIP byte-pair tokenizer inside; None when it is of another kind."""
+        return self._inner if self._simple else None
+
     def truncated(self, texts: Sequence[str]) -> int:
         """How many of the texts are longer than the context and lose words."""
         return sum(self._cached(text)[1] for text in texts)

@@ -1,0 +1,314 @@
+"""The same CLIP in open_clip's and in Hugging Face's words: configuration and parameter names.
+
+Both hold the same numbers; Hugging Face keeps query, key and value projections apart and writes
+projections as linear layers (transposed). Only the plain form has both: a ViT image tower with a
+class token and a causal text tower, QuickGELU or GELU in both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compoclip.errors import CompoclipError
+
+_ACTIVATIONS = {"quick_gelu": True, "gelu": False}
+# What transformers takes when config.json leaves a value out (CLIPTextConfig, CLIPVisionConfig).
+_TEXT = {
+    "vocab_size": 49408,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+_VISION = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+# What of an open_clip configuration Hugging Face's CLIPModel can express.
+_TOP_KEYS = {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale"}
+_VISION_KEYS = {
+    "image_size", "patch_size", "layers", "width", "head_width", "mlp_ratio", "norm_kwargs",
+}  # fmt: skip
+_TEXT_KEYS = {
+    "context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "norm_kwargs",
+    "tokenizer_kwargs",
+}  # fmt: skip
+
+_BLOCK = (
+    ("ln_1.", "layer_norm1."),
+    ("ln_2.", "layer_norm2."),
+    ("attn.out_proj.", "self_attn.out_proj."),
+    ("mlp.c_fc.", "mlp.fc1."),
+    ("mlp.c_proj.", "mlp.fc2."),
+)
+_TOWERS = (
+    ("visual.transformer.resblocks.", "vision_model.encoder.layers."),
+    ("transformer.resblocks.", "text_model.encoder.layers."),
+)
+_SINGLE = (
+    ("visual.class_embedding", "vision_model.embeddings.class_embedding"),
+    ("visual.conv1.weight", "vision_model.embeddings.patch_embedding.weight"),
+    ("visual.positional_embedding", "vision_model.embeddings.position_embedding.weight"),
+    ("visual.ln_pre.weight", "vision_model.pre_layrnorm.weight"),
+    ("visual.ln_pre.bias", "vision_model.pre_layrnorm.bias"),
+    ("visual.ln_post.weight", "vision_model.post_layernorm.weight"),
+    ("visual.ln_post.bias", "vision_model.post_layernorm.bias"),
+    ("token_embedding.weight", "text_model.embeddings.token_embedding.weight"),
+    ("positional_embedding", "text_model.embeddings.position_embedding.weight"),
+    ("ln_final.weight", "text_model.final_layer_norm.weight"),
+    ("ln_final.bias", "text_model.final_layer_norm.bias"),
+    ("logit_scale", "logit_scale"),
+)
+_PROJECTIONS = (
+    ("visual.proj", "visual_projection.weight"),
+    ("text_projection", "text_projection.weight"),
+)
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+def to_hf_name(name: str) -> str:
+    """Hugging Face's name of an open_clip parameter that is stored the same way in both.
+
+    Raises KeyError for fused projections and what CLIPModel does not have.
+    """
+    for ours, theirs in _SINGLE:
+        if name == ours:
+            return theirs
+    for ours, theirs in _TOWERS:
+        if name.startswith(ours):
+            layer, _, rest = name.removeprefix(ours).partition(".")
+            for start, other in _BLOCK:
+                if rest.startswith(start):
+                    return f"{theirs}{layer}.{other}{rest.removeprefix(start)}"
+    raise KeyError(name)
+
+
+def from_hf_name(name: str) -> str:
+    """The inverse of `to_hf_name`. Raises KeyError for other names."""
+    for ours, theirs in _SINGLE:
+        if name == theirs:
+            return ours
+    for ours, theirs in _TOWERS:
+        if name.startswith(theirs):
+            layer, _, rest = name.removeprefix(theirs).partition(".")
+            for other, start in _BLOCK:
+                if rest.startswith(start):
+                    return f"{ours}{layer}.{other}{rest.removeprefix(start)}"
+    raise KeyError(name)
+
+
+def to_hf_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of an open_clip CLIP as those of a CLIPModel.
+
+    Raises CompoclipError for one that CLIPModel does not have.
+    """
+    out: dict[str, Tensor] = {}
+    projections = dict(_PROJECTIONS)
+    for key, value in state.items():
+        name = key.removeprefix("text.")
+        fused = re.fullmatch(r"(.*resblocks\.)(\d+)\.attn\.in_proj_(weight|bias)", name)
+        if name in projections:
+            out[projections[name]] = value.T.contiguous()
+        elif fused:
+            tower = dict(_TOWERS)[fused[1]]
+            for part, third in zip(_QKV, value.chunk(3)):
+                out[f"{tower}{fused[2]}.self_attn.{part}.{fused[3]}"] = third.contiguous()
+        else:
+            try:
+                out[to_hf_name(name)] = value
+            except KeyError as error:
+                raise CompoclipError(
+                    f"Hugging Face's CLIPModel has no '{key}': only a plain CLIP (ViT image tower, "
+                    "causal text tower) has that form"
+                ) from error
+    return out
+
+
+def from_hf_state(state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The parameters of a CLIPModel as those of an open_clip CLIP.
+
+    Raises CompoclipError naming `source` for one that is unknown, and for projections of an
+    attention that are not all there.
+    """
+    out: dict[str, Tensor] = {}
+    projections = {theirs: ours for ours, theirs in _PROJECTIONS}
+    for key, value in state.items():
+        part = re.fullmatch(
+            r"((?:vision|text)_model\.encoder\.layers\.)(\d+)\.self_attn\.q_proj\.(weight|bias)",
+            key,
+        )
+        if key.endswith(".position_ids") or re.search(r"self_attn\.[kv]_proj\.", key):
+            continue
+        if key in projections:
+            out[projections[key]] = value.T.contiguous()
+        elif part:
+            others = [key.replace(".q_proj.", f".{name}.") for name in _QKV]
+            lacking = next((other for other in others if other not in state), None)
+            if lacking is not None:
+                raise CompoclipError(f"{source}: the file lacks '{lacking}'")
+            tower = {theirs: ours for ours, theirs in _TOWERS}[part[1]]
+            fused = torch.cat([state[other] for other in others])
+            out[f"{tower}{part[2]}.attn.in_proj_{part[3]}"] = fused
+        else:
+            try:
+                out[from_hf_name(key)] = value
+            except KeyError as error:
+                raise CompoclipError(
+                    f"{source}: '{key}' is no parameter of a CLIPModel; expected the weights of "
+                    "transformers' CLIPModel"
+                ) from error
+    return out
+
+
+def to_hf_config(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
+    """`config.json` of the CLIPModel that computes what an open_clip configuration does.
+
+    vocabulary: one more than the id of the end-of-text token, which is the last one used. Raises
+    CompoclipError when CLIPModel cannot express it.
+    """
+    vision, text = dict(config["vision_cfg"]), dict(config["text_cfg"])
+    for part, known in ((config, _TOP_KEYS), (vision, _VISION_KEYS), (text, _TEXT_KEYS)):
+        odd = [key for key in part if key not in known]
+        if odd:
+            raise _inexpressible(f"'{odd[0]}': {part[odd[0]]}")
+    if not isinstance(vision.get("layers"), int):
+        raise _inexpressible("a ResNet image tower")
+    act = "quick_gelu" if config.get("quick_gelu") else "gelu"
+    width, text_width = int(vision["width"]), int(text["width"])
+    dim = int(config["embed_dim"])
+    return {
+        "architectures": ["CLIPModel"],
+        "model_type": "clip",
+        "projection_dim": dim,
+        "logit_scale_init_value": 2.6592,
+        "initializer_factor": 1.0,
+        "torch_dtype": "float32",
+        "text_config": {
+            "model_type": "clip_text_model",
+            "vocab_size": int(text.get("vocab_size", 49408)),
+            "hidden_size": text_width,
+            "intermediate_size": int(text_width * text.get("mlp_ratio", 4.0)),
+            "projection_dim": dim,
+            "num_hidden_layers": int(text["layers"]),
+            "num_attention_heads": int(text["heads"]),
+            "max_position_embeddings": int(text.get("context_length", 77)),
+            "hidden_act": act,
+            "layer_norm_eps": _epsilon(text),
+            "bos_token_id": vocabulary - 2,
+            "eos_token_id": vocabulary - 1,
+            "pad_token_id": vocabulary - 1,
+        },
+        "vision_config": {
+            "model_type": "clip_vision_model",
+            "hidden_size": width,
+            "intermediate_size": int(width * vision.get("mlp_ratio", 4.0)),
+            "projection_dim": dim,
+            "num_hidden_layers": vision["layers"],
+            "num_attention_heads": width // int(vision.get("head_width", 64)),
+            "num_channels": 3,
+            "image_size": _square(vision.get("image_size", 224), "image"),
+            "patch_size": _square(vision["patch_size"], "patch"),
+            "hidden_act": act,
+            "layer_norm_eps": _epsilon(vision),
+        },
+    }
+
+
+def from_hf_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The open_clip configuration that computes what a CLIPModel's `config.json` does.
+
+    Raises CompoclipError naming `source` when it is no CLIPModel, a value is malformed, or
+    open_clip cannot express it.
+    """
+    if data.get("model_type") != "clip":
+        kind = data.get("model_type", "unknown")
+        raise CompoclipError(
+            f"{source}: model_type '{kind}' is not 'clip': only CLIPModel folders are read; "
+            "others (SigLIP, EVA, MobileCLIP) come from open_clip: ARCHITECTURE:TAG or hf-hub:ID"
+        )
+    # Early releases kept the true values in *_config_dict, as transformers still honours.
+    text = {**_TEXT, **(data.get("text_config") or {}), **(data.get("text_config_dict") or {})}
+    vision = {**_VISION, **(data.get("vision_config") or {})}
+    vision |= data.get("vision_config_dict") or {}
+    acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
+    if len(acts) > 1 or not acts <= set(_ACTIVATIONS):
+        raise CompoclipError(
+            f"{source}: hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, "
+            "the same in both towers"
+        )
+    try:
+        width, text_width = int(vision["hidden_size"]), int(text["hidden_size"])
+        config: dict[str, Any] = {
+            "embed_dim": int(data.get("projection_dim", 512)),
+            "vision_cfg": {
+                "image_size": int(vision["image_size"]),
+                "layers": int(vision["num_hidden_layers"]),
+                "width": width,
+                "patch_size": int(vision["patch_size"]),
+            },
+            "text_cfg": {
+                "context_length": int(text["max_position_embeddings"]),
+                "vocab_size": int(text["vocab_size"]),
+                "width": text_width,
+                "heads": int(text["num_attention_heads"]),
+                "layers": int(text["num_hidden_layers"]),
+            },
+        }
+        head = width // int(vision["num_attention_heads"])
+        towers = (
+            (config["vision_cfg"], vision, width),
+            (config["text_cfg"], text, text_width),
+        )
+        for ours, theirs, size in towers:
+            if int(theirs["intermediate_size"]) != 4 * size:
+                ours["mlp_ratio"] = _ratio(int(theirs["intermediate_size"]), size)
+            if float(theirs["layer_norm_eps"]) != 1e-5:
+                ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
+    if head != 64:
+        config["vision_cfg"]["head_width"] = head
+    if _ACTIVATIONS[acts.pop()]:
+        config["quick_gelu"] = True
+    return config
+
+
+def _ratio(hidden: int, width: int) -> float:
+    """A ratio with which open_clip's int(width * ratio) is exactly `hidden`."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
+
+
+def _epsilon(part: Mapping[str, Any]) -> float:
+    options = dict(part.get("norm_kwargs") or {})
+    epsilon = float(options.pop("eps", 1e-5))
+    if options:
+        raise _inexpressible(f"norm_kwargs {options}")
+    return epsilon
+
+
+def _square(size: Any, what: str) -> int:
+    values = {int(s) for s in size} if isinstance(size, list | tuple) else {int(size)}
+    if len(values) > 1:
+        raise _inexpressible(f"an oblong {what} size {size}")
+    return values.pop()
+
+
+def _inexpressible(what: str) -> CompoclipError:
+    return CompoclipError(
+        f"Hugging Face's CLIPModel cannot express {what}: use --to open-clip or --to onnx"
+    )

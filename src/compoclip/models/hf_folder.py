@@ -1,0 +1,246 @@
+"""Folders of Hugging Face's transformers: read as open_clip models, and written.
+
+    config.json               CLIPModel (or CLIPVisionModel alone)
+    model.safetensors         its parameters
+    preprocessor_config.json  CLIPImageProcessor
+    vocab.json, merges.txt, tokenizer_config.json, special_tokens_map.json   CLIPTokenizer
+    compoclip.json            identity and provenance (not in folders of others)
+    bpe.txt.gz                merges in open_clip's form, when they are not CLIP's own
+
+Neither direction needs transformers installed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from open_clip.tokenizer import SimpleTokenizer
+from safetensors.torch import save_file
+from torch import Tensor
+
+from compoclip import __version__
+from compoclip.errors import CompoclipError
+from compoclip.files import new_folder, read_text
+from compoclip.models.architecture import architecture_name, with_activation
+from compoclip.models.config import ModelConfig, read_object
+from compoclip.models.hf_clip import (
+    from_hf_config,
+    from_hf_state,
+    to_hf_config,
+    to_hf_state,
+)
+from compoclip.models.identity import ModelIdentity
+from compoclip.models.loaded import LoadedModel, assemble, current_identity
+from compoclip.models.preprocess import Preprocess
+from compoclip.models.stored import MERGES, RECORD, as_stored, verified, write_json
+from compoclip.models.weights import read_state_dict, weights_hash
+
+CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
+_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
+_START, _END = "<|startoftext|>", "<|endoftext|>"
+
+
+def is_hf_folder(folder: Path) -> bool:
+    """Whether a folder holds a transformers model (and no open_clip one)."""
+    if (folder / "open_clip_config.json").is_file() or not (folder / CONFIG).is_file():
+        return False
+    return "model_type" in read_object(folder / CONFIG)
+
+
+def load_hf_folder(path: Path, name: str) -> LoadedModel:
+    """A CLIPModel folder as an open_clip model; what the folder does not say (preprocessing,
+    vocabulary) is CLIP's own and noted in the provenance.
+
+    Raises CompoclipError when files are missing or damaged, it is another kind of model, or its
+    tokenizer is not CLIP's.
+    """
+    config = from_hf_config(read_object(path / CONFIG), str(path / CONFIG))
+    assumed = []
+    merges = _merges(path)
+    if (path / MERGES).is_file():
+        config["text_cfg"]["tokenizer_kwargs"] = {"bpe_path": MERGES}
+    elif merges is None:
+        assumed.append("tokenizer: CLIP's own, the folder has none")
+    elif merges != _merges_of(SimpleTokenizer()):
+        raise CompoclipError(
+            f"{path}: its tokenizer is not CLIP's BPE and open_clip could not read it: "
+            "only models with CLIP's vocabulary are converted"
+        )
+    preprocess: dict[str, Any] = {}
+    if (path / IMAGES).is_file():
+        preprocess = _preprocess(read_object(path / IMAGES), path / IMAGES)
+    else:
+        assumed.append("preprocessing: CLIP's own, the folder has none")
+    state = from_hf_state(_weights(path), str(path))
+    model = ModelConfig(config, preprocess, folder=path)
+    loaded = assemble(model, name, state=state, path=path)
+    if (path / RECORD).is_file():
+        return verified(loaded, path / RECORD)
+    facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+    return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
+
+
+def save_hf(
+    loaded: LoadedModel, folder: Path, *, vision_only: bool = False, dtype: str = "float32"
+) -> ModelIdentity:
+    """Write a CLIPModel folder, or one of CLIPVisionModel alone, in one step.
+
+    Returns the identity as saved. Raises CompoclipError when the model has no such form, the place
+    is taken or not writable, or float16 would overflow.
+    """
+    tokens = getattr(loaded.tokenizer, "simple", None)
+    if tokens is None:
+        raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no CLIPModel form")
+    config = to_hf_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size)
+    network = loaded.encoder.model.state_dict()
+    plain = as_stored({name.removeprefix("text."): value for name, value in network.items()}, dtype)
+    state = to_hf_state(plain)
+    if vision_only:
+        state = {k: v for k, v in state.items() if k.startswith("vision_model.")}
+        config = {"architectures": ["CLIPVisionModel"], **config["vision_config"]}
+    elif dtype == "float16":
+        config["torch_dtype"] = "float16"
+    architecture = from_hf_config(config, "") if not vision_only else loaded.config.model_cfg
+    identity = replace(
+        current_identity(loaded),
+        architecture=architecture_name(with_activation(_unnamed(architecture), "gelu")),
+        weights=weights_hash(plain),
+    )
+    with new_folder(folder) as temporary:
+        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+        write_json(temporary / CONFIG, config)
+        write_json(temporary / IMAGES, _image_processor(loaded.preprocess))
+        if not vision_only:
+            _write_tokenizer(temporary, tokens, loaded.tokenizer.context_length)
+            record = {
+                "compoclip": __version__,
+                "identity": identity.to_json(),
+                "provenance": dict(loaded.provenance),
+            }
+            write_json(temporary / RECORD, record)
+            merges = (loaded.config.model_cfg["text_cfg"].get("tokenizer_kwargs") or {}).get(
+                "bpe_path"
+            )
+            if merges is not None:
+                shutil.copyfile((loaded.config.folder or Path()) / merges, temporary / MERGES)
+    return identity
+
+
+def _unnamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "custom_text"}
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    for name in (WEIGHTS, "pytorch_model.bin"):
+        if (path / name).is_file():
+            return read_state_dict(path / name)
+    for name in _INDEX:
+        if (path / name).is_file():
+            shards = read_object(path / name).get("weight_map")
+            if not isinstance(shards, dict) or not shards:
+                raise CompoclipError(f"{path / name}: has no weight_map; restore the file")
+            state: dict[str, Tensor] = {}
+            for shard in sorted({str(value) for value in shards.values()}):
+                if Path(shard).name != shard:
+                    raise CompoclipError(f"{path / name}: shard '{shard}' is outside the folder")
+                state |= read_state_dict(path / shard)
+            return state
+    raise CompoclipError(f"{path}: has no weights; expected {WEIGHTS}")
+
+
+def _preprocess(data: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """open_clip's `preprocess_cfg` of a CLIPImageProcessor."""
+    number = data.get("resample", 3)
+    if number not in _FILTERS:
+        raise CompoclipError(f"{source}: resample {number} is neither 3 (bicubic) nor 2 (bilinear)")
+    size = data.get("size", 224)
+    squash = isinstance(size, Mapping) and "height" in size and not data.get("do_center_crop")
+    return {
+        "mean": data.get("image_mean"),
+        "std": data.get("image_std"),
+        "interpolation": _FILTERS[number],
+        "resize_mode": "squash" if squash else "shortest",
+    }
+
+
+def _image_processor(preprocess: Preprocess) -> dict[str, Any]:
+    height, width = preprocess.size
+    if preprocess.resize_mode == "longest":
+        raise CompoclipError(
+            "CLIPImageProcessor cannot pad images to a square (resize_mode longest)"
+        )
+    whole = {"height": height, "width": width}
+    squash = preprocess.resize_mode == "squash"
+    numbers = {name: number for number, name in _FILTERS.items()}
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": whole if squash else {"shortest_edge": min(height, width)},
+        "resample": numbers[preprocess.interpolation],
+        "do_center_crop": not squash,
+        "crop_size": whole,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocess.mean),
+        "image_std": list(preprocess.std),
+    }
+
+
+def _merges_of(tokenizer: SimpleTokenizer) -> list[tuple[str, str]]:
+    ranks = tokenizer.bpe_ranks
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def _merges(path: Path) -> list[tuple[str, str]] | None:
+    """The merges of the tokenizer in a transformers folder; None when there is none."""
+    file = path / "merges.txt"
+    if file.is_file():
+        lines = read_text(file).split("\n")
+        pairs = [line.split() for line in lines if line and not line.startswith("#version")]
+    elif (path / "tokenizer.json").is_file():
+        file = path / "tokenizer.json"
+        listed = (read_object(file).get("model") or {}).get("merges")
+        if not isinstance(listed, list):
+            raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
+        pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in listed]
+    else:
+        return None
+    wrong = next((i for i, pair in enumerate(pairs, 1) if len(pair) != 2), None)
+    if wrong is not None:
+        raise CompoclipError(f"{file}: merge {wrong} is not a pair of symbols")
+    return [(str(one), str(other)) for one, other in pairs]
+
+
+def _write_tokenizer(folder: Path, tokenizer: SimpleTokenizer, context: int) -> None:
+    """The files that CLIPTokenizer reads; its ids are those of `tokenizer`."""
+    names = {"<start_of_text>": _START, "<end_of_text>": _END}
+    vocabulary = {names.get(token, token): number for token, number in tokenizer.encoder.items()}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+    merges = "\n".join(f"{one} {other}" for one, other in _merges_of(tokenizer))
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
+    special = {
+        "bos_token": _START,
+        "eos_token": _END,
+        "unk_token": _END,
+        "pad_token": _END,
+    }
+    write_json(folder / "special_tokens_map.json", special)
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "CLIPTokenizer",
+            "model_max_length": context,
+            "do_lower_case": True,
+            "add_prefix_space": False,
+            "errors": "replace",
+            **special,
+        },
+    )

@@ -1,0 +1,306 @@
+"""CLIPModel folders of Hugging Face: names, files, tokenizer, and equality with transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from compoclip.errors import CompoclipError
+from compoclip.models.bpe import count_words, train_bpe, write_merges
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    ModelConfig,
+    create_model,
+    load_model,
+    save_model,
+)
+from compoclip.models.hf_clip import from_hf_config, from_hf_state, to_hf_config, to_hf_state
+from compoclip.models.hf_folder import save_hf
+from models_thin import config
+
+CAPTIONS = ["a red cat on a mat", "two dogs", "A cat,  and nothing's else in sight!"]
+VOCABULARY = {"vocab_size": 49408}
+# The shapes of published models, thinned: patches, image sizes, heads and activations as theirs.
+SHAPES: dict[str, dict[str, Any]] = {
+    "ViT-B-32": config(
+        vision={"image_size": 224, "patch_size": 32, "width": 64, "head_width": 64, "layers": 2},
+        text={**VOCABULARY, "context_length": 77, "width": 64, "heads": 8, "layers": 2},
+        quick_gelu=True,
+    ),
+    "ViT-L-14-336": config(
+        vision={"image_size": 336, "patch_size": 14, "width": 64, "head_width": 64, "layers": 1},
+        text={**VOCABULARY, "context_length": 77, "width": 48, "heads": 12, "layers": 1},
+        quick_gelu=True,
+    ),
+    "gelu": config(
+        vision={"mlp_ratio": 4.3637, "width": 88, "head_width": 88},
+        text={**VOCABULARY, "mlp_ratio": 2.5},
+    ),
+    "epsilon": config(
+        vision={"norm_kwargs": {"eps": 1e-3}},
+        text={**VOCABULARY, "norm_kwargs": {"eps": 1e-2}},
+        custom_text=True,
+    ),
+}
+
+
+def model(shape: str, seed: int = 1) -> LoadedModel:
+    loaded = create_model(ModelConfig(SHAPES[shape]), seed=seed)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():  # norms and biases start as ones and zeros, which hides mistakes
+        for parameter in loaded.encoder.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return loaded
+
+
+def pixels(loaded: LoadedModel) -> Tensor:
+    size = loaded.preprocess.size
+    return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(4))
+
+
+def features(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        return (
+            loaded.encoder.encode_images(pixels(loaded)).pooled,
+            loaded.encoder.encode_texts(loaded.tokenizer(CAPTIONS)).pooled,
+        )
+
+
+# --- without transformers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_folder_comes_back_as_the_model_it_was(tmp_path: Path, shape: str) -> None:
+    before = model(shape)
+    identity = save_hf(before, tmp_path / "hf")
+    after = load_model(tmp_path / "hf")
+    assert after.identity == identity
+    assert identity.activation == before.identity.activation
+    for one, other in zip(features(before), features(after)):
+        assert torch.equal(one, other)
+    image = Image.effect_noise((50, 41), 90).convert("RGB")
+    assert torch.equal(before.preprocess.evaluation(image), after.preprocess.evaluation(image))
+    # and back to open_clip's layout
+    save_model(after, tmp_path / "oc")
+    assert load_model(tmp_path / "oc").identity.weights == identity.weights
+
+
+def test_names_and_shapes_are_those_of_the_published_files() -> None:
+    state = to_hf_state(model("ViT-B-32").encoder.model.state_dict())
+    layer = "vision_model.encoder.layers.1"
+    assert state["vision_model.embeddings.position_embedding.weight"].shape == (50, 64)
+    assert state["vision_model.pre_layrnorm.weight"].shape == (64,)  # sic
+    assert state[f"{layer}.self_attn.v_proj.weight"].shape == (64, 64)
+    assert state[f"{layer}.mlp.fc1.weight"].shape == (256, 64)
+    assert state["visual_projection.weight"].shape == (24, 64)
+    assert state["text_projection.weight"].shape == (24, 64)
+    assert len(state) == 12 + 2 + 2 * 2 * 16
+
+
+def test_own_vocabularies_travel_along(tmp_path: Path) -> None:
+    write_merges(train_bpe(count_words(CAPTIONS), 20), tmp_path / "m.gz")
+    cfg = config(text={"vocab_size": 544, "tokenizer_kwargs": {"bpe_path": "m.gz"}})
+    before = create_model(ModelConfig(cfg, folder=tmp_path))
+    save_hf(before, tmp_path / "hf", dtype="float16")
+    after = load_model(tmp_path / "hf")
+    assert after.identity.tokenizer == before.identity.tokenizer
+    assert torch.equal(after.tokenizer(CAPTIONS), before.tokenizer(CAPTIONS))
+    stored = load_file(tmp_path / "hf" / "model.safetensors")
+    assert stored["visual_projection.weight"].dtype == torch.float16
+    (tmp_path / "hf" / "bpe.txt.gz").unlink()
+    with pytest.raises(CompoclipError, match="its tokenizer is not CLIP's BPE"):
+        load_model(tmp_path / "hf")
+
+
+def test_folders_of_others_say_what_was_assumed(tmp_path: Path) -> None:
+    """What `CLIPModel.save_pretrained` leaves, and the forms of older releases."""
+    before = model("gelu")
+    save_hf(before, tmp_path / "hf")
+    folder = tmp_path / "hf"
+    for name in ("compoclip.json", "merges.txt", "vocab.json", "preprocessor_config.json"):
+        (folder / name).unlink()
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    state["text_model.embeddings.position_ids"] = torch.arange(20)[None]
+    names = sorted(state)
+    halves = {
+        "model-00001-of-00002.safetensors": names[:9],
+        "model-00002-of-00002.safetensors": names[9:],
+    }
+    for file, part in halves.items():
+        save_file({name: state[name] for name in part}, folder / file)
+    index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    after = load_model(folder)
+    assert after.identity.weights == load_model(folder).identity.weights
+    assert after.provenance["activation"] == "gelu, by config.json"
+    assert [line.split(":")[0] for line in after.provenance["assumed"]] == [
+        "tokenizer",
+        "preprocessing",
+    ]
+    for one, other in zip(features(before), features(after)):
+        assert torch.equal(one, other)
+    index["weight_map"]["logit_scale"] = "../../outside.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CompoclipError, match="is outside the folder"):
+        load_model(folder)
+
+
+def test_defaults_of_transformers_fill_a_sparse_configuration() -> None:
+    found = from_hf_config({"model_type": "clip", "text_config": {}, "vision_config": {}}, "f")
+    assert found == {
+        "embed_dim": 512,
+        "quick_gelu": True,
+        "vision_cfg": {"image_size": 224, "layers": 12, "width": 768, "patch_size": 32},
+        "text_cfg": {
+            "context_length": 77,
+            "vocab_size": 49408,
+            "width": 512,
+            "heads": 8,
+            "layers": 12,
+        },
+    }
+    old = {"model_type": "clip", "vision_config_dict": {"patch_size": 16}}
+    assert from_hf_config(old, "f")["vision_cfg"]["patch_size"] == 16
+
+
+CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "model_type 'siglip' is not 'clip'.*come from open_clip": lambda c: c.update(
+        model_type="siglip"
+    ),
+    "hidden_act gelu and quick_gelu: open_clip has": lambda c: c["text_config"].update(
+        hidden_act="quick_gelu"
+    ),
+    "hidden_act gelu_new": lambda c: (
+        c["text_config"].update(hidden_act="gelu_new"),
+        c["vision_config"].update(hidden_act="gelu_new"),
+    )[0],
+    "config.json: malformed": lambda c: c["text_config"].update(hidden_size="wide"),
+    "is .* in the file and .* in the architecture": lambda c: c["vision_config"].update(
+        hidden_size=44, num_attention_heads=1, intermediate_size=192
+    ),
+}
+
+
+@pytest.mark.parametrize("message", CONFIG_CHANGES)
+def test_malformed_configurations_are_one_line(tmp_path: Path, message: str) -> None:
+    save_hf(model("gelu"), tmp_path / "hf")
+    file = tmp_path / "hf" / "config.json"
+    data = json.loads(file.read_text())
+    CONFIG_CHANGES[message](data)
+    file.write_text(json.dumps(data))
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_model(tmp_path / "hf")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "hf") in str(caught.value)
+
+
+def test_damaged_folders_are_one_line(tmp_path: Path) -> None:
+    save_hf(model("gelu"), tmp_path / "hf")
+    weights = tmp_path / "hf" / "model.safetensors"
+    state = load_file(weights)
+    key = "text_model.encoder.layers.0.self_attn.k_proj.bias"
+    save_file({k: v for k, v in state.items() if k != key}, weights)
+    with pytest.raises(CompoclipError, match=f"the file lacks '{key}'"):
+        load_model(tmp_path / "hf")
+    save_file({**state, "vision_model.surprise": torch.ones(1)}, weights)
+    with pytest.raises(CompoclipError, match=r"'vision_model\.surprise' is no parameter"):
+        load_model(tmp_path / "hf")
+    state["logit_scale"] = state["logit_scale"] + 1
+    save_file(state, weights)
+    with pytest.raises(CompoclipError, match=r"disagree.*weights: "):
+        load_model(tmp_path / "hf")
+    weights.unlink()
+    with pytest.raises(CompoclipError, match=r"has no weights; expected model\.safetensors"):
+        load_model(tmp_path / "hf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vision": {"layers": [1, 1, 1, 1]}}, "a ResNet image tower"),
+        ({"vision": {"ls_init_value": 0.1}}, "'ls_init_value': 0.1"),
+        ({"text": {"no_causal_mask": True}}, "'no_causal_mask': True"),
+        ({"init_logit_bias": -10}, "'init_logit_bias': -10"),
+        ({"text": {"norm_kwargs": {"elementwise_affine": False}}}, "norm_kwargs"),
+    ],
+)
+def test_what_a_clip_model_cannot_be_is_said(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompoclipError, match=f"cannot express {message}"):
+        to_hf_config(config(**changes), 600)
+
+
+def test_foreign_parameters_are_named() -> None:
+    with pytest.raises(CompoclipError, match=r"has no 'visual\.trunk\.weight'"):
+        to_hf_state({"visual.trunk.weight": torch.ones(1)})
+    state = dict(model("gelu").encoder.model.state_dict())
+    back = from_hf_state(to_hf_state(state), "f")
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[key], state[key]) for key in state)
+
+
+# --- with transformers ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    return pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_transformers_computes_the_same(transformers: Any, tmp_path: Path, shape: str) -> None:
+    before = model(shape)
+    save_hf(before, tmp_path / "hf")
+    save_hf(before, tmp_path / "vision", vision_only=True)
+    theirs, info = transformers.CLIPModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs.eval()
+    image, text = features(before)
+    inputs = transformers.CLIPTokenizer.from_pretrained(tmp_path / "hf")(
+        CAPTIONS, padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        found = theirs(**inputs, pixel_values=pixels(before))
+        vision, info = transformers.CLIPVisionModel.from_pretrained(
+            tmp_path / "vision", output_loading_info=True
+        )
+        pooled = vision.eval()(pixels(before)).pooler_output
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    unit = torch.nn.functional.normalize
+    assert torch.allclose(found.image_embeds, unit(image, dim=-1), atol=1e-5)
+    assert torch.allclose(found.text_embeds, unit(text, dim=-1), atol=1e-5)
+    assert torch.allclose(pooled @ theirs.visual_projection.weight.T, image, atol=1e-5)
+    scale = before.encoder.logit_scale.exp()
+    expected = scale * unit(image, dim=-1) @ unit(text, dim=-1).T
+    assert torch.allclose(found.logits_per_image, expected, atol=1e-4)
+    # what transformers writes is read again
+    theirs.save_pretrained(tmp_path / "again")
+    again = load_model(tmp_path / "again")
+    for one, other in zip(features(before), features(again)):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.slow
+def test_transformers_reads_the_tokenizer_and_the_image_processor(
+    transformers: Any, tmp_path: Path
+) -> None:
+    before = model("gelu")
+    save_hf(before, tmp_path / "hf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    ids = tokenizer(CAPTIONS)["input_ids"]
+    for row, own in zip(ids, before.tokenizer(CAPTIONS).tolist()):
+        assert row == own[: len(row)]
+        assert not any(own[len(row) :])
+    processor = transformers.CLIPImageProcessor.from_pretrained(tmp_path / "hf")
+    image = Image.effect_noise((32, 40), 90).convert("RGB")
+    theirs = processor(image, return_tensors="pt")["pixel_values"][0]
+    assert torch.allclose(theirs, before.preprocess.evaluation(image), atol=0.02)
