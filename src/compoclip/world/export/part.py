@@ -49,8 +49,8 @@ class Part:
     """One benchmark of a suite, a plain record that travels between processes.
 
     spec: what `load_benchmark` is asked for. id: its name in results. files: path below the root
-    -> JSON value, for .jsonl and .csv the list of its rows. images: path below the root -> scene
-    (.npy: as an array); parts may share a path, which then shows the same scene. items: sub-task ->
+    -> JSON value, for .jsonl, .csv and .txt the list of its rows. images: path below the root ->
+    scene (.npy: as an array); parts may share a path, which then shows the same scene. items: sub-task ->
     how many. about: sub-task -> what it asks, in words. options: reader option -> its value, paths
     below the root.
     """

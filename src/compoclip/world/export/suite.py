@@ -26,6 +26,7 @@ from compoclip.world.dataset import png_bytes
 from compoclip.world.export import (
     aro,
     bivlc,
+    coco_counterfactuals,
     cola,
     colorswap,
     crepe,
@@ -37,6 +38,7 @@ from compoclip.world.export import (
     retrieval,
     sugarcrepe,
     svo_probes,
+    tagging,
     valse,
     vl_checklist,
     vsr,
@@ -58,6 +60,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "sugarcrepe_pp": sugarcrepe.build,
         "sugarcrepe_pp_tot": sugarcrepe.build,
         "retrieval": retrieval.build,
+        "coco_counterfactuals": coco_counterfactuals.build,
         "winoground": pairs.build,
         "foils": pairs.build,
         "hard_positives": hard_positives.build,
@@ -77,6 +80,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "vsr": vsr.build,
         "cola": cola.build,
         "colorswap": colorswap.build,
+        "tagging": tagging.build,
     }
 )
 """Benchmark -> the exporter that makes it, the slowest first."""
@@ -139,6 +143,8 @@ def _files(parts: Sequence[Part], spec: SuiteSpec) -> dict[str, Any]:
 def _encode(path: str, value: Any) -> bytes:
     if path.endswith(".jsonl"):
         return "".join(json.dumps(row) + "\n" for row in value).encode()
+    if path.endswith(".txt"):
+        return "".join(f"{line}\n" for line in value).encode()
     if path.endswith(".csv"):
         text = io.StringIO()
         table = csv.DictWriter(text, list(value[0]), lineterminator="\n")

@@ -1,0 +1,80 @@
+"""The world's COCO-Counterfactuals: pairs that differ in one thing, all in one gallery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compoclip.errors import CompoclipError
+from compoclip.world.export.part import Part, SuiteSpec
+from compoclip.world.export.texts import is_false
+from compoclip.world.pairs import WorldPair, pair
+from compoclip.world.scene import Scene
+
+_FIRST = 16_000_000
+_FOLDER = "coco_counterfactuals"
+_SOURCES = ("swap-colour", "swap-object", "swap-size", "swap-pattern", "count", "relation")
+"""Skills of `world.pairs` whose captions say enough to be false of other scenes, in turns."""
+_PATIENCE = 40
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """`coco_counterfactuals/examples.jsonl`: a caption is true of its own picture and false of
+    every other one in the gallery."""
+    count = max(1, spec.items * 2 // 5)
+    rows: list[dict[str, Any]] = []
+    images: dict[str, Scene] = {}
+    for index, made in enumerate(_choose(spec, count)):
+        names = [f"{index:06d}_{side}" for side in (0, 1)]
+        for name, scene in zip(names, (made.scene_a, made.scene_b)):
+            images[f"{_FOLDER}/images/{name}.png"] = scene
+        rows.append(
+            {
+                "id": index,
+                "image_0": names[0],
+                "image_1": names[1],
+                "caption_0": made.caption_a,
+                "caption_1": made.caption_b,
+            }
+        )
+    shown = f"among {2 * count}, with a counterpart that differs in one thing"
+    return [
+        Part(
+            "retrieval:coco_cf",
+            "world-retrieval-coco-cf",
+            {f"{_FOLDER}/examples.jsonl": rows},
+            images,
+            {"i2t": 2 * count, "t2i": 2 * count},
+            {
+                "i2t": f"the caption of an image {shown}",
+                "t2i": f"the image of a caption {shown}",
+            },
+        )
+    ]
+
+
+def _choose(spec: SuiteSpec, count: int) -> list[WorldPair]:
+    """The first pairs of which no caption is true of an image of another pair.
+
+    Raises CompoclipError when too few come up.
+    """
+    found: list[WorldPair] = []
+    for number in range(_PATIENCE * count + _PATIENCE):
+        source = _SOURCES[number % len(_SOURCES)]
+        made = pair(spec.config, spec.seed, _FIRST + number, source, spec.split)
+        if all(_apart(made, other) and _apart(other, made) for other in found):
+            found.append(made)
+        if len(found) == count:
+            return found
+    raise CompoclipError(
+        f"world: only {len(found)} of {count} pairs have captions of their own; ask for fewer "
+        "items or allow more kinds and colours"
+    )
+
+
+def _apart(one: WorldPair, other: WorldPair) -> bool:
+    """Whether both captions of one pair are false of both images of the other."""
+    return all(
+        is_false(text, scene)
+        for text in (one.caption_a, one.caption_b)
+        for scene in (other.scene_a, other.scene_b)
+    )

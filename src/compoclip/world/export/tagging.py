@@ -1,0 +1,52 @@
+"""The world's zero-shot set with several true classes an image: which kinds of thing are there."""
+
+from __future__ import annotations
+
+from compoclip.world.export.part import Part, Photos, SuiteSpec
+from compoclip.world.scene import Scene
+from compoclip.world.vocabulary import KINDS, with_article
+
+_SLOT = 15
+_FOLDER = "elevater/things"
+_TEMPLATES = ("{}", "there is {}", "a picture of {}")
+
+
+def build(spec: SuiteSpec) -> list[Part]:
+    """`elevater/things/test.txt` in the format of the ELEVATER toolkit, labels counted from 0.
+
+    Classes are the kinds that some images show and some do not, so that each has a curve.
+    """
+    photos = Photos(spec, f"{_FOLDER}/photos", _SLOT, {"objects": (0.0, 0.5, 0.3, 0.2)})
+    scenes = photos.chosen(range(spec.items))
+    shown = {path: _kinds(scene) for path, scene in scenes.items()}
+    kinds = [
+        kind
+        for kind in spec.config.kinds or tuple(KINDS)
+        if 0 < sum(kind in each for each in shown.values()) < len(shown)
+    ]
+    kept = {path: each & set(kinds) for path, each in shown.items() if each & set(kinds)}
+    lines = [
+        f"{path.removeprefix(f'{_FOLDER}/')} "
+        + ",".join(str(label) for label, kind in enumerate(kinds) if kind in each)
+        for path, each in kept.items()
+    ]
+    names = [with_article(kind) for kind in kinds]
+    return [
+        Part(
+            "zero_shot:things",
+            "world-zero-shot-things",
+            {
+                f"{_FOLDER}/test.txt": lines,
+                f"{_FOLDER}/labels.txt": names,
+                f"{_FOLDER}/templates.json": list(_TEMPLATES),
+            },
+            {path: scenes[path] for path in kept},
+            dict.fromkeys(names, len(kept)),
+            {name: f"which of {len(kept)} pictures show {name}" for name in names},
+            {"metric": "map11", "templates": f"{_FOLDER}/templates.json"},
+        )
+    ]
+
+
+def _kinds(scene: Scene) -> set[str]:
+    return {thing.kind for thing in scene.things}
