@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import logsumexp
 
 from compoclip.benchmarks.case import Classification, TiePolicy
 from compoclip.benchmarks.names import image_key, image_names
@@ -38,15 +39,17 @@ def class_embeddings(prompts: Sequence[Sequence[str]], features: Features) -> Sc
     return np.stack(rows).astype(np.float32)
 
 
-def probabilities(cosines: Scores) -> Values:
-    """Softmax over the classes of 100 * cosine; (images, classes), in double precision.
+def log_odds(cosines: Scores) -> Values:
+    """log(p / (1 - p)) of the softmax p over the classes of 100 * cosine; (images, classes).
 
-    100 is CLIP's trained temperature; the toolkit that defines the sets uses it for every model.
+    It ranks as p does, but keeps apart what would round to a p of 1. 100 is CLIP's trained
+    temperature; the toolkit that defines the sets uses it for every model.
     """
     logits = _SCALE * cosines.astype(np.float64)
-    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Values = raised / raised.sum(axis=1, keepdims=True)
-    return shares
+    odds = np.empty_like(logits)
+    for k in range(logits.shape[1]):
+        odds[:, k] = logits[:, k] - logsumexp(np.delete(logits, k, axis=1), axis=1)
+    return odds
 
 
 def score_classification(
@@ -56,7 +59,7 @@ def score_classification(
     "top5". Ties go to the first class (argmax) unless the benchmark says otherwise.
 
     Each item shows its true class and the best other class, and carries the label "class". Of a set
-    with the metric "auc" the items also have that, and show the probability of class 1; of a set
+    with the metric "auc" the items also have that, and show the log odds of class 1; of a set
     with the metric "map11" every class has an item for each image: see `Classification`. Raises
     CompoclipError for a class without prompts, and where "auc" has nothing to tell apart.
     """
@@ -102,24 +105,24 @@ def _with_auc(items: Items, content: Classification, cosines: Scores) -> Items:
             f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
             f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
         )
-    shares = probabilities(cosines)[:, 1].astype(np.float32)
+    odds = log_odds(cosines)[:, 1].astype(np.float32)
     return replace(
         items,
         truth=truth.astype(int).tolist(),
         texts=[(content.classes[1],)] * len(items),
-        scores=[[float(share)] for share in shares],
-        outcomes={"auc": _placed(shares, truth), **items.outcomes},
+        scores=[[float(each)] for each in odds],
+        outcomes={"auc": _placed(odds, truth), **items.outcomes},
     )
 
 
 def _several(content: Classification, cosines: Scores) -> Items:
     """An item for each class and image, class after class, to be ranked within the class."""
     n, k = len(content.images), len(content.classes)
-    shares = probabilities(cosines).astype(np.float32)
+    odds = log_odds(cosines).astype(np.float32)
     truth = np.zeros((n, k), dtype=bool)
     for row, tags in enumerate(content.tags):
         truth[row, list(tags)] = True
-    placed = [_placed(shares[:, c], truth[:, c]) for c in range(k)]
+    placed = [_placed(odds[:, c], truth[:, c]) for c in range(k)]
     return Items(
         ids=image_names(content.images) * k,
         forms=["classification"] * (n * k),
@@ -128,7 +131,7 @@ def _several(content: Classification, cosines: Scores) -> Items:
         truth=truth.T.astype(int).ravel().tolist(),
         images=[(image_key(ref),) for _ in range(k) for ref in content.images],
         texts=[(name,) for name in content.classes for _ in range(n)],
-        scores=[[float(share)] for share in shares.T.ravel()],
+        scores=[[float(each)] for each in odds.T.ravel()],
         clusters=[ref.photo for ref in content.images] * k,
         positive=np.where(truth, cosines.astype(np.float64), np.nan).T.ravel(),
         outcomes={

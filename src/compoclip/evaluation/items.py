@@ -22,7 +22,7 @@ class Items:
     truth: index of the right candidate. images: keys (`names.image_key`). scores: cosines; for
     GROUP in the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2)
     s(P1,N) s(P2,N); for retrieval and classification the right candidate, then its best rival; for
-    classification by a curve ("auc", "ap11") the probability that is ranked instead.
+    classification by a curve ("auc", "ap11") the log odds that are ranked instead.
     clusters: items with the same value share a photo and are not independent.
     positive: mean cosine of the matching pairs, nan where none matches. extra: further columns,
     e.g. "rank".

@@ -50,9 +50,9 @@ class Part:
 
     spec: what `load_benchmark` is asked for. id: its name in results. files: path below the root
     -> JSON value, for .jsonl, .csv and .txt the list of its rows. images: path below the root ->
-    scene (.npy: as an array); parts may share a path, which then shows the same scene. items: sub-task ->
-    how many. about: sub-task -> what it asks, in words. options: reader option -> its value, paths
-    below the root.
+    scene (.npy: as an array); parts may share a path, which then shows the same scene. items:
+    sub-task -> how many. about: sub-task -> what it asks, in words. options: reader option -> its
+    value, paths below the root.
     """
 
     spec: str

@@ -1,0 +1,235 @@
+"""Zero-shot metrics against plain loops: ROC-AUC and 11-point mAP, top-5, squashing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, ImageRef
+from compoclip.benchmarks.coverage import present, without
+from compoclip.benchmarks.edition import listed
+from compoclip.benchmarks.names import image_key
+from compoclip.benchmarks.parts import classification_rules
+from compoclip.data.members import Members
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.cache import image_content_key
+from compoclip.evaluation.classification import log_odds, score_classification
+from compoclip.evaluation.compare import compare
+from compoclip.evaluation.curves import weighted_ap_11
+from compoclip.evaluation.features import Features
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.summary import Summary, summarise
+from evaluation_helpers import FakeEncoder, ref, unit
+
+CLASSES = ("cat", "dog", "cow")
+
+
+def features(images: np.ndarray, texts: np.ndarray, names: tuple[str, ...]) -> Features:
+    rows = {ref(f"{k}.png"): k for k in range(len(images))}
+    return Features(images, rows, texts, {n: k for k, n in enumerate(names)}, {}, frozenset())
+
+
+def near(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Unit features (n, 16) whose cosines differ as little as those of real models."""
+    rows = np.ones((1, 16)) / 4 + 0.05 * rng.normal(size=(n, 16))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def tagged(n: int, seed: int = 0) -> tuple[Classification, Features]:
+    """n images with one or two of three classes."""
+    rng = np.random.default_rng(seed)
+    tags = tuple(
+        tuple(sorted(rng.choice(3, size=int(rng.integers(1, 3)), replace=False).tolist()))
+        for _ in range(n)
+    )
+    content = Classification(
+        images=tuple(ref(f"{k}.png") for k in range(n)),
+        labels=(),
+        classes=CLASSES,
+        prompts=tuple((name,) for name in CLASSES),
+        metric="map11",
+        tags=tags,
+    )
+    return content, features(near(rng, n), near(rng, 3), CLASSES)
+
+
+def softmax(row: list[float]) -> list[float]:
+    raised = [math.exp(100 * value - 100 * max(row)) for value in row]
+    return [value / sum(raised) for value in raised]
+
+
+def ap_11(scores: list[float], truth: list[bool]) -> float:
+    """PASCAL VOC 2007 as published: at each recall level the best precision from there on."""
+    order = sorted(range(len(scores)), key=lambda k: -scores[k])
+    points = []
+    for cut in range(1, len(order) + 1):
+        right = sum(truth[k] for k in order[:cut])
+        points.append((right * 10, right / cut))
+    total = sum(truth)
+    levels = [
+        max(precision for found, precision in points if found >= level * total)
+        for level in range(11)
+    ]
+    return sum(levels) / 11
+
+
+def summary(content: Classification, known: Features) -> Summary:
+    items = score_classification(content, known)
+    return summarise(items, classification_rules(content), resamples=200)
+
+
+def test_log_odds_are_those_of_a_softmax_of_100_cosines() -> None:
+    cosines = np.array([[0.21, 0.24, 0.2], [0.1, -0.1, 0.08]], dtype=np.float32)
+    shares = np.array([softmax([float(v) for v in row]) for row in cosines])
+    np.testing.assert_allclose(log_odds(cosines), np.log(shares / (1 - shares)), rtol=1e-6)
+    far = log_odds(np.array([[0.9, -0.9], [0.8, -0.9]], dtype=np.float32))
+    assert far[0, 0] > far[1, 0]  # both probabilities are 1 in double precision
+
+
+def test_map_is_the_mean_over_classes_of_11_point_precision() -> None:
+    content, known = tagged(40)
+    found = summary(content, known)
+    shares = [softmax([float(np.float32(i @ t)) for t in known.texts]) for i in known.images]
+    expected = {
+        name: ap_11([row[c] for row in shares], [c in tags for tags in content.tags])
+        for c, name in enumerate(CLASSES)
+    }
+    for name, value in expected.items():
+        score = found.scores[name]["ap11"]
+        assert score.value == pytest.approx(value, abs=1e-6)
+        true = sum(CLASSES.index(name) in tags for tags in content.tags)
+        assert score.chance == pytest.approx(true / 40)
+        assert score.low < score.value < score.high
+        assert (score.n, score.interval) == (40, "bootstrap")
+    assert found.aggregates["map11"].value == pytest.approx(sum(expected.values()) / 3, abs=1e-6)
+    # the probabilities matter: ranking by cosine gives another number
+    cosine = ap_11((known.images @ known.texts[0]).tolist(), [0 in t for t in content.tags])
+    assert abs(cosine - expected["cat"]) > 1e-3
+
+
+def test_weighted_precision_is_that_of_repeated_items() -> None:
+    rng = np.random.default_rng(3)
+    scores = rng.integers(0, 5, size=30).astype(float)
+    truth = rng.random(30) < 0.3
+    weights = rng.integers(0, 3, size=(6, 30)).astype(float)
+    found = weighted_ap_11(scores, truth, weights)
+    for row, value in zip(weights, found):
+        index = np.repeat(np.arange(30), row.astype(int))
+        again = weighted_ap_11(scores[index], truth[index], np.ones((1, len(index))))[0]
+        assert value == pytest.approx(again)
+    strict = weighted_ap_11(scores, truth, np.ones((1, 30)), tie=0.0)[0]
+    assert strict <= weighted_ap_11(scores, truth, np.ones((1, 30)))[0]
+    never = np.where(truth, 0.0, 1.0)[None]
+    assert np.isnan(weighted_ap_11(scores, truth, never)).all()
+
+
+def test_a_class_that_no_image_or_every_image_shows_has_no_curve() -> None:
+    content, known = tagged(12)
+    content = replace(
+        content, tags=tuple((0, *(t for t in tags if t == 1)) for tags in content.tags)
+    )
+    found = summary(content, known)
+    assert set(found.scores["dog"]) == {"ap11", "positive_score"}
+    assert "ap11" not in found.scores["cat"]
+    assert found.aggregates["map11"].value == found.scores["dog"]["ap11"].value
+
+
+def test_roc_auc_ranks_by_the_probability_of_class_1() -> None:
+    rng = np.random.default_rng(1)
+    labels = tuple(int(v) for v in rng.integers(0, 2, size=30))
+    names = ("meme", "hatespeech meme")
+    content = Classification(
+        tuple(ref(f"{k}.png") for k in range(30)), labels, names, tuple((n,) for n in names), "auc"
+    )
+    known = features(near(rng, 30), near(rng, 2), names)
+    found = summary(content, known)
+    shares = [softmax([float(i @ t) for t in known.texts])[1] for i in known.images]
+    pairs = [
+        (shares[a] > shares[b]) + 0.5 * (shares[a] == shares[b])
+        for a in range(30)
+        for b in range(30)
+        if labels[a] == 1 and labels[b] == 0
+    ]
+    assert found.aggregates["auc"].value == pytest.approx(sum(pairs) / len(pairs))
+    assert found.aggregates["auc"].chance == 0.5
+    right = [(share > 0.5) == (label == 1) for share, label in zip(shares, labels)]
+    assert found.aggregates["accuracy"].value == pytest.approx(sum(right) / 30)
+    assert next(iter(found.scores["zero_shot"])) == "auc"
+    one_kind = without(content, lambda image: labels[content.images.index(image)] == 1)
+    with pytest.raises(CompoclipError, match="needs images of two classes, not 0 of"):
+        score_classification(one_kind, known)
+
+
+def test_absent_images_take_their_classes_along(tmp_path: Path) -> None:
+    content, _ = tagged(4)
+    here = tuple(ImageRef(tmp_path / f"{k}.png") for k in range(4))
+    for image in here[:3]:
+        image.path.write_bytes(b"x")
+    benchmark = Benchmark("zs", replace(content, images=here), "d")
+    assert listed(benchmark) == dict.fromkeys(CLASSES, 4)
+    used, missing = present(benchmark)
+    assert isinstance(used, Classification)
+    assert (used.tags, used.labels) == (content.tags[:3], ())
+    assert missing == (str(here[3].path),)
+
+
+def test_sets_of_every_metric_are_measured_and_compared(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    content, _ = tagged(24, seed=2)
+    refs = tuple(ImageRef(photos / f"{k}_{CLASSES[t[0]]}.png") for k, t in enumerate(content.tags))
+    for image in refs:
+        image.path.write_bytes(image.path.name.encode())
+    several = replace(content, images=refs)
+    labels = tuple(tags[0] for tags in content.tags)
+    pets = replace(several, tags=(), labels=tuple(min(1, k) for k in labels), metric="auc")
+    pets = replace(pets, classes=CLASSES[:2], prompts=pets.prompts[:2])
+    one = replace(several, tags=(), labels=labels, metric="mean-per-class")
+    benchmarks = [
+        Benchmark(name, each, "d", aggregates=classification_rules(each), headline=each.metric)
+        for name, each in (("voc", several), ("memes", pets), ("pets", one))
+    ]
+    options = Options(resamples=100)
+    good = evaluate("good", FakeEncoder("a", quality=3.0), benchmarks, tmp_path / "out", options)
+    weak = evaluate("weak", FakeEncoder("b"), benchmarks, tmp_path / "out", options)
+    assert [each.headline for each in good] == ["map11", "auc", "mean-per-class"]
+    assert set(good[0].scores) == set(CLASSES)
+    assert good[0].aggregates["map11"].n == 24 * 3
+    compared = compare(weak, good, resamples=100)
+    for each, better, worse in zip(compared.headlines, good, weak):
+        assert each.base == pytest.approx(worse.aggregates[worse.headline].value)
+        assert each.other == pytest.approx(better.aggregates[better.headline].value)
+    again = evaluate("good", FakeEncoder("a", quality=3.0), benchmarks, tmp_path / "out", options)
+    assert again == good
+
+
+def test_squashed_photos_have_features_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 4), "red").save(path)
+    plain, squashed = ImageRef(path), ImageRef(path, squash=True)
+    members = Members()
+    assert image_content_key(plain, members) != image_content_key(squashed, members)
+    assert image_key(plain) == image_key(squashed) == str(path)
+    assert plain != squashed
+
+
+def test_top5_is_an_aggregate_where_asked() -> None:
+    rng = np.random.default_rng(5)
+    names = tuple(f"c{k}" for k in range(8))
+    labels = tuple(int(v) for v in rng.integers(0, 8, size=20))
+    content = Classification(
+        tuple(ref(f"{k}.png") for k in range(20)), labels, names, tuple((n,) for n in names)
+    )
+    known = features(unit(rng, 20), unit(rng, 8), names)
+    items = score_classification(content, known)
+    rules = {"top5": Aggregate(("zero_shot",), metric="top5")}
+    found = summarise(items, rules, resamples=50).aggregates["top5"]
+    cosines = known.images @ known.texts.T
+    right = [sum(row > row[label]) < 5 for row, label in zip(cosines, labels)]
+    assert found.value == pytest.approx(sum(right) / 20)
+    assert found.chance == pytest.approx(5 / 8)
