@@ -18,6 +18,7 @@ from compoclip.analysis.trees import (
     best_tree,
     bracketed,
     greedy_tree,
+    highest_tree,
     left_branching,
     random_tree,
     right_branching,
@@ -30,9 +31,11 @@ from compoclip.models.loaded import LoadedModel, current_identity
 from compoclip.models.text_layers import TextLayers
 
 MOST_WORDS = 25
-BEST, GREEDY, LEFT, RIGHT, RANDOM = "best", "greedy", "left", "right", "random"
-TREES = (BEST, GREEDY, LEFT, RIGHT, RANDOM)
-"""The tree of the highest value, the greedy one, and three that know nothing of the model."""
+BEST, HIGHEST, GREEDY = "best", "highest sum", "greedy"
+LEFT, RIGHT, RANDOM = "left", "right", "random"
+TREES = (BEST, HIGHEST, GREEDY, LEFT, RIGHT, RANDOM)
+"""The tree of the highest score, that of the highest value, the greedy one, and three that know
+nothing of the model."""
 TOO_LONG = f"more than {MOST_WORDS} words"
 TOO_SHORT = "fewer than 2 words"
 CUT = "more tokens than the model's context"
@@ -167,6 +170,7 @@ def _trees(chart: Chart, caption: str, seed: int) -> dict[str, Tree]:
     rng = np.random.default_rng([seed, zlib.crc32(caption.encode())])
     return {
         BEST: best_tree(chart),
+        HIGHEST: highest_tree(chart),
         GREEDY: greedy_tree(chart),
         LEFT: left_branching(n),
         RIGHT: right_branching(n),

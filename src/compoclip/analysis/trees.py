@@ -5,8 +5,13 @@ A chart is an (n + 1, n + 1) array; chart[a, b], a < b, belongs to the words a..
 nodes of chart(left) + chart(right), and its tree score the sum of [chart(left) + chart(right) -
 baseline], where the baseline of a node is the mean over all places where its span could be split:
 what splitting blindly yields. Defined after Murty et al., Characterizing Intrinsic Compositionality
-in Transformers with Tree Projections (ICLR 2023), with the exact instead of the greedy projection
-and the expected instead of a drawn split.
+in Transformers with Tree Projections (ICLR 2023), with exact instead of greedy search and the
+expected instead of a drawn split.
+
+Which tree? That of the highest value is no use for causal encoders: nothing stands before a span
+that begins the sentence, so its chart is 1, and the left-branching tree, which has all of them, has
+the highest value whatever the model. That of the highest score is not bound so, since the baseline
+of a node counts these spans as well.
 """
 
 from __future__ import annotations
@@ -39,19 +44,31 @@ def tree_score(chart: Chart, tree: Tree) -> float:
 
 
 def best_tree(chart: Chart) -> Tree:
-    """The tree of the highest value among all binary trees, by dynamic programming over spans.
+    """The tree of the highest score among all binary trees; of equal splits the first is taken."""
+    return _search(chart, above_blind=True)
 
-    Of equal splits the first one is taken. Source: Cocke-Younger-Kasami, O(n^3).
+
+def highest_tree(chart: Chart) -> Tree:
+    """The tree of the highest value among all binary trees; of equal splits the first is taken."""
+    return _search(chart, above_blind=False)
+
+
+def _search(chart: Chart, above_blind: bool) -> Tree:
+    """The tree with the largest sum over its nodes, by dynamic programming over spans.
+
+    above_blind: count what a split is above the mean of its span. Source: Cocke-Younger-Kasami.
     """
     n = len(chart) - 1
-    best = np.zeros_like(chart)  # value of the best tree below a span
+    best = np.zeros_like(chart)  # the largest sum below a span
     where = np.zeros(chart.shape, dtype=np.int64)
     for width in range(2, n + 1):
         for a in range(n - width + 1):
             b = a + width
-            values = splits(chart, a, b) + best[a, a + 1 : b] + best[a + 1 : b, b]
-            where[a, b] = a + 1 + int(values.argmax())
-            best[a, b] = values.max()
+            own = splits(chart, a, b)
+            sums = own + best[a, a + 1 : b] + best[a + 1 : b, b]
+            at = int(sums.argmax())
+            where[a, b] = a + 1 + at
+            best[a, b] = sums[at] - (own.mean() if above_blind else 0.0)
     return _grow(n, lambda a, b: int(where[a, b]))
 
 

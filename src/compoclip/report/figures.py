@@ -21,7 +21,7 @@ from compoclip.report.study import (
     Table,
 )
 from compoclip.report.training import Run
-from compoclip.report.wording import percent, points, signed_interval
+from compoclip.report.wording import percent, points, short, signed_interval
 
 WIDTH = 340
 _LETTER = 7.0  # mean width of a letter at the label size, in pixels
@@ -50,12 +50,12 @@ def changes(study: Study) -> tuple[Plot, ...]:
                     color=colour,
                     markerfacecolor="none" if way not in (BETTER, WORSE) else colour,
                 )
-            axes.set_yticks(range(len(rows)), [_short(d.name) for d in reversed(rows)])
+            axes.set_yticks(range(len(rows)), [short(d.name) for d in reversed(rows)])
             axes.set_ylim(-0.6, len(rows) - 0.4)
             axes.set_xlim(-reach, reach)
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)
-            axes.set_xlabel(f"change against {_short(study.base)}, points")
+            axes.set_xlabel(f"change against {short(study.base)}, points")
 
         alt = "; ".join(
             f"{d.name} {points(d.difference)} ({signed_interval(d.low, d.high)}, {direction(d)})"
@@ -121,7 +121,7 @@ def _scatter(
     diagonal: bool = False,
 ) -> Plot:
     size = (WIDTH, 310)
-    labels = [_short(m) + (f"\n{note(scores[m])}" if note else "") for m in models]
+    labels = [short(m) + (f"\n{note(scores[m])}" if note else "") for m in models]
 
     def draw(axes: Axes, theme: Theme) -> None:
         both = [(scores[m][across[0]], scores[m][up[0]]) for m in models]
@@ -199,12 +199,6 @@ def _extent(label: str) -> tuple[float, float]:
     return _LETTER * max(len(line) for line in lines), 15 * len(lines)
 
 
-def _short(name: str, longest: int = 24) -> str:
-    """A name that fits beside an axis, without control characters, which end an SVG."""
-    name = "".join(c if c.isprintable() else "?" for c in name)
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
-
-
 def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
     """One plot a logged quantity with a line a run, in the colour of the model of that name."""
     names = dict.fromkeys(name for run in runs for name in run.curves)
@@ -229,7 +223,7 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
                     linewidth=1.8,
                     linestyle=dash,
                     marker=MARKERS[place % len(MARKERS)] if len(curve.steps) == 1 else "",
-                    label=_short(run.name),
+                    label=short(run.name),
                 )
             axes.set_xlabel("step")
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -7,17 +7,21 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from compoclip.files import write_atomically
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (3, 3)))
 # Okabe and Ito's colours, darker on white and lighter on black; the base is grey.
 _LIGHT = ("#5f6670", "#0072b2", "#c44e00", "#00805c", "#a8518a", "#8a6d00", "#2b86b8", "#7a3b00")
 _DARK = ("#a7b0bc", "#56b4e9", "#ff9a57", "#35c79b", "#e39bc9", "#e6c229", "#9fd4f2", "#d9a37a")
+_NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}  # equal bytes every time
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,35 @@ def plot(title: str, alt: str, size: tuple[int, int], draw: Callable[[Axes, Them
     return Plot(title, alt, _uri(size, draw, LIGHT), _uri(size, draw, DARK), *size)
 
 
-def _uri(size: tuple[int, int], draw: Callable[[Axes, Theme], None], theme: Theme) -> str:
-    style: dict[Any, object] = {
+@dataclass(frozen=True)
+class Panel:
+    """One of several axes of a figure."""
+
+    title: str
+    draw: Callable[[Axes, Theme], None]
+
+
+def write_figure(stem: Path, panels: Sequence[Panel], size: tuple[int, int]) -> tuple[Path, Path]:
+    """Panels side by side, on white, as STEM.png and STEM.svg; `size` of each in CSS pixels.
+
+    Returns both paths. Raises CompoclipError when they cannot be written.
+    """
+    with rc_context(_style(LIGHT)):
+        wide = size[0] * len(panels) / 72
+        figure = Figure(figsize=(wide, size[1] / 72), layout="constrained", facecolor="white")
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+            axes.set_title(panel.title, fontsize=12, loc="left", color=LIGHT.ink)
+            panel.draw(axes, LIGHT)
+        paths = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
+        write_atomically(paths[0], lambda place: figure.savefig(place, format="png", dpi=144))
+        write_atomically(
+            paths[1], lambda place: figure.savefig(place, format="svg", metadata=_NOTHING)
+        )
+    return paths
+
+
+def _style(theme: Theme) -> dict[Any, object]:
+    return {
         "text.parse_math": False,  # a "$" in a name is a "$"
         "svg.fonttype": "none",  # text stays text: small files, and the reader's own font
         "svg.hashsalt": "compoclip",  # ids, and so bytes, are the same every time
@@ -84,15 +115,17 @@ def _uri(size: tuple[int, int], draw: Callable[[Axes, Theme], None], theme: Them
         "ytick.labelcolor": theme.ink,
         "legend.frameon": False,
     }
-    with rc_context(style):
+
+
+def _uri(size: tuple[int, int], draw: Callable[[Axes, Theme], None], theme: Theme) -> str:
+    with rc_context(_style(theme)):
         figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")
         figure.patch.set_alpha(0.0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0.0)
         draw(axes, theme)
         buffer = io.BytesIO()
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        figure.savefig(buffer, format="svg", metadata=_NOTHING)
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 

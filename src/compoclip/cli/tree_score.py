@@ -1,0 +1,212 @@
+"""`compoclip tree-score MODEL ...`: how tree-like text encoders compute."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from compoclip import console
+from compoclip.cli.caption_input import read_captions
+from compoclip.cli.device import device_named
+from compoclip.cli.evaluate import named_models
+from compoclip.cli.options import parse
+from compoclip.errors import UsageError
+from compoclip.places import require_writable
+
+if TYPE_CHECKING:
+    from compoclip.analysis.tree_score import Estimate, TreeScores
+
+
+@dataclass(frozen=True)
+class TreeScoreOptions:
+    """Tree scores of text encoders: how well their span vectors follow some binary tree.
+
+    A span of words that comes out the same when, from layer h on, it sees nothing but itself was
+    computed on its own, as a constituent is. The chart of a caption holds the cosine of both
+    vectors for every span. A tree's score is the sum of its constituents' cosines minus what
+    splitting the same spans blindly yields; "best" is the binary tree of the highest score, found
+    exactly. Beside it: the tree of the highest sum (in a causal encoder always the left-branching
+    one), the greedy one, and left-branching, right-branching and random trees, which know nothing
+    of the model.
+
+    Examples:
+        compoclip tree-score bundled --captions captions.txt
+        compoclip tree-score base=ViT-B-32-quickgelu:openai tuned=runs/mosaic/model
+            --captions /data/sugarcrepe --out trees
+
+    Args:
+        models: As for evaluate; NAME=MODEL gives a name. The others are compared with the first.
+        captions: A .txt (one caption a line), .json or .jsonl file, or a folder of them.
+        sample: Distinct captions to draw from these.
+        seed: Seed of the draw, of the random trees and of the bootstrap.
+        threshold: The layers h [default: every one from 0 to half the layers; the last one is the
+            headline].
+        batch_size: Captions at once; changes scores by rounding only.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        out: Folder for tree-score.json, plots by layer (.png, .svg) and every caption's tree.
+        resamples: Bootstrap resamples.
+        json: Print the scores as JSON.
+    """
+
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
+    ]
+    captions: Path
+    sample: int = 1000
+    seed: int = 0
+    threshold: tuple[int, ...] = ()
+    batch_size: int = 64
+    device: str = "auto"
+    out: Path | None = None
+    resamples: int = 2000
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse, draw captions, measure every model, print and write."""
+    options = parse(TreeScoreOptions, "tree-score", argv)
+    if not options.models:
+        raise UsageError("name at least one model; see tree-score --help")
+    for name in ("sample", "batch_size", "resamples"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    models = named_models(options.models)
+    if options.out is not None:
+        require_writable(options.out)
+    known = list(dict.fromkeys(read_captions(options.captions)))
+    if len(known) < options.sample:
+        console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
+    drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
+
+    from compoclip.analysis.tree_score import TREES, estimates, measure_trees
+    from compoclip.models.checkpoint import load_model
+
+    device = device_named(options.device)
+    scores, means = [], []
+    for name, spec in models.items():
+        loaded = load_model(spec, device=device)
+        each = measure_trees(
+            name, loaded, drawn, options.threshold, options.batch_size, options.seed
+        )
+        scores.append(each)
+        means.append({t: estimates(each.scores[t], options.resamples, options.seed) for t in TREES})
+    gaps = _gaps(scores, options)
+    records = [_record(*pair, gap, options) for *pair, gap in zip(scores, means, gaps)]
+    if options.out is not None:
+        _write(options.out, scores, means, records)
+    if options.json:
+        console.emit_json(records)
+    else:
+        print("\n\n".join(_text(*each) for each in zip(scores, means, gaps)))
+    return 0
+
+
+Gap = tuple[int, list["Estimate"]]
+
+
+def _gaps(scores: Sequence[TreeScores], options: TreeScoreOptions) -> list[Gap | None]:
+    """Each model's difference to the first; None for the first, and between other depths."""
+    from compoclip.analysis.tree_score import differences
+
+    base, *others = scores
+    gaps: list[Gap | None] = [None]
+    for each in others:
+        if each.thresholds == base.thresholds:
+            gaps.append(differences(base, each, options.resamples, options.seed))
+        else:
+            console.note(
+                f"{base.model} has {base.layers} text layers and {each.model} {each.layers}: not "
+                "compared; name the layers to compare with --threshold"
+            )
+            gaps.append(None)
+    return gaps
+
+
+def _record(
+    scores: TreeScores,
+    means: dict[str, list[Estimate]],
+    gap: Gap | None,
+    options: TreeScoreOptions,
+) -> dict[str, Any]:
+    """What is written and printed about a model as JSON."""
+
+    def by_threshold(found: Sequence[Estimate]) -> dict[str, Any]:
+        names = [*(str(h) for h in scores.thresholds), "mean"]
+        return {name: asdict(each) for name, each in zip(names, found)}
+
+    record: dict[str, Any] = {
+        "model": scores.model,
+        "weights": scores.weights,
+        "layers": scores.layers,
+        "headline": scores.headline,
+        "captions": len(scores.captions),
+        "left_out": dict(scores.left_out),
+        "source": str(options.captions),
+        "seed": options.seed,
+        "scores": {tree: by_threshold(found) for tree, found in means.items()},
+    }
+    if gap is not None:
+        record["difference"] = {"captions": gap[0], "best": by_threshold(gap[1])}
+    return record
+
+
+def _text(scores: TreeScores, means: dict[str, list[Estimate]], gap: Gap | None) -> str:
+    """One model as a table: trees by threshold."""
+    lost = "".join(f", {n} left out: {reason}" for reason, n in scores.left_out.items())
+    title = (
+        f"{scores.model}: {scores.layers} text layers, "
+        f"{console.counted(len(scores.captions), 'caption')}{lost}"
+    )
+    columns = [f"h = {h}" for h in scores.thresholds]
+    columns[-1] += " (headline)"
+    rows = [[tree, *map(_cell, found)] for tree, found in means.items()]
+    if gap is not None:
+        rows.append(["best, minus first", *(_cell(each, "+") for each in gap[1])])
+    return f"{title}\n{console.table(rows, ['tree score', *columns, 'mean'])}"
+
+
+def _cell(each: Estimate, sign: str = "") -> str:
+    return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+
+
+def _write(
+    out: Path,
+    scores: Sequence[TreeScores],
+    means: Sequence[dict[str, list[Estimate]]],
+    records: Sequence[dict[str, Any]],
+) -> None:
+    """The scores, plots, and the tree of every caption."""
+    import json
+
+    from compoclip.analysis.tree_score import BEST
+    from compoclip.files import write_atomically
+    from compoclip.report.tree_plot import tree_plot
+
+    text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(
+        out / "tree-score.json", lambda place: place.write_text(text, encoding="utf-8")
+    )
+    lines = "".join(
+        json.dumps(
+            {
+                "model": each.model,
+                "caption": caption,
+                "score": round(float(each.scores[BEST][row, -1]), 6),
+                "tree": each.trees[row],
+            },
+            ensure_ascii=False,
+        )
+        + "\n"
+        for each in scores
+        for row, caption in enumerate(each.captions)
+    )
+    write_atomically(out / "trees.jsonl", lambda place: place.write_text(lines, encoding="utf-8"))
+    for path in tree_plot(out / "tree-score", scores, means):
+        console.note(f"written to {path}")
