@@ -1,0 +1,284 @@
+"""The lab's settings, training data, jobs and page."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.data.open_source import open_source
+from compoclip.data.schedule import Share, schedule_of
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.lab import data as lab_data
+from compoclip.lab.columns import Difference
+from compoclip.lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
+from compoclip.lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
+from compoclip.lab.page import BEGIN, END, Finding, Line, aligned, table_text, write_section
+from compoclip.lab.settings import Arm, Effect, LabSettings, read_settings
+from compoclip.world.config import bundled_world, crowded
+from compoclip.world.oracle import Oracle, Truth
+
+RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"
+SPEC = DataSpec(crowded(bundled_world()), count=24)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lab") / "data"
+    write_data(folder, SPEC)
+    return folder
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def settings_file(folder: Path, **changes: Any) -> Path:
+    values: dict[str, Any] = {
+        "arms": [{"name": "plain", "method": "clip-ft"}],
+        "benchmarks": ["world-aro"],
+        "control": "plain",
+        **changes,
+    }
+    path = folder / "lab.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
+    settings = read_settings(RECIPES)
+    methods = {arm.name: method_of(arm, data) for arm in settings.arms}
+    assert [term.name for term in methods["fsc-global"].losses] == ["clip", "global_hn"]
+    assert [term.name for term in methods["fsc-local-scr"].losses] == ["clip", "local_hn"]
+    assert "positive" not in [term.name for term in methods["hard-negatives"].losses]
+    assert methods["dac"].plan.bags is not None
+    assert methods["dac"].plan.bags.file == str(data / BAGS)
+
+
+def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
+    settings = replace(read_settings(RECIPES), batch_size=8, steps=7)
+    for arm in settings.arms:
+        method = method_of(arm, data)
+        source = open_source(str(data / f"{arm.table}.jsonl"))
+        optim = optim_of(arm, method, settings, source)
+        epoch = schedule_of(source, method.images, Share(optim.batch_size), 0).steps_per_epoch
+        assert round(optim.epochs * epoch) == 7, arm.name
+        assert optim.batch_size * images_a_sample(method.images) == 8, arm.name
+        assert optim.lr == (settings.lora_lr if method.lora else settings.lr)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": []}, "no arms"),
+        ({"arms": 3}, "'arms' must be a list"),
+        ({"arms": [3]}, r"arms\[0\]: not an object"),
+        ({"arms": [{"name": "plain"}]}, "'method' is missing"),
+        ({"arms": [{"name": "plain", "method": "x", "wise": 1}]}, "unknown field 'wise'"),
+        ({"arms": [{"name": "plain", "method": 3}]}, "'method' must be a text"),
+        ({"arms": [{"name": "plain", "method": "x"}] * 2}, "two arms are called 'plain'"),
+        ({"arms": [{"name": "../x", "method": "x"}]}, "use letters, digits and -"),
+        ({"arms": [{"name": "base", "method": "x"}]}, "not 'base'"),
+        ({"arms": [{"name": "plain", "method": "x", "table": "t"}]}, "table: no 't'"),
+        ({"arms": [{"name": "plain", "method": "x", "wise_ft": 2}]}, "wise_ft must be 0 to 1"),
+        ({"control": "other"}, "control: no 'other'; there are: plain"),
+        ({"seeds": [1, 1]}, "different whole numbers"),
+        ({"seeds": []}, "different whole numbers"),
+        ({"seeds": ["a"]}, "different whole numbers"),
+        ({"steps": 0}, "'steps' must be more than 0"),
+        ({"steps": 1.5}, "'steps' must be a whole number"),
+        ({"lr": True}, "'lr' must be a number"),
+        ({"colour": 1}, "unknown field 'colour'"),
+        ({"effects": [{"claim": "c"}]}, r"effects\[0\]: 'arm' is missing"),
+    ],
+)
+def test_settings_that_make_no_lab_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CompoclipError, match=message) as caught:
+        read_settings(settings_file(tmp_path, **changes))
+    assert "lab.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("arm", "nobody"), ("against", "nobody"), ("columns", ["taste"]), ("expect", "better")],
+)
+def test_effects_name_what_exists(tmp_path: Path, field: str, value: object) -> None:
+    effect = {
+        "claim": "c",
+        "arm": "plain",
+        "against": "base",
+        "columns": ["t2i"],
+        "expect": "lower",
+    }
+    assert read_settings(settings_file(tmp_path, effects=[effect])).effects[0].margin == 0.03
+    with pytest.raises(CompoclipError, match=f"effect 'c': {field}: no "):
+        read_settings(settings_file(tmp_path, effects=[{**effect, field: value}]))
+
+
+def test_unknown_methods_and_settings_are_refused() -> None:
+    with pytest.raises(UsageError, match="no method 'negclop'; did you mean negclip"):
+        method_of(Arm("a", "negclop"), Path())
+    with pytest.raises(UsageError, match="negclip has no setting 'gamma'; it has: missing_hn"):
+        method_of(Arm("a", "negclip", {"gamma": 1}), Path())
+    with pytest.raises(UsageError, match="no setting 'optim'"):
+        method_of(Arm("a", "negclip", {"optim": 1}), Path())
+
+
+def test_captions_tell_a_scene_from_its_copy() -> None:
+    oracle = Oracle()
+    pairs = 0
+    for row in lab_data._rows(SPEC):
+        scene, copy = row.pair.scene_a, row.pair.scene_b
+        for captions, mine, other in (
+            (row.captions, scene, copy),
+            (row.copy_captions, copy, scene),
+        ):
+            assert 1 <= len(captions) <= 2
+            for text in captions:
+                assert oracle.verdict(text, mine).truth is Truth.TRUE
+                assert oracle.verdict(text, other).truth is Truth.FALSE
+        for sentence, negative in row.bag:
+            assert oracle.verdict(sentence, scene).truth is Truth.TRUE
+            if negative is not None:
+                assert oracle.verdict(negative, scene).truth is Truth.FALSE
+                pairs += 1
+    assert pairs > SPEC.count
+
+
+def test_tables_hold_what_the_recipes_read(data: Path) -> None:
+    scenes = open_source(str(data / SCENES))
+    assert len(scenes) == SPEC.count
+    assert scenes.brings() == {"negatives", "negative_image"}
+    first, row = scenes[0], lines(data / SCENES)[0]
+    assert first.captions == tuple(row["caption"])
+    assert first.negatives == tuple(row["neg_caption"])
+    assert first.image.is_file()
+    assert first.negative_image.is_file()
+    assert first.image.read_bytes() != first.negative_image.read_bytes()
+
+    variations = open_source(str(data / VARIATIONS))
+    groups, _ = variations.groups()
+    assert len(variations) == SPEC.count + SPEC.count // lab_data.GROUPED
+    assert sorted(groups.count(name) for name in set(groups) - {""}) == [2] * (SPEC.count // 4)
+    assert {bag["id"] for bag in lines(data / BAGS)} == {r["image"] for r in lines(data / SCENES)}
+
+
+def test_data_are_the_same_again_and_written_once(data: Path, tmp_path: Path) -> None:
+    write_data(tmp_path / "data", SPEC)
+    names = sorted(p.relative_to(data) for p in data.rglob("*") if p.is_file())
+    assert names
+    for name in names:
+        assert (data / name).read_bytes() == (tmp_path / "data" / name).read_bytes()
+    before = (data / SCENES).stat().st_mtime_ns
+    write_data(data, SPEC)
+    assert (data / SCENES).stat().st_mtime_ns == before
+    with pytest.raises(CompoclipError, match="made with other settings"):
+        write_data(data, replace(SPEC, seed=1))
+
+
+def test_a_finished_job_of_other_settings_is_refused(tmp_path: Path) -> None:
+    settings = LabSettings((Arm("a", "clip-ft"),), ("world-aro",), "a")
+    job = Job(tmp_path, settings, settings.arms[0], 1, "w")
+    assert outcome(job) is None
+    job.folder.mkdir(parents=True)
+    record = {"seconds": 2.0, "speed": 3.0, "made_from": job.made_from()}
+    (job.folder / DONE).write_text(json.dumps(record))
+    found = outcome(job)
+    assert found is not None
+    assert (found.name, found.speed) == ("a-seed1", 3.0)
+    more = replace(settings, arms=(*settings.arms, Arm("b", "negclip")), seeds=(1, 2, 3))
+    assert outcome(replace(job, settings=more)) == found  # further arms and seeds change nothing
+    for other in (
+        replace(job, weights="v"),
+        replace(job, settings=replace(settings, steps=3)),
+        replace(job, arm=Arm("a", "clip-ft", lr=1.0)),
+    ):
+        with pytest.raises(CompoclipError, match="made with other settings; delete it"):
+            outcome(other)
+
+
+def difference(value: float, sd: float, p: float = 0.001, runs: int = 3) -> Difference:
+    return Difference(value, value - 0.01, value + 0.01, p, sd, runs)
+
+
+@pytest.mark.parametrize(
+    ("found", "sign"),
+    [
+        (difference(0.05, 0.02), 1),
+        (difference(-0.05, 0.02), -1),
+        (difference(0.05, 0.025), 0),  # not more than two deviations
+        (difference(0.05, 0.02, p=0.06), 0),
+        (difference(0.05, math.nan, runs=1), 0),
+    ],
+)
+def test_a_difference_counts_by_seeds_and_items(found: Difference, sign: int) -> None:
+    assert found.sign == sign
+
+
+@pytest.mark.parametrize(
+    ("expect", "found", "verdict"),
+    [
+        ("higher", difference(0.05, 0.01), "**appears**"),
+        ("lower", difference(0.05, 0.01), "**the opposite appears**"),
+        ("lower", difference(-0.05, 0.03), "does not appear: within chance"),
+        ("kept", difference(0.0, 0.01), "**appears**"),
+        ("kept", difference(-0.015, 0.02), "undecided"),  # 0.015 + 2 * 0.02 / sqrt(3) > 0.03
+        ("kept", difference(-0.05, 0.01), "**does not appear**: lower"),
+        ("kept", difference(0.0, math.nan, runs=1), "not judged: one seed"),
+        ("kept", None, "not run"),
+    ],
+)
+def test_verdicts(expect: Any, found: Difference | None, verdict: str) -> None:
+    effect = Effect("c", "a", "base", ("t2i",), expect)
+    assert Finding(effect, "t2i", found).verdict == verdict
+
+
+def test_cells_show_mean_deviation_and_marks() -> None:
+    from compoclip.lab.columns import COLUMNS
+
+    values = {column.name: [0.5, 0.52, 0.54] for column in COLUMNS}
+    marked = {"t2i": difference(-0.1, 0.01)}
+    text = table_text(
+        [
+            Line("base", {c.name: [0.6] for c in COLUMNS}, (), {}, {}),
+            Line("arm", values, (90.0, 100.0, 110.0), marked, {"i2t": difference(0.1, 0.01)}),
+        ]
+    )
+    header, _, base, arm = [
+        [cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines()
+    ]
+    assert dict(zip(header, base)) == {
+        "arm": "base",
+        "seeds": "",
+        "images/s": "",
+        **{c.name: "60.0" for c in COLUMNS},
+    }
+    found = dict(zip(header, arm))
+    assert (found["object"], found["t2i"]) == ("52.0 ± 2.0", "52.0 ± 2.0 b-")
+    assert (found["i2t"], found["images/s"], found["seeds"]) == ("52.0 ± 2.0 c+", "100 ± 10", "3")
+
+
+def test_markdown_columns_are_aligned() -> None:
+    rng = random.Random(0)
+    rows = [["x" * rng.randrange(1, 9) for _ in range(3)] for _ in range(5)]
+    assert len({len(line) for line in aligned(["a", "b", "c"], rows).splitlines()}) == 1
+
+
+def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    write_section(page, "new")
+    expected = f"# before\n\n{BEGIN}\n\nnew\n\n{END}\n\nafter\n"
+    assert page.read_text() == expected
+    write_section(page, "new")
+    assert page.read_text() == expected
+    page.write_text(f"# no end\n{BEGIN}\n")
+    with pytest.raises(CompoclipError, match="needs the lines"):
+        write_section(page, "new")

@@ -1,0 +1,184 @@
+"""The lab's numbers against plain loops, and a lab of two arms from start to table."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.io import load_items
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import bootstrap_p, holm, percentile_interval
+from compoclip.lab.columns import Column, column_value, differences
+from compoclip.lab.run import run_lab
+from compoclip.lab.settings import BASE, Arm, Effect, LabSettings
+from evaluation_helpers import FakeEncoder, choice_benchmark
+
+QUICK = Options(resamples=50)
+EVEN = Column("even", ("binding",), "accuracy")
+BOTH = Column("both", ("binding", "order"), "accuracy")
+ODD = Column("odd", ("binding", "order"), "accuracy", "odd")
+
+
+def measured(folder: Path, name: str, quality: float) -> list[Results]:
+    """Two benchmarks of which "even" tests binding and, in the first, "odd" tests order."""
+    benchmarks = [
+        choice_benchmark(
+            folder / "p", n=60, shared=20, name="one", skills={"even": "binding", "odd": "order"}
+        ),
+        choice_benchmark(folder / "p", n=30, name="two", skills={"even": "binding"}),
+    ]
+    encoder = FakeEncoder(weights=name, quality=quality)
+    return evaluate(name, encoder, benchmarks, folder / "out", QUICK)
+
+
+def outcomes(run: Sequence[Results], benchmark: str, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Outcomes of the items of a sub-task, and their photos."""
+    (table,) = [load_items(each) for each in run if each.benchmark == benchmark]
+    rows = [i for i, name in enumerate(table["subtask"].to_pylist()) if name == part]
+    values = np.array(table["used.accuracy"].to_pylist(), dtype=float)[rows]
+    return values, np.array(table["cluster"].to_pylist())[rows]
+
+
+def test_a_column_is_the_mean_of_the_sub_tasks_of_its_skills(tmp_path: Path) -> None:
+    run = measured(tmp_path, "m", 1.0)
+    evens = [outcomes(run, name, "even")[0].mean() for name in ("one", "two")]
+    odd = outcomes(run, "one", "odd")[0].mean()
+    assert column_value(EVEN, run) == pytest.approx(fmean(evens))
+    assert column_value(BOTH, run) == pytest.approx(fmean([*evens, odd]))
+    assert column_value(ODD, run) == pytest.approx(odd)
+    with pytest.raises(CompoclipError, match="column 'order': no sub-task that was measured"):
+        column_value(Column("order", ("order",), "accuracy"), run[1:])
+
+
+def test_differences_match_plain_loops(tmp_path: Path) -> None:
+    base = [measured(tmp_path, f"b{seed}", 0.4) for seed in range(2)]
+    other = [measured(tmp_path, f"o{seed}", 1.0) for seed in range(3)]
+    found = differences(base, other, columns=(EVEN, BOTH, ODD), resamples=300, seed=4)
+
+    values = {
+        column.name: [[column_value(column, run) for run in runs] for runs in (base, other)]
+        for column in (EVEN, BOTH, ODD)
+    }
+    for name, (mine, theirs) in values.items():
+        assert found[name].value == pytest.approx(fmean(theirs) - fmean(mine))
+        assert found[name].sd == pytest.approx(math.sqrt(stdev(mine) ** 2 + stdev(theirs) ** 2))
+        assert found[name].runs == 2
+
+    # "odd" is one sub-task: its draws are those of one bootstrap over photos.
+    mean = [
+        np.mean([outcomes(run, "one", "odd")[0] for run in runs], axis=0) for runs in (base, other)
+    ]
+    photos = [str(each) for each in load_items(base[0][0])["cluster"].to_pylist()]
+    draws = loop_draws(mean[1] - mean[0], outcomes(base[0], "one", "odd")[1], photos, 300, 4)
+    assert (found["odd"].low, found["odd"].high) == pytest.approx(percentile_interval(draws))
+    alone = differences(base, other, columns=(ODD,), resamples=300, seed=4)["odd"]
+    assert alone.p == pytest.approx(bootstrap_p(draws))
+    singly = [
+        differences(base, other, columns=(column,), resamples=300, seed=4)[column.name].p
+        for column in (EVEN, BOTH, ODD)
+    ]
+    assert [each.p for each in found.values()] == pytest.approx(holm(singly))
+
+
+def loop_draws(
+    values: np.ndarray, clusters: np.ndarray, photos: list[str], resamples: int, seed: int
+) -> np.ndarray:
+    """Mean of the values in every draw of photos, of which some have no value."""
+    names, rng, draws = sorted(set(photos)), np.random.default_rng(seed), []
+    for _ in range(resamples):
+        drawn = rng.integers(len(names), size=len(names))
+        draws.append(np.mean([v for k in drawn for v in values[clusters == names[k]]]))
+    return np.array(draws)
+
+
+def test_the_base_has_no_deviation_and_one_seed_has_none_either(tmp_path: Path) -> None:
+    base = [measured(tmp_path, "base", 0.4)]
+    other = [measured(tmp_path, f"o{seed}", 1.0) for seed in range(3)]
+    seeds = [column_value(EVEN, run) for run in other]
+    found = differences(base, other, trained=False, columns=(EVEN,))["even"]
+    assert (found.sd, found.runs) == (pytest.approx(stdev(seeds)), 3)
+    single = differences(base, other[:1], trained=False, columns=(EVEN,))["even"]
+    assert math.isnan(single.sd)
+    assert math.isnan(single.least)
+    assert single.sign == 0
+    assert math.isnan(differences(base, other, columns=(EVEN,))["even"].sd)
+
+
+def test_runs_on_other_benchmarks_cannot_be_compared(tmp_path: Path) -> None:
+    base, other = measured(tmp_path, "a", 0.4), measured(tmp_path, "b", 1.0)
+    with pytest.raises(CompoclipError, match="a and b were measured on different benchmarks"):
+        differences([base], [other[:1]], columns=(EVEN,))
+
+
+SETTINGS = LabSettings(
+    arms=(
+        Arm("clip-ft", "clip-ft", about="the control"),
+        Arm("triplet", "triplet-clip", wise_ft=0.5),
+    ),
+    benchmarks=(
+        "world-aro",
+        "world-foils",
+        "world-hard-positives",
+        "world-retrieval",
+        "world-sugarcrepe",
+        "world-zero-shot-kinds",
+    ),
+    control="clip-ft",
+    seeds=(3,),
+    effects=(Effect("a claim", "triplet", BASE, ("t2i",), "kept"),),
+    scenes=24,
+    items=6,
+    steps=2,
+    batch_size=8,
+    warmup=1,
+)
+
+
+@pytest.mark.slow
+def test_a_lab_runs_to_its_table_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "lab"
+    with pytest.raises(UsageError, match="no arm 'nobody'; there are: clip-ft, triplet"):
+        run_lab(SETTINGS, out, ["nobody"])
+    with pytest.raises(CompoclipError, match="nothing is finished yet"):
+        run_lab(SETTINGS, out, budget=0)
+
+    text = run_lab(SETTINGS, out, workers=1)
+    assert "[3 of 3] triplet-seed3" in capsys.readouterr().err
+    assert "not judged: one seed" in text
+    assert text + "\n" == (out / "table.md").read_text()
+    numbers = json.loads((out / "lab.json").read_text())
+    assert [line["name"] for line in numbers["lines"]] == ["base", "clip-ft", "triplet"]
+    log = (out / "runs" / "triplet-seed3" / "train.jsonl").read_text().splitlines()
+    assert (json.loads(log[-1])["step"], json.loads(log[-1])["images"]) == (2, 16)
+    results = json.loads((out / "results" / "triplet-seed3" / "world-aro.json").read_text())
+    assert results["identity"]["base"]
+    assert not (out / "runs" / "triplet-seed3" / "state").exists()
+
+    # Lost: one arm is run again, to the same numbers, and nothing else is touched.
+    kept = out / "runs" / "clip-ft-seed3" / "done.json"
+    before = kept.stat().st_mtime_ns
+    shutil.rmtree(out / "runs" / "triplet-seed3")
+    shutil.rmtree(out / "results" / "triplet-seed3")
+    run_lab(SETTINGS, out, ["triplet"], workers=1)
+    assert "1 job of 2 finished before" in capsys.readouterr().err
+    assert kept.stat().st_mtime_ns == before
+    again = json.loads((out / "lab.json").read_text())
+    assert [line["values"] for line in again["lines"]] == [
+        line["values"] for line in numbers["lines"]
+    ]
+
+    with pytest.raises(CompoclipError, match="made with other settings"):
+        run_lab(replace(SETTINGS, steps=3), out)
