@@ -11,19 +11,13 @@ from PIL import Image
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.judgement import standing
+from compoclip.evaluation.profile import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score
 from compoclip.report.diff import word_diff
 from compoclip.report.findings import direction, findings
 from compoclip.report.pictures import SIDE, Album
 from compoclip.report.plotting import place_labels
-from compoclip.report.study import (
-    BRITTLENESS,
-    COMPOSITION,
-    MATCH,
-    RECOGNITION,
-    RETRIEVAL,
-    read_study,
-)
+from compoclip.report.study import read_study
 from compoclip.report.tables import sheets, skill_rows
 from compoclip.report.training import POINTS, read_run
 from compoclip.report.wording import interval, listed, points, signed_interval, words_for

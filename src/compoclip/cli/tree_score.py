@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         scores.append(each)
         means.append({t: estimates(each.scores[t], options.resamples, options.seed) for t in TREES})
     gaps = _gaps(scores, options)
-    records = [_record(*pair, gap, options) for *pair, gap in zip(scores, means, gaps)]
+    records = [_record(*each, options) for each in zip(scores, means, gaps)]
     if options.out is not None:
         _write(options.out, scores, means, records)
     if options.json:

@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from compoclip.evaluation.results import Score
-from compoclip.report.findings import BETTER, WORSE, direction
-from compoclip.report.plotting import DASHES, MARKERS, Plot, Theme, place_labels, plot
-from compoclip.report.study import (
+from compoclip.evaluation.profile import (
     BRITTLENESS,
     COMPOSITION,
     INVARIANCE,
     RECOGNITION,
     RETRIEVAL,
     SENSITIVITY,
-    Study,
-    Table,
 )
+from compoclip.evaluation.results import Score
+from compoclip.report.findings import BETTER, WORSE, direction
+from compoclip.report.plotting import DASHES, MARKERS, Plot, Theme, place_labels, plot
+from compoclip.report.study import Study, Table
 from compoclip.report.training import Run
 from compoclip.report.wording import percent, points, short, signed_interval
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.judgement import standing
-from compoclip.evaluation.results import Score
-from compoclip.report.study import (
+from compoclip.evaluation.profile import (
     BRITTLENESS,
     COMPOSITION,
     INVARIANCE,
@@ -17,8 +16,9 @@ from compoclip.report.study import (
     RECOGNITION,
     RETRIEVAL,
     SENSITIVITY,
-    Study,
 )
+from compoclip.evaluation.results import Score
+from compoclip.report.study import Study
 from compoclip.report.wording import listed, percent, points, signed_interval, words_for
 
 BETTER, WORSE, SAME = "better", "worse", "same"

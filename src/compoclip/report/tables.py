@@ -10,9 +10,10 @@ from compoclip.benchmarks.skills import SKILLS
 from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.judgement import chance_flag, data_notes
+from compoclip.evaluation.profile import BRITTLENESS, MATCH
 from compoclip.evaluation.results import Results, Score
 from compoclip.report.findings import SAME, direction
-from compoclip.report.study import BRITTLENESS, MATCH, Study, Table
+from compoclip.report.study import Study, Table
 from compoclip.report.wording import (
     count,
     interval,

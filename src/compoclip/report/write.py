@@ -13,6 +13,7 @@ from compoclip import __version__
 from compoclip.benchmarks.skills import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.profile import COMPOSITION
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.files import write_atomically
 from compoclip.report import figures
@@ -21,7 +22,7 @@ from compoclip.report.findings import findings
 from compoclip.report.pictures import Album
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.provenance import provenance
-from compoclip.report.study import COMPOSITION, Study, read_study
+from compoclip.report.study import Study, read_study
 from compoclip.report.tables import invariance_rows, profile_rows, sheets, skill_rows
 from compoclip.report.training import Run, read_run
 from compoclip.report.wording import listed, words_for
