@@ -91,11 +91,7 @@ def _files(about: Meta, root: Path, part: str) -> dict[str, str]:
 
 def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) -> dict[str, str]:
     """Image folder -> why it is needed."""
-    folders = [
-        folder
-        for folder in about.images
-        if not about.family or folder.startswith(f"{part}/") or "NAME" in folder
-    ]
+    folders = about.of_set(part, about.images) if about.family else about.images
     counts = {} if incomplete else check(spec, root).images
     short = {
         folder: f"{count.expected - count.here:,} of {count.expected:,} photos missing"

@@ -14,8 +14,8 @@ class Meta:
     """Facts about a benchmark, for listings and for people who must obtain it.
 
     id: the name to load it by, equal to its module's name. title: its published name. citation:
-    the paper. source: where the official files come from. licence: of the annotations. access:
-    "open", "gated" (terms to accept) or "form" (request form), and whatever a person must do.
+    the paper. source: where the official files come from. licence: of the annotations. status:
+    whether they can be had, one of `STATUSES`. access: what a person must do, "open" for nothing.
     files: annotation files under the data root, or patterns each of which must match a file.
     archives: patterns of archives under the root, one of which may stand for all the files. images:
     image folders under the data root. parts: sub-tasks, or named sets of a family, that a spec

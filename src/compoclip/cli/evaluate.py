@@ -48,6 +48,8 @@ class EvaluateOptions:
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         activation: Override the activation that a checkpoint states.
         allow_partial: Score what is there when images or items are missing, and mark it.
+        exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
+            data audit); both numbers are shown and stored.
         max_bad: Damaged images to leave out before giving up.
         cache: Folder for encoded features [default: OUT/.features].
         fresh: Measure again even where results are already there.
@@ -70,6 +72,7 @@ class EvaluateOptions:
     device: str = "auto"
     activation: Literal["gelu", "quick_gelu"] | None = None
     allow_partial: bool = False
+    exclude_faulty: bool = False
     max_bad: int = 0
     cache: Path | None = None
     fresh: bool = False
@@ -105,6 +108,7 @@ def run(options: EvaluateOptions) -> int:
 
     require_data(benchmarks, options.allow_partial)
     device = device_named(options.device)
+    from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.model_encoder import ModelEncoder
     from compoclip.evaluation.overall import overall_scores, overall_text
     from compoclip.evaluation.overview import overview_text
@@ -120,6 +124,7 @@ def run(options: EvaluateOptions) -> int:
         resamples=options.resamples,
         seed=options.seed,
         fresh=options.fresh,
+        audits={each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {},
     )
     everything = []
     for name, spec in models.items():

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.results import SCHEMA, Results, Score
+from compoclip.evaluation.results import SCHEMA, Clean, Results, Score
 from compoclip.files import read_json, write_atomically
 
 
@@ -100,12 +100,21 @@ def _results(data: dict[str, Any]) -> Results:
     if lacking:
         raise ValueError(f"lacks {', '.join(lacking)}")
     values = dict(data)
-    values["scores"] = {
-        subtask: {metric: Score(**score) for metric, score in metrics.items()}
-        for subtask, metrics in data["scores"].items()
-    }
-    values["aggregates"] = {rule: Score(**score) for rule, score in data["aggregates"].items()}
+    values |= _scores(data)
+    clean = data.get("clean")
+    values["clean"] = None if clean is None else Clean(**{**clean, **_scores(clean)})
     values["missing"] = tuple(data.get("missing", ()))
     if values["headline"] not in values["aggregates"]:
         raise ValueError(f"no aggregate {values['headline']!r}")
     return Results(**values)
+
+
+def _scores(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields "scores" and "aggregates" of a result, read."""
+    return {
+        "scores": {
+            subtask: {metric: Score(**score) for metric, score in metrics.items()}
+            for subtask, metrics in data["scores"].items()
+        },
+        "aggregates": {rule: Score(**score) for rule, score in data["aggregates"].items()},
+    }

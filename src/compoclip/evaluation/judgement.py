@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compoclip.console import counted
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Clean, Results, Score
 
 _NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
 
@@ -33,4 +33,21 @@ def data_notes(results: Results) -> list[str]:
     if results.truncated_texts:
         cut = counted(results.truncated_texts, "text")
         lines.append(f"{cut} cut: longer than the model's context")
+    if results.clean is not None:
+        lines.append(clean_note(results, results.clean))
     return lines
+
+
+def clean_note(results: Results, clean: Clean) -> str:
+    """The headline without faulty items beside that of all items."""
+    if not clean.left_out:
+        return "clean: an audit found no faulty item among these"
+    kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
+    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({kinds}) and with ties wrong"
+    score, all_items = clean.aggregates.get(results.headline), results.aggregates[results.headline]
+    if score is None:
+        return f"{left} nothing is left of {results.headline}"
+    return (
+        f"{left} {results.headline} is {100 * score.value:.1f} ({100 * score.low:.1f} to "
+        f"{100 * score.high:.1f}) instead of {100 * all_items.value:.1f}"
+    )

@@ -31,6 +31,22 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Clean:
+    """Scores without faulty items (`benchmarks.audit`), a tie being wrong.
+
+    faulty: items of the full benchmark with a fault; faults: kind -> how many have it (an item may
+    have several). left_out: of the items measured, those that are not in here. scores, aggregates:
+    as in Results.
+    """
+
+    faulty: int
+    left_out: int
+    faults: dict[str, int]
+    scores: dict[str, dict[str, Score]]
+    aggregates: dict[str, Score]
+
+
+@dataclass(frozen=True)
 class Results:
     """What is written to `<out>/<model>/<benchmark>.json`; per-item outcomes in parquet beside it.
 
@@ -41,6 +57,7 @@ class Results:
     partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
     used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
     where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap.
+    clean: the scores without faulty items, where they were asked for.
     """
 
     model: str
@@ -65,6 +82,7 @@ class Results:
     known_as: str = ""
     resamples: int = 0
     seed: int = 0
+    clean: Clean | None = None
     schema: int = SCHEMA
 
     @property

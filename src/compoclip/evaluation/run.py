@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from compoclip.benchmarks.audit import Audit
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
@@ -27,6 +28,7 @@ from compoclip.evaluation.aggregate import rule_to_json
 from compoclip.evaluation.binary import score_binary
 from compoclip.evaluation.cache import FeatureCache
 from compoclip.evaluation.classification import score_classification
+from compoclip.evaluation.clean import clean_scores, same_faults
 from compoclip.evaluation.encode import (
     EncodeOptions,
     distinct_images,
@@ -51,7 +53,8 @@ _LISTED_MISSING = 20
 class Options:
     """batch_size: images or texts at once. workers: threads that read images. max_bad: damaged
     images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
-    to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there."""
+    to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there.
+    audits: benchmark -> its audit, for clean scores beside those of all items."""
 
     batch_size: int = 64
     workers: int = 2
@@ -61,6 +64,7 @@ class Options:
     resamples: int = RESAMPLES
     seed: int = 0
     fresh: bool = False
+    audits: Mapping[str, Audit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,7 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
         and found.rules == _rules_json(job)
         and found.known_as == job.benchmark.known_as
         and (found.resamples, found.seed) == (options.resamples, options.seed)
+        and same_faults(found.clean, options.audits.get(job.benchmark.name))
         and Path(found.items).is_file()
     )
     if same:
@@ -223,6 +228,9 @@ def _measure(
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
+    audit = options.audits.get(benchmark.name)
+    about = (benchmark, rules, _scored(job), options.resamples, options.seed)
+    clean = clean_scores(items, audit, *about) if audit is not None else None
     results = Results(
         model=name,
         benchmark=benchmark.name,
@@ -246,6 +254,7 @@ def _measure(
         known_as=benchmark.known_as,
         resamples=options.resamples,
         seed=options.seed,
+        clean=clean,
     )
     return save_results(results, items.to_arrow(), folder)
 

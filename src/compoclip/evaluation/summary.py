@@ -43,6 +43,7 @@ def summarise(
     expected: Mapping[str, int] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    lenient: bool = False,
 ) -> Summary:
     """Scores of all sub-tasks and rules, plus the aggregate "positive_score" over all items.
 
@@ -50,8 +51,8 @@ def summarise(
     where a metric counts other things, such as groups of items. Intervals: Wilson for items that
     share no photo, else a bootstrap over photos, always for means of means and areas under a curve.
     Where all items are right or all are wrong: Wilson for the number of photos.
-    A rule whose sub-tasks have no items at all is left out, and for partial data one that the items
-    there are do not define.
+    A rule whose sub-tasks have no items at all is left out, and for partial data (or `lenient`) one
+    that the items there are do not define.
     """
     frame = _Frame.of(items)
     here = Counter(items.subtasks)
@@ -77,7 +78,7 @@ def summarise(
         if here.keys() & rule.subtasks():
             gap = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
             about = (items.subtasks, items.labels, frame.applies, frame.main, items.truth)
-            found = plan_or_none(rule, *about) if gap else plan(rule, *about)
+            found = plan_or_none(rule, *about) if gap or lenient else plan(rule, *about)
             if found is not None:
                 trees["", name], lacking["", name] = found, gap
 
