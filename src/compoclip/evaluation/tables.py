@@ -12,8 +12,9 @@ from compoclip.evaluation.results import Results, Score
 def results_text(results: Results) -> str:
     """One benchmark: sub-tasks and aggregates with interval, chance, ties, items used of expected.
 
-    The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
-    number is followed by the strict and the fractional value.
+    The headline is marked; below each aggregate stands that without faulty items, if measured.
+    Scores at or below chance are flagged. Where ties decide outcomes, their number is followed by
+    the strict and the fractional value.
     """
     title = f"{results.model} on {results.benchmark}"
     rows = [
@@ -25,6 +26,9 @@ def results_text(results: Results) -> str:
     for name, score in results.aggregates.items():
         mark = " (headline)" if name == results.headline else ""
         rows.append([f"= {name}{mark}", *_cells(score)])
+        clean = results.clean.aggregates.get(name) if results.clean else None
+        if clean is not None and name != POSITIVE_SCORE:
+            rows.append([f"  {name}, clean", *_cells(clean)])
     header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     notes += data_notes(results)
