@@ -119,7 +119,7 @@ def _choices(cases: Sequence[Case]) -> Score | None:
 
 
 def _statements(cases: Sequence[Case]) -> Score | None:
-    """Statements that are true or false: the area under the ROC curve."""
+    """Statements that are true or false: the area under the ROC curve, pairs of a fold only."""
     from scipy.stats import rankdata
 
     truth = np.array([case.truth == 1 for case in cases])
@@ -129,17 +129,17 @@ def _statements(cases: Sequence[Case]) -> Score | None:
     sign = np.where(truth, 1.0, -1.0)
 
     def held_out(features: csr_array) -> float:
-        placed = np.zeros(len(cases))
+        wins = pairs = 0.0
         for fold in range(FOLDS):
             here = folds == fold
-            if not here.any() or here.all():
+            true = int(truth[here].sum())
+            false = int(here.sum()) - true
+            if true * false == 0 or here.all():
                 continue
-            scores = features[here] @ _fit(features[~here], sign[~here])
-            placed[here] = (rankdata(scores) - 0.5) / here.sum()  # folds have scales of their own
-        ranks = rankdata(placed)
-        true = int(truth.sum())
-        area = ranks[truth].sum() - true * (true + 1) / 2
-        return float(area / (true * (len(truth) - true)))
+            ranks = rankdata(features[here] @ _fit(features[~here], sign[~here]))
+            wins += float(ranks[truth[here]].sum()) - true * (true + 1) / 2
+            pairs += true * false
+        return wins / pairs if pairs else 0.5
 
     return "auc", _both([case.texts[0] for case in cases], held_out), 0.5
 

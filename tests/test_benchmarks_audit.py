@@ -1,0 +1,287 @@
+"""Audits of made cases with known defects, and of the official files against published counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmark_files import write_json, write_sugarcrepe
+from compoclip.benchmarks.audit import Audit, audit
+from compoclip.benchmarks.audit_training import audit_training
+from compoclip.benchmarks.case import (
+    Benchmark,
+    Case,
+    Classification,
+    Form,
+    ImageRef,
+    Retrieval,
+)
+from compoclip.benchmarks.defects import FAULTS, MEANING, Kind
+from compoclip.benchmarks.differences import differences
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.sameness import same, same_bag
+from compoclip.benchmarks.synonyms import exchanged, synonymous
+from compoclip.cli.main import main
+from compoclip.data.sample import Sample
+from compoclip.errors import CompoclipError
+
+Capture = pytest.CaptureFixture[str]
+A, B = ImageRef(Path("a.jpg")), ImageRef(Path("b.jpg"))
+
+
+def choice(name: str, *texts: str, truth: int = 0, image: ImageRef = A) -> Case:
+    return Case(name, Form.CHOOSE_TEXT, (image,), texts, "s", truth)
+
+
+def kinds_of(*cases: Case) -> dict[str, set[tuple[Kind, str]]]:
+    found: dict[str, set[tuple[Kind, str]]] = {case.id: set() for case in cases}
+    for defect in audit(Benchmark("made", cases, "0")).defects:
+        found[defect.id].add((defect.kind, defect.level))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "level"),
+    [
+        ("a cat.", "a cat.", "stored"),
+        ("A cat .", "a  cat.", "tokenized"),
+        ("a cat, a dog", "a cat a dog.", "words"),
+        ("the cat's hat", "the cat s hat", "letters"),
+        ("a cat", "a dog", None),
+        ("a cat and a dog", "a dog and a cat", None),
+    ],
+)
+def test_levels_of_sameness(a: str, b: str, level: str | None) -> None:
+    assert same(a, b) == same(b, a) == level
+
+
+def test_the_same_words_in_another_order() -> None:
+    assert same_bag("A cat on a dog.", "a dog on a cat") == "words"
+    assert same_bag("the cat's dog", "s dog, the cat") == "letters"
+    assert same_bag("a cat a cat", "a cat a dog") is None
+    assert same_bag("a cat cat", "a a cat") is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pair"),
+    [
+        ("a big dog runs", "a large dog runs", ("big", "large")),
+        ("a dog", "a hot dog", None),
+        ("a dog runs", "the cat runs", ("a dog", "the cat")),
+        ("a dog runs fast now", "the cat sat on now", None),
+        ("dogs", "cats", ("dogs", "cats")),
+    ],
+)
+def test_the_one_stretch_that_differs(a: str, b: str, pair: tuple[str, str] | None) -> None:
+    assert exchanged(a, b) == pair
+
+
+def test_synonyms_are_of_wordnet() -> None:
+    assert synonymous("big", "large")
+    assert synonymous("kids", "children")
+    assert synonymous("couch", "sofa")
+    assert not synonymous("big", "small")
+    assert not synonymous("man", "men")
+    assert not synonymous("dog", "animal")
+    assert not synonymous("xyzzy", "plugh")
+
+
+def test_every_kind_says_what_it_means() -> None:
+    assert set(MEANING) == set(Kind)
+    assert set(Kind) > FAULTS
+
+
+def test_defects_of_choices() -> None:
+    long = "word " * 80
+    found = kinds_of(
+        choice("fine", "a red cup", "a blue cup"),
+        choice("stored", "a cup", "a hat", "a cup"),
+        choice("tokens", "a cap", "A  CAP"),
+        choice("strictest", "a tie.", "a tie", "a tie."),
+        choice("truth", "a wig", "a pin", truth=1),
+        choice("synonym", "a big hat", "a large hat"),
+        choice("order", "a cat on a dog", "a dog on a cat"),
+        choice("long", long, "a word"),
+        choice("again", "a red cup", "a blue cup"),
+        choice("other image", "a red cup", "a blue cup", image=B),
+        choice("other truth", "a red cup", "a blue cup", truth=1),
+    )
+    equal = Kind.EQUAL
+    assert found["fine"] == found["truth"] == found["other image"] == set()
+    assert found["other truth"] == set()
+    assert found["stored"] == {(equal, "stored"), (Kind.SAME_WORDS, "words")}
+    assert found["tokens"] == {(equal, "tokenized"), (Kind.SAME_WORDS, "words")}
+    assert found["strictest"] == {(equal, "stored"), (Kind.SAME_WORDS, "words")}
+    assert found["synonym"] == {(Kind.SYNONYM, "")}
+    assert found["order"] == {(Kind.SAME_WORDS, "words")}
+    assert found["long"] == {(Kind.LONG, "")}
+    assert found["again"] == {(Kind.DUPLICATE, "")}
+
+
+def test_defects_of_the_other_forms() -> None:
+    found = kinds_of(
+        Case("p", Form.TRIPLE, (A,), ("a cup", "A cup", "a hat"), "s"),
+        Case("n", Form.TRIPLE, (A,), ("a cup", "one cup", "one cup"), "s"),
+        Case("t", Form.TEXT_ONLY, (), ("a cup", "a mug", "a cup"), "s"),
+        Case("i", Form.CHOOSE_IMAGE, (A, B, A), ("a cup",), "s"),
+        Case("ok", Form.CHOOSE_IMAGE, (A, B, B), ("a cup",), "s"),
+        Case("g", Form.GROUP, (A, A), ("a b", "b a"), "s"),
+    )
+    assert found["p"] == {(Kind.SAME_POSITIVES, "tokenized")}
+    assert found["n"] == {(Kind.EQUAL, "stored")}
+    assert (Kind.EQUAL, "stored") in found["t"]
+    assert found["i"] == {(Kind.SAME_IMAGE, "")}
+    assert found["ok"] == set()
+    assert found["g"] == {(Kind.SAME_IMAGE, ""), (Kind.SAME_WORDS, "words")}
+
+
+def test_statements_that_contradict_each_other() -> None:
+    def said(name: str, truth: int, text: str = "a cup is left") -> Case:
+        return Case(name, Form.BINARY, (A,), (text,), "s", truth)
+
+    found = kinds_of(said("1", 1), said("2", 0), said("3", 1), said("4", 1, "a hat"))
+    assert found["1"] == found["2"] == {(Kind.CONTRADICTION, "")}
+    assert found["3"] == {(Kind.CONTRADICTION, ""), (Kind.DUPLICATE, "")}
+    assert found["4"] == set()
+
+
+def test_galleries_and_classes() -> None:
+    gallery = Retrieval((A, B), ("a cup", "a hat", "A cup"), ((0, 0), (0, 1), (1, 2)))
+    (defect,) = audit(Benchmark("made", gallery, "0")).defects
+    assert (defect.subtask, defect.kind, defect.level) == ("t2i", Kind.REPEATED, "tokenized")
+    assert defect.id.endswith("b.jpg text 0")
+    classes = Classification((A, B), (0, 1), ("Crane", "cup", "crane"), (("c",),) * 3)
+    (defect,) = audit(Benchmark("made", classes, "0")).defects
+    assert (defect.id, defect.kind) == ("/a.jpg", Kind.SAME_CLASS)
+
+
+def test_boxes_and_damaged_images(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 10)).save(tmp_path / "ok.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+
+    def boxed(name: str, box: tuple[float, float, float, float] | None, file: str) -> Case:
+        return choice(name, "a cup", f"a hat {name}", image=ImageRef(tmp_path / file, box))
+
+    cases = (
+        boxed("in", (0, 0, 20, 10), "ok.png"),
+        boxed("beyond", (5, 5, 30, 8), "ok.png"),
+        boxed("out", (20, 0, 30, 5), "ok.png"),
+        boxed("empty", (3, 3, 3.4, 9), "ok.png"),
+        boxed("absent", (0, 0, 1, 1), "none.png"),
+        boxed("bad", None, "bad.png"),
+    )
+    found = kinds_of(*cases)
+    assert found["in"] == found["absent"] == found["bad"] == set()
+    assert found["beyond"] == {(Kind.BOX_BEYOND, "")}
+    assert found["out"] == found["empty"] == {(Kind.BOX_OUTSIDE, "")}
+    decoded = audit(Benchmark("made", cases, "0"), decoding=True)
+    assert ("s", "bad") in decoded.faulty
+    assert ("s", "beyond") not in decoded.faulty
+    assert decoded.faults == {"box-outside": 2, "image-undecodable": 1}
+
+
+def official(shared: Path, name: str) -> Benchmark:
+    return load_benchmark(name, Path("none"), annotations=shared / "annotations" / name)
+
+
+def numbers(found: Audit, kind: Kind) -> dict[str, Counter[str]]:
+    counts: dict[str, Counter[str]] = {}
+    for defect in found.defects:
+        if defect.kind is kind:
+            counts.setdefault(defect.subtask, Counter())[defect.level] += 1
+    return counts
+
+
+def test_sugarcrepe_of_the_publication(shared_data: Path) -> None:
+    found = audit(official(shared_data, "sugarcrepe"))
+    words = numbers(found, Kind.SAME_WORDS)
+    assert {part: each["words"] for part, each in words.items()} == {
+        "swap_att": 408,
+        "swap_obj": 164,
+    }
+    assert Kind.EQUAL not in found.counts
+    assert Kind.LONG not in found.counts
+
+
+def test_sugarcrepe_pp_of_the_publication(shared_data: Path) -> None:
+    edited = official(shared_data, "sugarcrepe_pp")
+    found = audit(edited)
+    equal = [each.id for each in found.defects if each.kind is Kind.EQUAL]
+    assert equal == ["swap_obj/2", "swap_obj/8"]
+    positives = found.counts[Kind.SAME_POSITIVES]
+    assert (positives["stored"], positives["letters"]) == (1, 4)
+    words = numbers(found, Kind.SAME_WORDS)
+    assert words["swap_att"] == {"words": 384}
+    assert words["swap_obj"] == {"words": 161, "letters": 2}
+    told = differences(edited, official(shared_data, "sugarcrepe"))
+    assert (told.shared, told.only_edited) == (4756, 1)
+    assert (told.rows["stored"], told.rows["stripped"], told.rows["letters"]) == (1368, 1147, 1023)
+
+
+def test_valse_and_coco_of_the_publication(shared_data: Path) -> None:
+    valse = audit(official(shared_data, "valse"))
+    assert sum(valse.items.values()) + sum(valse.left_out.values()) == 8782
+    assert list(valse.left_out.values()) == [1080]
+    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
+    coco = audit(load_benchmark("retrieval:coco", Path("none"), annotations=path))
+    assert coco.counts[Kind.REPEATED]["stored"] == 155
+
+
+def test_negclip_negatives_of_the_publication(shared_data: Path, capsys: Capture) -> None:
+    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
+    assert main(["data", "audit", "--train", str(path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["audits"]
+    assert (found["rows"], found["negatives"]) == (4839, 7370)
+    assert found["counts"]["negative-equals-caption"]["tokenized"] == 11
+
+
+def test_training_rows(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "1.png")
+    rows = [
+        Sample("1", tmp_path / "1.png", ("a red cup", "a cup"), ("a blue cup", "A cup", "a cup")),
+        Sample("2", tmp_path / "2.png", ("A red cup",), ("a blue cup", "a blue cup")),
+    ]
+    found = audit_training("made", rows)
+    assert (found.rows, found.captions, found.negatives, found.missing) == (2, 3, 5, 1)
+    told = {(each.subtask, each.id, each.kind, each.level) for each in found.defects}
+    assert told == {
+        ("negative", "1#1", Kind.EQUAL, "tokenized"),
+        ("negative", "1#1", Kind.SAME_WORDS, "words"),
+        ("negative", "1#2", Kind.EQUAL, "stored"),
+        ("negative", "1#2", Kind.SAME_WORDS, "words"),
+        ("caption", "2#0", Kind.REPEATED, "tokenized"),
+        ("negative", "2#1", Kind.DUPLICATE, ""),
+    }
+
+
+def test_the_verb_lists_defects(tmp_path: Path, capsys: Capture) -> None:
+    same_text = {"filename": "1.jpg", "caption": "a cup", "negative_caption": "A cup ."}
+    root = write_sugarcrepe(tmp_path, swap_obj={"5": same_text})
+    write_json(root / "edition.json", {"edition": "mini"})
+    out = tmp_path / "list.jsonl"
+    arguments = ["data", "audit", "sugarcrepe", "--data", str(root)]
+    assert main([*arguments, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "sugarcrepe@mini: 13 items, 1 faulty" in printed
+    assert "negative-equals-caption" in printed
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    (fault,) = [row for row in rows if row["fault"]]
+    assert (fault["benchmark"], fault["subtask"], fault["id"], fault["level"]) == (
+        "sugarcrepe@mini",
+        "swap_obj",
+        "swap_obj/5",
+        "words",
+    )
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["audits"][0]["faulty"] == 1
+    assert main(["data", "audit", "sugarcreep", "--data", str(root)]) == 2
+    assert main(["data", "audit", "--train", str(tmp_path / "none.tsv")]) == 1
+
+
+def test_an_audit_needs_files(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="no such file"):
+        audit(load_benchmark("sugarcrepe", tmp_path))
