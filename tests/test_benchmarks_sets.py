@@ -43,6 +43,7 @@ def test_karpathy_test_split(shared_data: Path, tmp_path: Path) -> None:
     cleaned = retrieval(clean.content).texts[0]
     assert cleaned == "a man with a red helmet on a small moped on a dirt road"
     assert clean.data_hash != found.data_hash
+    assert (found.name, clean.name) == ("retrieval_coco", "retrieval_coco_pre30")
     flat = load_benchmark("retrieval:coco", tmp_path, Path("flat"), annotations=path)
     assert retrieval(flat.content).images[0].path == Path("flat") / first.name
     assert file_hash(path) == meta("retrieval").hashes["coco/coco_karpathy_test.json"]

@@ -97,8 +97,9 @@ def load(
 ) -> Benchmark:
     """Read one retrieval set; `subtasks` holds its name. Layout: see the module.
 
-    The benchmark is called "retrieval_<set>". Raises CompoclipError for absent or malformed files,
-    UsageError for an unknown set, and a word limit or a number of pairs below 1.
+    The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
+    Raises CompoclipError for absent or malformed files, UsageError for an unknown set, and a word
+    limit or a number of pairs below 1.
     """
     if len(subtasks) != 1 or subtasks[0] not in _FILES:
         wanted = ",".join(subtasks)
@@ -128,7 +129,7 @@ def load(
     if name == "coco_cf":
         extra.append(f"pairs {pairs}")
     return Benchmark(
-        name=f"retrieval_{name}",
+        name=f"retrieval_{name}" + (f"_pre{pre_caption_words}" if pre_caption_words else ""),
         content=Retrieval(refs, tuple(texts), tuple(zip(owners, range(len(texts))))),
         data_hash=files.data_hash(paths, extra),
         ties={"": TiePolicy.FIRST},

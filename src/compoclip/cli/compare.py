@@ -1,17 +1,21 @@
-"""`compoclip compare BASE OTHER...`: are the differences more than noise?"""
+"""`compoclip compare BASE OTHER...`: are differences more than noise, and what did papers print?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
+
+if TYPE_CHECKING:
+    from compoclip.evaluation.published.beside import Entry
+    from compoclip.evaluation.published.read import PublishedTable
 
 
 @dataclass(frozen=True)
@@ -22,15 +26,25 @@ class CompareOptions:
     corrected for the number of sub-tasks, or of benchmarks; the verdict goes by it, at 0.05.
     Models measured on different annotations or under different rules are refused.
 
-    Example:
+    With --against the models are put into the columns of a published table, below its rows. In a
+    table with one block of columns a fine-tuning set, BLOCK=RESULTS says where a model belongs;
+    models named so make one row, until a block comes again.
+
+    Examples:
         compoclip compare results/base results/fsc results/negclip
+        compoclip compare results --against fsc-clip-table1 --format markdown
+        compoclip compare coco=results/a cc=results/b yfcc=results/c --against mosaiclip-table1
 
     Args:
         results: Folders that evaluate wrote (OUT/MODEL) or single result files; the first is the
-            base, each other one is compared with it.
+            base, each other one is compared with it. With --against also OUT itself.
+        against: Published table: fsc-clip-table1, fsc-clip-retrieval, fsc-clip-zero-shot,
+            mosaiclip-table1, mosaiclip-table8, mosaiclip-table9, hard-positives, clic.
+        allow_partial: With --against, make derived columns of the numbers that are there, marked.
+        format: Layout of the tables.
         resamples: Bootstrap resamples.
         seed: Seed of the bootstrap.
-        json: Print the comparisons as JSON.
+        json: Print everything as JSON.
     """
 
     results: Annotated[
@@ -38,6 +52,9 @@ class CompareOptions:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
     ]
+    against: str | None = None
+    allow_partial: bool = False
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
     resamples: int = 2000
     seed: int = 0
     json: bool = False
@@ -46,10 +63,14 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, compare, print one table a pair."""
     options = parse(CompareOptions, "compare", argv)
-    if len(options.results) < 2:
-        raise UsageError("give the base's results and at least one other; see compare --help")
     if options.resamples < 1:
         raise UsageError("--resamples must be at least 1")
+    if options.against is not None:
+        return _against(options, options.against)
+    if options.allow_partial:
+        raise UsageError("--allow-partial goes with --against")
+    if len(options.results) < 2:
+        raise UsageError("give the base's results and at least one other; see compare --help")
     from compoclip.evaluation.compare import compare, one_model
     from compoclip.evaluation.io import load_results
     from compoclip.evaluation.tables import comparison_text
@@ -59,5 +80,63 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         console.emit_json([asdict(each) for each in found])
     else:
-        print("\n\n".join(comparison_text(each) for each in found))
+        print("\n\n".join(comparison_text(each, options.format) for each in found))
     return 0
+
+
+def _against(options: CompareOptions, name: str) -> int:
+    """Print a published table with our rows."""
+    if not options.results:
+        raise UsageError("give the results to be put beside the published ones")
+    from compoclip.evaluation.published.beside import beside
+    from compoclip.evaluation.published.read import published_table
+    from compoclip.evaluation.published.show import shown, to_json
+
+    table = published_table(name)
+    measured = beside(
+        table,
+        _entries(options.results, table),
+        allow_partial=options.allow_partial,
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    if not measured:
+        wanted = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
+        more = " and others" if len(wanted) > 12 else ""
+        console.note(
+            "no result fits a column, the published rows stand alone; the table is about "
+            f"{', '.join(wanted[:12])}{more}"
+        )
+    if options.json:
+        console.emit_json(to_json(table, measured))
+    else:
+        print(shown(table, measured, options.format))
+    return 0
+
+
+def _entries(paths: Sequence[Path], table: PublishedTable) -> list[Entry]:
+    """Rows to be: one a model, and one for the models that are named for different blocks."""
+    from compoclip.evaluation.compare import one_model
+    from compoclip.evaluation.io import load_results
+    from compoclip.evaluation.published.beside import Entry, entries_of
+
+    found: list[Entry] = []
+    row: dict[str, Path] = {}
+    rows: list[dict[str, Path]] = []
+    for path in paths:
+        block, equals, place = str(path).partition("=")
+        if not equals or path.exists():
+            found += entries_of(load_results(path))
+            continue
+        if block not in table.blocks:
+            blocks = ", ".join(table.blocks) or "none"
+            raise UsageError(f"{path}: {table.id} has no block '{block}'; its blocks: {blocks}")
+        if not row or block in row:
+            row = {}
+            rows.append(row)
+        row[block] = Path(place)
+    for each in rows:
+        models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
+        models = dict.fromkeys(results[0].model for results in models_of.values())
+        found.append(Entry(" + ".join(models), models_of))
+    return found

@@ -83,6 +83,21 @@ def group_scores(
     return scores
 
 
+def part_draws(
+    results: Sequence[Results], parts: Sequence[Part], resamples: int = RESAMPLES, seed: int = 0
+) -> dict[Part, Values]:
+    """One model's value of every part in each draw of photos, (resamples,).
+
+    results: one a benchmark. Draws of a benchmark depend on its name and `seed` alone, so those of
+    two models on the same items go together. Raises CompoclipError as `group_scores` does.
+    """
+    named = {each.benchmark: each for each in results}
+    groups = {str(number): (part,) for number, part in enumerate(dict.fromkeys(parts))}
+    pairs = {name: Pair.of(named[name], named[name]) for name in _benchmarks(groups.values())}
+    draws = _draws(pairs, groups, _drawn_scores, resamples, seed)
+    return {part: draws[name] for name, (part,) in groups.items()}
+
+
 def group_differences(
     base: Sequence[Results],
     other: Sequence[Results],

@@ -6,6 +6,7 @@ from compoclip.console import table
 from compoclip.evaluation.compare import Comparison, Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.judgement import chance_flag, data_notes
+from compoclip.evaluation.layout import Layout, laid_out
 from compoclip.evaluation.results import Results, Score
 
 
@@ -58,7 +59,7 @@ def tie_values(score: Score) -> str:
     return f"strict {percent(score.strict)}, fractional {percent(score.fractional)}"
 
 
-def comparison_text(comparison: Comparison) -> str:
+def comparison_text(comparison: Comparison, layout: Layout = "text") -> str:
     """Headlines, their mean, and sub-tasks of two models: both values, difference, interval, p."""
     title = f"{comparison.other} against {comparison.base} (base), on the same items"
     header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
@@ -67,12 +68,12 @@ def comparison_text(comparison: Comparison) -> str:
     if comparison.overall is not None:
         rows.append(_row(comparison.overall.name, comparison.overall))
     rows += [_row(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks]
-    lines = [title, table(rows, header)]
+    notes = []
     if comparison.partial:
-        lines.append(f"  PARTIAL data: {', '.join(comparison.partial)}")
+        notes.append(f"PARTIAL data: {', '.join(comparison.partial)}")
     if comparison.unmatched:
-        lines.append(f"  measured for one of them only: {', '.join(comparison.unmatched)}")
-    return "\n".join(lines)
+        notes.append(f"measured for one of them only: {', '.join(comparison.unmatched)}")
+    return laid_out(rows, header, layout, title=title, notes=notes)
 
 
 def _row(name: str, difference: Difference) -> list[str]:

@@ -1,0 +1,96 @@
+"""Tables of text cells as aligned text, Markdown, LaTeX or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from compoclip.console import table
+
+Layout = Literal["text", "markdown", "latex", "csv"]
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def laid_out(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    layout: Layout = "text",
+    *,
+    title: str = "",
+    left: int = 1,
+    muted: Collection[int] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The table in a layout; the first `left` columns are words, the others numbers.
+
+    title: line above the table. muted: numbers of rows that are not ours, grey in LaTeX (package
+    xcolor) and in italics in Markdown. notes: lines below the table. In LaTeX title and notes are
+    comments; CSV has neither.
+    """
+    above = [title] if title else []
+    if layout == "csv":
+        return _csv(rows, header)
+    if layout == "markdown":
+        return "\n\n".join([*above, _markdown(rows, header, left, muted, notes)])
+    if layout == "latex":
+        return _latex(rows, header, left, muted, [*above, *notes])
+    return "\n".join([*above, table(rows, header, left), *(f"  {line}" for line in notes)])
+
+
+def _csv(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue().rstrip("\n")
+
+
+def _markdown(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    left: int,
+    muted: Collection[int],
+    notes: Sequence[str],
+) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
+    body = [
+        line([f"*{cell}*" if cell and number in muted else cell for cell in row])
+        for number, row in enumerate(rows)
+    ]
+    remarks = ["", *(f"- {each}" for each in notes)] if notes else []
+    return "\n".join([line(header), f"|{'|'.join(rule)}|", *body, *remarks])
+
+
+def _latex(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    left: int,
+    muted: Collection[int],
+    notes: Sequence[str],
+) -> str:
+    def line(cells: Sequence[str], grey: bool = False) -> str:
+        words = ["".join(_LATEX.get(c, c) for c in cell) for cell in cells]
+        words = [f"\\textcolor{{gray}}{{{word}}}" if grey and word else word for word in words]
+        return f"{' & '.join(words)} \\\\"
+
+    kinds = "l" * left + "r" * (len(header) - left)
+    return "\n".join(
+        [
+            *(f"% {each}" for each in notes),
+            f"\\begin{{tabular}}{{{kinds}}}",
+            "\\hline",
+            line(header),
+            "\\hline",
+            *(line(row, number in muted) for number, row in enumerate(rows)),
+            "\\hline",
+            "\\end{tabular}",
+        ]
+    )

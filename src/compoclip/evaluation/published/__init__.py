@@ -1,0 +1,1 @@
+"""Numbers that papers printed, and results put beside them in the same columns."""

@@ -1,0 +1,182 @@
+"""The published tables that come with the package: `tables/*.json`, described in its README."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
+
+_REMEDY = "install compoclip again"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One measured number that a column is made of.
+
+    benchmark: its name in results, as its reader gives it. score: name of an aggregate, or of a
+    sub-task when `metric` is given; "" for the headline. block: which model of a row it is taken
+    from, in tables that have blocks. instead: benchmark that stands in where `benchmark` was not
+    measured, marked as such.
+    """
+
+    benchmark: str
+    score: str = ""
+    metric: str = ""
+    block: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the sum of measured numbers, each times its weight (a mean, or a difference).
+
+    rule: how it is made, in words. derived: whether it is made of several numbers.
+    """
+
+    id: str
+    label: str
+    block: str
+    terms: tuple[tuple[Source, float], ...]
+    rule: str
+    lower_is_better: bool = False
+
+    @property
+    def derived(self) -> bool:
+        """Whether more than one number goes in."""
+        return len(self.terms) > 1
+
+    @property
+    def difference(self) -> bool:
+        """Whether it is a difference, of which chance and coverage say nothing."""
+        return any(weight < 0 for _, weight in self.terms)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Published numbers of a method in percent, one a column (None: not printed).
+
+    marks: column id -> remark on a cell. note: remark on the row.
+    """
+
+    labels: tuple[str, ...]
+    values: tuple[float | None, ...]
+    marks: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of a paper. blocks: id -> label of column groups that hold different models of one
+    method, such as one a fine-tuning set. models: what the published rows are."""
+
+    id: str
+    title: str
+    paper: str
+    table: str
+    models: str
+    row_labels: tuple[str, ...]
+    blocks: Mapping[str, str]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+@cache
+def table_names() -> tuple[str, ...]:
+    """Sorted ids of all published tables."""
+    return tuple(sorted(p.name[:-5] for p in _folder().iterdir() if p.name.endswith(".json")))
+
+
+def published_table(name: str) -> PublishedTable:
+    """The table of that id. Raises UsageError for an unknown one."""
+    if name not in table_names():
+        raise UsageError(f"no published table '{name}'; one of {', '.join(table_names())}")
+    return read_table(_folder() / f"{name}.json")
+
+
+def read_table(path: Path) -> PublishedTable:
+    """The table in a file. Raises CompoclipError naming the file when it is malformed."""
+    data = read_json(path, damaged=_REMEDY)
+    try:
+        return _table(path.stem, data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CompoclipError(f"{path}: malformed table ({error!r}); {_REMEDY}") from error
+
+
+def _folder() -> Path:
+    return Path(str(files(__package__))) / "tables"
+
+
+def _table(name: str, data: Mapping[str, Any]) -> PublishedTable:
+    blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
+    columns: dict[str, Column] = {}
+    for each in data["columns"]:
+        column = _column(each, columns)
+        if column.id in columns or not column.terms:
+            raise ValueError(f"column {column.id!r} is there twice, or made of nothing")
+        if not {source.block for source, _ in column.terms} <= set(blocks or [""]):
+            raise ValueError(f"column {column.id!r} is of an unknown block")
+        columns[column.id] = column
+    rows = tuple(
+        Row(
+            labels=tuple(map(str, each["labels"])),
+            values=tuple(None if v is None else float(v) for v in each["values"]),
+            marks=dict(each.get("marks", {})),
+            note=each.get("note", ""),
+        )
+        for each in data["rows"]
+    )
+    row_labels = tuple(data["row_labels"])
+    for row in rows:
+        if len(row.labels) != len(row_labels) or len(row.values) != len(columns):
+            raise ValueError(f"row {row.labels} does not fit the columns")
+        if not row.marks.keys() <= columns.keys():
+            raise ValueError(f"row {row.labels} marks an unknown column")
+    return PublishedTable(
+        id=name,
+        title=data["title"],
+        paper=data["paper"],
+        table=data.get("table", ""),
+        models=data["models"],
+        row_labels=row_labels,
+        blocks=blocks,
+        columns=tuple(columns.values()),
+        rows=rows,
+        notes=tuple(data.get("notes", ())),
+    )
+
+
+def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
+    """A column from its "mean" (of sources, earlier columns) or "difference" (of two columns)."""
+    block = data.get("block", "")
+
+    def terms(part: Any) -> tuple[tuple[Source, float], ...]:
+        if isinstance(part, str):
+            return earlier[part].terms
+        return ((Source(**{"block": block, **part}), 1.0),)
+
+    def scaled(part: Any, factor: float) -> list[tuple[Source, float]]:
+        return [(source, weight * factor) for source, weight in terms(part)]
+
+    if "difference" in data:
+        first, second = data["difference"]
+        found = scaled(first, 1.0) + scaled(second, -1.0)
+        rule = f"{earlier[first].label} minus {earlier[second].label}"
+    else:
+        parts = data["mean"]
+        found = [term for part in parts for term in scaled(part, 1 / len(parts))]
+        rule = "as measured" if len(parts) == 1 else f"plain mean of {len(parts)} numbers"
+    return Column(
+        id=data["id"],
+        label=data["label"],
+        block=block,
+        terms=tuple(found),
+        rule=rule,
+        lower_is_better=bool(data.get("lower_is_better", False)),
+    )

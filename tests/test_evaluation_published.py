@@ -1,0 +1,296 @@
+"""Published tables: what is printed adds up, and our results stand in the right columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Aggregate, Benchmark
+from compoclip.benchmarks.suites import SUITES
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.groups import Part, part_draws
+from compoclip.evaluation.published.beside import STANDS_IN, Entry, beside, entries_of
+from compoclip.evaluation.published.read import (
+    PublishedTable,
+    published_table,
+    read_table,
+    table_names,
+)
+from compoclip.evaluation.published.show import shown
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import percentile_interval
+from evaluation_helpers import FakeEncoder, choice_benchmark
+
+QUICK = Options(resamples=60)
+RULES = {
+    "vl_compo": Aggregate(("even", "odd")),
+    "replace": Aggregate(("even",)),
+    "replace_original": Aggregate(("odd",)),
+    "vg_relation": Aggregate(("even",)),
+    "vg_attribution": Aggregate(("odd",)),
+    "order": Aggregate(("even", "odd"), "micro"),
+}
+ELEVEN = ("aro", "crepe", "eqben", "imagecode", "sugarcrepe", "svo", "valse", "vlc", "whatsup")
+ELEVEN += ("winoground", "spec")
+
+
+def column(table: PublishedTable, name: str) -> int:
+    return [each.id for each in table.columns].index(name)
+
+
+def bench(folder: Path, name: str, **changes: object) -> Benchmark:
+    made = choice_benchmark(folder / "p", n=24, shared=12, name=name, aggregates=RULES)
+    return replace(made, headline="vl_compo", **changes)
+
+
+def measured(folder: Path, names: list[str], model: str = "ours", **changes: object):
+    made = [bench(folder, name, **changes) for name in names]
+    options = replace(QUICK, allow_partial=True)
+    return evaluate(model, FakeEncoder(model), made, folder / "out", options)
+
+
+def test_derived_columns_follow_from_the_others_within_rounding() -> None:
+    checked: dict[str, int] = {}
+    for name in table_names():
+        table = published_table(name)
+        place = {c.terms[0][0]: k for k, c in enumerate(table.columns) if not c.derived}
+        for k, each in enumerate(table.columns):
+            if not each.derived or not all(source in place for source, _ in each.terms):
+                continue
+            for row in table.rows:
+                parts = [row.values[place[source]] for source, _ in each.terms]
+                value = row.values[k]
+                if value is None or None in parts:
+                    continue
+                total = sum(p * weight for p, (_, weight) in zip(parts, each.terms))
+                # every printed number is off by half of its last digit at most
+                slack = 0.006 if each.id == "meta" else 0.1
+                assert abs(total - value) <= slack + (0.05 if each.difference else 0), (name, row)
+                checked[f"{name} {each.id}"] = checked.get(f"{name} {each.id}", 0) + 1
+    assert checked == {
+        "fsc-clip-retrieval i2t": 10,
+        "fsc-clip-retrieval t2i": 10,
+        "fsc-clip-table1 comp": 18,
+        "fsc-clip-zero-shot zs": 5,
+        "hard-positives replace_delta": 3,
+        "hard-positives swap_delta": 3,
+        "mosaiclip-table1 meta": 5,
+        "mosaiclip-table8 meta": 3,
+    }
+
+
+def test_columns_are_made_of_the_suites_of_the_literature() -> None:
+    table = published_table("fsc-clip-table1")
+    for name, suite in (("comp", "comp"), ("zs", "elevater"), ("i2t", "retrieval_3")):
+        sources = [source.benchmark for source, _ in table.columns[column(table, name)].terms]
+        assert sorted(sources) == sorted(spec.replace(":", "_") for spec in SUITES[suite])
+    meta = published_table("mosaiclip-table1").columns[-1]
+    assert len(meta.terms) == 19
+    nine = {c.id: c for c in published_table("mosaiclip-table9").columns}
+    assert len(nine["zs"].terms) == 63
+    assert set(nine["meta"].terms) == set(meta.terms)
+
+
+def test_known_numbers_of_the_papers() -> None:
+    fsc = published_table("fsc-clip-table1")
+    rows = {row.labels: row.values for row in fsc.rows}
+    assert rows["COCO", "NegCLIP", ""][column(fsc, "sugarcrepe")] == 83.7
+    assert rows["LAION-COCO 100K", "FSC-CLIP", "yes"][column(fsc, "comp")] == 54.2
+    assert [row.note for row in fsc.rows if row.labels[1] == "MosaiCLIP"] == [
+        "quoted by FSC-CLIP from the MosaiCLIP paper"
+    ] * 2
+    mosaic = published_table("mosaiclip-table1")
+    assert any("rotated" in note for note in mosaic.notes)
+    assert mosaic.rows[-1].values[column(mosaic, "coco_vlc")] == 81.4
+    hard = published_table("hard-positives")
+    assert hard.rows[2].values[column(hard, "replace_brittleness")] == 16.9
+    clic = published_table("clic")
+    assert clic.rows[1].marks == {"coco_i2t": "in-domain", "coco_t2i": "in-domain"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": [{"labels": ["x"], "values": [1, 2]}]}, "does not fit"),
+        ({"columns": [{"id": "a", "label": "A", "mean": ["b"]}]}, "'b'"),
+        ({"columns": [{"id": "a", "label": "A", "mean": [{"benchmark": "x", "o": 1}]}]}, "'o'"),
+        ({"row_labels": None}, "NoneType"),
+    ],
+)
+def test_a_malformed_table_is_one_line(tmp_path: Path, change: dict, message: str) -> None:
+    good = {
+        "title": "T",
+        "paper": "P",
+        "models": "M",
+        "row_labels": ["method"],
+        "columns": [{"id": "a", "label": "A", "mean": [{"benchmark": "x"}]}],
+        "rows": [{"labels": ["m"], "values": [1]}],
+    }
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(good))
+    assert read_table(path).rows[0].values == (1.0,)
+    path.write_text(json.dumps({**good, **change}))
+    with pytest.raises(CompoclipError, match=r"t\.json: malformed table .*" + message):
+        read_table(path)
+    with pytest.raises(UsageError, match="no published table 'x'; one of clic"):
+        published_table("x")
+
+
+def test_a_derived_column_waits_for_all_its_parts(tmp_path: Path) -> None:
+    table = published_table("fsc-clip-table1")
+    names = [table.columns[column(table, name)].terms[0][0].benchmark for name in ELEVEN]
+    results = measured(tmp_path, [name for name in names if name != "winoground"])
+    (row,) = beside(table, entries_of(results), resamples=60)
+    comp = column(table, "comp")
+    assert row.cells[comp] is None
+    assert row.missing["comp"] == ("winoground group",)
+    assert row.covered == 10
+    (loose,) = beside(table, entries_of(results), allow_partial=True, resamples=60)
+    cell = loose.cells[comp]
+    assert cell is not None
+    assert (cell.have, cell.of, cell.marks) == (10, 11, ("10 of 11 parts",))
+    assert cell.value == pytest.approx(np.mean([r.aggregates["vl_compo"].value for r in results]))
+    made = bench(tmp_path, "winoground", aggregates={"group": RULES["vl_compo"]})
+    whole = [*results, *evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "w", QUICK)]
+    (full,) = beside(table, entries_of(whole), resamples=60)
+    cell = full.cells[comp]
+    assert cell is not None
+    assert (cell.have, cell.marks, cell.chance) == (11, (), pytest.approx(0.5))
+    assert cell.low < cell.value < cell.high
+
+
+def test_a_column_from_a_part_of_the_items_is_marked(tmp_path: Path) -> None:
+    results = measured(tmp_path, ["sugarcrepe"], expected={"even": 12, "odd": 20})
+    table = published_table("fsc-clip-table1")
+    (row,) = beside(table, entries_of(results))
+    cell = row.cells[column(table, "sugarcrepe")]
+    assert cell is not None
+    assert (cell.n, cell.expected, cell.marks) == (24, 32, ("partial",))
+    text = shown(table, [row])
+    assert f"{100 * cell.value:.1f}*" in text
+    assert "* a part of the benchmark's items only" in text
+    assert "ours: 1 of 15 columns; not or not wholly measured: aro vl_compo" in text
+
+
+def test_differences_have_the_interval_of_paired_draws(tmp_path: Path) -> None:
+    results = measured(tmp_path, ["hard_positives"])
+    table = published_table("hard-positives")
+    (row,) = beside(table, entries_of(results), resamples=60, seed=2)
+    cell = row.cells[column(table, "replace_delta")]
+    assert cell is not None
+    aug, orig = (results[0].aggregates[name] for name in ("replace", "replace_original"))
+    assert cell.value == pytest.approx(aug.value - orig.value)
+    assert cell.chance is None
+    one, two = (s for s, _ in table.columns[column(table, "replace_delta")].terms)
+    parts = [row.cells[column(table, name)] for name in ("replace_aug", "replace_orig")]
+    assert [p.value for p in parts if p] == [aug.value, orig.value]
+    assert (one.score, two.score) == ("replace", "replace_original")
+    places = [Part("hard_positives", name, "") for name in ("replace", "replace_original")]
+    draws = part_draws(results, places, 60, 2)
+    low, high = percentile_interval(draws[places[0]] - draws[places[1]])
+    assert (cell.low, cell.high) == pytest.approx((low, high))
+
+
+def test_blocks_take_the_models_that_are_named_for_them(tmp_path: Path) -> None:
+    names = ["aro", "vl_checklist", "svo_probes"]
+    table = published_table("mosaiclip-table1")
+    coco = measured(tmp_path / "a", names, "tuned-coco")
+    cc = measured(tmp_path / "b", names, "tuned-cc")
+    (row,) = beside(table, [Entry("ours", {"coco": coco, "cc": cc})], resamples=60)
+    for block, results in (("coco", coco), ("cc", cc)):
+        cell = row.cells[column(table, f"{block}_rel")]
+        assert cell is not None
+        assert cell.value == results[0].aggregates["vg_relation"].value
+    assert row.cells[column(table, "yfcc_rel")] is None
+    assert row.cells[column(table, "cc_cu")] is None
+    assert "aro vg_relation (YFCC-FT)" in row.missing["meta"]
+    (everywhere,) = beside(table, entries_of(coco), resamples=60)
+    values = [everywhere.cells[column(table, f"{b}_rel")] for b in table.blocks]
+    assert values[0] == values[1] == values[2] is not None
+
+
+def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_path: Path) -> None:
+    table = published_table("fsc-clip-table1")
+    results = [*measured(tmp_path, ["sugarcrepe"]), *measured(tmp_path, ["world-valse"])]
+    results[1] = replace(results[1], known_as="valse@world")
+    rows = beside(table, entries_of(results))
+    assert [(row.edition, row.covered) for row in rows] == [("", 1), ("world", 1)]
+    text = shown(table, rows)
+    assert "ours [world items]" in text
+    assert "not comparable with the published rows" in text
+    with pytest.raises(CompoclipError, match="world-valse and world-valse are both results of"):
+        beside(table, [Entry("ours", {"": [results[1], results[1]]})])
+    clic = published_table("clic")
+    made = bench(tmp_path, "retrieval_coco")
+    (raw,) = evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "r", QUICK)
+    ways = {way: {"r5": raw.aggregates["micro"]} for way in ("i2t", "t2i")}
+    (row,) = beside(clic, entries_of([replace(raw, scores=ways)]))
+    cell = row.cells[column(clic, "coco_i2t")]
+    assert cell is not None
+    assert cell.marks == (STANDS_IN,)
+    (exact,) = beside(
+        clic, entries_of([replace(raw, scores=ways, known_as="retrieval_coco_pre30")])
+    )
+    assert exact.cells[column(clic, "coco_i2t")].marks == ()
+
+
+def test_every_format_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results: list[Results] = measured(tmp_path, ["sugarcrepe", "aro"], "a_b")
+    value = f"{100 * results[0].aggregates['vl_compo'].value:.1f}"
+    out = str(tmp_path / "out")
+    asked = ["compare", out, "--against", "fsc-clip-table1", "--resamples", "50"]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^published +COCO +NegCLIP +80\.9", text, re.MULTILINE)
+    assert value in next(line for line in text.splitlines() if line.startswith("measured"))
+    assert "95 % interval" in text
+    assert main([*asked, "--format", "markdown"]) == 0
+    text = capsys.readouterr().out
+    assert "| *published* | *COCO* | *NegCLIP* |" in text
+    assert f"| {value} |" in text
+    assert main([*asked, "--format", "latex"]) == 0
+    text = capsys.readouterr().out
+    assert "\\textcolor{gray}{NegCLIP}" in text
+    assert "a\\_b" in text
+    assert main([*asked, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [r["SugarCrepe"] for r in rows if r["source"] == "measured"] == [value]
+    assert main([*asked, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["published"][1]["percent"]["aro"] == 80.9
+    assert data["measured"][0]["cells"]["sugarcrepe"]["value"] == pytest.approx(
+        results[0].aggregates["vl_compo"].value
+    )
+    assert data["measured"][0]["cells"]["comp"] is None
+
+
+def test_blocks_and_mistakes_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(tmp_path, ["aro"], "one")
+    measured(tmp_path, ["aro"], "two")
+    one, two = (tmp_path / "out" / name for name in ("one", "two"))
+    against = ["--against", "mosaiclip-table1", "--resamples", "20", "--json"]
+    assert main(["compare", f"coco={one}", f"cc={two}", f"coco={two}", *against]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [each["model"] for each in data["measured"]] == ["one + two", "two"]
+    assert main(["compare", f"imagenet={one}", *against]) == 2
+    assert "its blocks: coco, cc, yfcc" in capsys.readouterr().err
+    assert main(["compare", str(one), "--against", "table1"]) == 2
+    assert main(["compare", str(one), str(two), "--allow-partial"]) == 2
+    assert main(["compare", "--against", "clic"]) == 2
+    capsys.readouterr()
+    assert main(["compare", str(one), "--against", "clic"]) == 0
+    assert "no result fits a column" in capsys.readouterr().err
+    assert main(["compare", str(one), str(two), "--format", "csv", "--resamples", "20"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0][1:3] == ["one", "two"]
