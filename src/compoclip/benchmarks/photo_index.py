@@ -14,6 +14,7 @@ from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.photo_set import PhotoSet
+from compoclip.benchmarks.prompts import read_names
 from compoclip.errors import CompoclipError
 
 INDEXES = ("test.txt", "test_images.txt", "val.txt", "val_images.txt")
@@ -99,15 +100,4 @@ def _labels(text: str, where: str) -> tuple[int, ...]:
 
 def _names(folder: Path) -> tuple[str, ...]:
     path = next((folder / name for name in LABELS if (folder / name).is_file()), None)
-    return () if path is None else read_lines(path)
-
-
-def read_lines(path: Path) -> tuple[str, ...]:
-    """The lines of a file of names, without blank ones at its end.
-
-    Raises CompoclipError for an empty file and for blank lines among the names.
-    """
-    lines = [line.strip() for line in files.read_text(path).rstrip().split("\n")]
-    for number, line in enumerate(lines, start=1):
-        files.nonempty(line, f"{path}: line {number}")
-    return tuple(lines)
+    return () if path is None else read_names(path, folder.name)

@@ -21,8 +21,8 @@ import numpy as np
 
 from compoclip import files as room_files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.photo_index import read_lines
 from compoclip.benchmarks.photo_set import SUFFIXES, PhotoSet
+from compoclip.benchmarks.prompts import read_names
 from compoclip.errors import CompoclipError
 
 _NAMES, _TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
@@ -65,7 +65,7 @@ def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
     return PhotoSet(
         images=tuple(images),
         labels=tuple(labels),
-        names=read_lines(names) if names.is_file() else (),
+        names=read_names(names, folder.name) if names.is_file() else (),
         keys=tuple(keys),
         templates=templates if templates.is_file() else None,
         left_out=dict(left_out),

@@ -75,8 +75,8 @@ def _rows(path: Path, dataset: str, what: str) -> tuple[Sequence[Any], str]:
         case ".md":
             return _of_section(files.read_text(path), path, dataset, what)
         case _:
-            lines = files.read_text(path).splitlines()
-            return [line for line in lines if line.strip()], str(path)
+            lines = [line.strip() for line in files.read_text(path).rstrip().split("\n")]
+            return [line for line in lines if line or what == "classes"], str(path)
 
 
 def _of_dataset(value: Any, path: Path, dataset: str) -> tuple[Sequence[Any], str]:
@@ -97,7 +97,9 @@ def _of_section(text: str, path: Path, section: str, what: str) -> tuple[Sequenc
     try:
         for node in ast.parse(block[1]).body if block else ():
             if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [what]:
-                return files.items(ast.literal_eval(node.value), f"{where}: {what}"), where
+                value = ast.literal_eval(node.value)
+                if isinstance(value, list):
+                    return value, where
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CompoclipError(f"{where}: {what} are no Python list; fetch the file again") from error
     raise CompoclipError(f"{where}: no list {what!r}; fetch the file again")

@@ -1,0 +1,272 @@
+"""Zero-shot sets in the layouts of ELEVATER, CLIP_benchmark and hubs: all read the same photos."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from benchmark_files import expect_one_line
+from compoclip.benchmarks.case import Classification
+from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.data.decode import decode
+from compoclip.data.members import Members
+from compoclip.errors import CompoclipError
+
+NAMES = ("box", "disc", "star shape")
+LABELS = (0, 2, 1, 0)
+COLOURS = ("red", "green", "blue", "white")
+
+
+def encoded(k: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 3), COLOURS[k]).save(stream, "png")
+    return stream.getvalue()
+
+
+def write_index(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / "test.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for k in range(4):
+            archive.writestr(f"inner/my {k}.png", encoded(k))
+    lines = [f"test.zip@inner/my {k}.png {label}\n" for k, label in enumerate(LABELS)]
+    (folder / "test.txt").write_text("".join(lines), encoding="utf-8")
+    (folder / "labels.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
+
+
+def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def write_shards(folder: Path, vectors: bool = False) -> None:
+    (folder / "test").mkdir(parents=True, exist_ok=True)
+    for shard, photos in (("10.tar", (2, 3)), ("2.tar", (0, 1))):
+        with tarfile.open(folder / "test" / shard, "w") as archive:
+            for k in photos:
+                if vectors:
+                    stream = io.BytesIO()
+                    np.save(stream, (np.arange(3) == LABELS[k]) | (np.arange(3) == 1))
+                    add(archive, f"s{k}.npy", stream.getvalue())
+                else:
+                    add(archive, f"s{k}.cls", str(LABELS[k]).encode())
+                add(archive, f"s{k}.png", encoded(k))
+    (folder / "classnames.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    path = folder / "zeroshot_classification_templates.txt"
+    path.write_text("a {c}\nthe {c}\n", encoding="utf-8")
+
+
+def write_table(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    images = [{"bytes": encoded(k), "path": f"{k}.png"} for k in range(4)]
+    feature = {"info": {"features": {"label": {"names": list(NAMES), "_type": "ClassLabel"}}}}
+    table = pa.table({"image": images, "label": list(LABELS)})
+    table = table.replace_schema_metadata({"huggingface": json.dumps(feature)})
+    pq.write_table(table, folder / "test-00000-of-00001.parquet")
+    pq.write_table(table.slice(0, 1), folder / "train-00000-of-00001.parquet")
+
+
+def write_folders(folder: Path) -> None:
+    for k, label in enumerate(LABELS):
+        path = folder / "test" / NAMES[label].replace(" ", "_") / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(k))
+        (folder / "train").mkdir(exist_ok=True)
+
+
+LAYOUTS = {
+    "index": write_index,
+    "shards": write_shards,
+    "table": write_table,
+    "folders": write_folders,
+}
+
+
+def content_of(root: Path, name: str = "shapes", **options: object) -> Classification:
+    content = load_benchmark(f"zero_shot:{name}", root, **options).content
+    assert isinstance(content, Classification)
+    return content
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_holds_the_same_photos_and_classes(tmp_path: Path, layout: str) -> None:
+    LAYOUTS[layout](tmp_path / "elevater" / "shapes")
+    found = load_benchmark("zero_shot:shapes", tmp_path)
+    content = content_of(tmp_path)
+    assert content.classes == NAMES
+    assert present(found) == (content, ())
+    members = Members()
+    shown = {}
+    for ref, label in zip(content.images, content.labels):
+        image = decode(members(ref.path, ref.member) if ref.member else ref.path)
+        shown[image.getpixel((0, 0))] = label
+    expected = {Image.new("RGB", (1, 1), c).getpixel((0, 0)): y for c, y in zip(COLOURS, LABELS)}
+    assert shown == expected
+    assert len({ref.photo for ref in content.images}) == 4
+
+
+def test_templates_beside_shards_and_shards_in_order_of_numbers(tmp_path: Path) -> None:
+    write_shards(tmp_path / "elevater" / "shapes")
+    content = content_of(tmp_path)
+    assert content.prompts[2] == ("a star shape", "the star shape")
+    assert [ref.member for ref in content.images] == ["s0.png", "s1.png", "s2.png", "s3.png"]
+
+
+def test_vectors_of_labels_are_tags(tmp_path: Path) -> None:
+    write_shards(tmp_path / "elevater" / "shapes", vectors=True)
+    content = content_of(tmp_path, metric="map11")
+    assert content.tags == ((0, 1), (1, 2), (1,), (0, 1))
+    assert content.labels == ()
+    with pytest.raises(CompoclipError, match="has 2 labels, which accuracy cannot score"):
+        content_of(tmp_path)
+
+
+def test_an_index_with_several_labels_and_absent_photos(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write_index(folder)
+    lines = ["test.zip@inner/my 0.png 0,2,0", "test.zip@gone.png 1", "no.zip@x.png 2", "a/b.png 2"]
+    (folder / "other.txt").write_text("\n".join(lines), encoding="utf-8")
+    found = load_benchmark(
+        "zero_shot:shapes", tmp_path, metric="map11", annotations=folder / "other.txt"
+    )
+    assert isinstance(found.content, Classification)
+    assert found.content.tags == ((0, 2), (1,), (2,), (2,))
+    used, missing = present(found)
+    assert isinstance(used, Classification)
+    assert used.tags == ((0, 2),)
+    gone = ("a/b.png", "no.zip@/x.png", "test.zip@/gone.png")
+    assert missing == tuple(str(folder / each) for each in gone)
+    assert found.headline == "map11"
+
+
+INDEX: list[tuple[str, str]] = [
+    ("", "lists no photo"),
+    ("photo.png", "expected 'archive.zip@path label"),
+    ("test.zip@inner/my 0.png cat", "labels 'cat' must be whole numbers"),
+    ("test.zip@inner/my 0.png 1,", "must be whole numbers"),
+    ("test.zip@inner/my 0.png -1", "must be whole numbers"),
+    ("test.zip@inner/my 0.png 99999999999", "must be whole numbers"),
+    ("test.zip@inner/my 0.png 3", "label 3 has no name among the 3"),
+    ("test.zip@../../etc/passwd 1", "leads outside"),
+    ("../x.zip@a.png 1", "leads outside"),
+    ("/etc/passwd 1", "leads outside"),
+    ("labels.txt@a.png 1", "labels.txt: not a whole zip file"),
+    ("a.png 1\na.png 1", "'a.png' is listed twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), INDEX)
+def test_malformed_indexes(tmp_path: Path, text: str, message: str) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write_index(folder)
+    (folder / "test.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(CompoclipError, match=message) as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, "labels.txt" if "whole zip" in message else "test.txt")
+
+
+def spoil_label(folder: Path) -> None:
+    with tarfile.open(folder / "test" / "2.tar", "w") as archive:
+        add(archive, "s0.cls", b"cat")
+        add(archive, "s0.png", encoded(0))
+
+
+def drop_label(folder: Path) -> None:
+    with tarfile.open(folder / "test" / "2.tar", "w") as archive:
+        add(archive, "s0.png", encoded(0))
+
+
+def spoil_vector(folder: Path) -> None:
+    with tarfile.open(folder / "test" / "2.tar", "w") as archive:
+        add(archive, "s0.npy", b"no array")
+        add(archive, "s0.png", encoded(0))
+
+
+def cut_shard(folder: Path) -> None:
+    path = folder / "test" / "2.tar"
+    path.write_bytes(b"not a tar" * 100)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_label, "2.tar: s0.cls: label 'cat' is no whole number"),
+        (drop_label, "2.tar: sample 's0' has no .cls or .npy label"),
+        (spoil_vector, "2.tar: s0.npy: not a numpy vector"),
+        (cut_shard, "2.tar: not a whole tar file"),
+    ],
+)
+def test_malformed_shards(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write_shards(folder)
+    spoil(folder)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, "2.tar")
+
+
+def test_samples_without_an_image_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write_shards(folder)
+    with tarfile.open(folder / "test" / "3.tar", "w") as archive:
+        add(archive, "alone.cls", b"1")
+    found = load_benchmark("zero_shot:shapes", tmp_path)
+    assert found.left_out == {"samples without an image": 1}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"image": ["a.png"], "label": [0]}, "no column with encoded images"),
+        ({"image": [b"x"], "kind": [0]}, "no column with labels"),
+        ({"image": [b"x"], "label": [-1]}, "row 0: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [None]}, "row 0: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": ["cat"]}, "row 0: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [[]]}, "row 0: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
+    ],
+)
+def test_malformed_tables(tmp_path: Path, columns: dict[str, list[object]], message: str) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(columns), folder / "test.parquet")
+    with pytest.raises(CompoclipError, match=message) as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, "shapes")
+    (folder / "test.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CompoclipError, match="not a whole Parquet file"):
+        content_of(tmp_path)
+
+
+def test_members_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
+    write_index(tmp_path)
+    write_shards(tmp_path)
+    write_table(tmp_path)
+    members = Members()
+    table = tmp_path / "test-00000-of-00001.parquet"
+    assert members(table, "image:2") == encoded(2)
+    (tmp_path / "bad.zip").write_bytes(b"no")
+    (tmp_path / "bad.tar").write_bytes(b"no" * 600)
+    for path, member in (
+        ("test.zip", "gone.png"),
+        ("test/2.tar", "gone.png"),
+        (table.name, "image:x"),
+        (table.name, "image:99"),
+        ("bad.zip", "a"),
+        ("bad.tar", "a"),
+        ("gone.zip", "a"),
+    ):
+        with pytest.raises(CompoclipError) as caught:
+            members(tmp_path / path, member)
+        expect_one_line(caught.value, Path(path).name)
