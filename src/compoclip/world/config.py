@@ -12,8 +12,7 @@ from compoclip.files import read_json
 from compoclip.world.captions import CAPTION_TYPES
 from compoclip.world.scene import WorldConfig
 
-_CONFUSABLE = {"conjunction": 0.6, "relation": 0.15, "long": 0.1, "object": 0.05, "position": 0.05}
-_RARE = 0.02
+_CONFUSABLE = {"conjunction": 0.8, "relation": 0.1, "object": 0.05, "position": 0.05}
 
 
 def bundled_world() -> WorldConfig:
@@ -22,12 +21,17 @@ def bundled_world() -> WorldConfig:
 
 
 def crowded(config: WorldConfig) -> WorldConfig:
-    """The same world, with scenes and captions that hold something to confuse: mostly two things
-    or more, said together.
+    """The same world, with scenes and captions that hold something to confuse: mostly two unlike
+    things, said together with what they look like.
     """
-    weights = {**_CONFUSABLE, **dict.fromkeys(CAPTION_TYPES.keys() - _CONFUSABLE.keys(), _RARE)}
+    weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_CONFUSABLE}
     return replace(
-        config, objects=(0.1, 0.6, 0.2, 0.1), caption_weights=tuple(sorted(weights.items()))
+        config,
+        objects=(0.05, 0.85, 0.1),
+        repeat=0.0,
+        same_colour=0.0,
+        attributes=(0.0, 0.2, 0.8, 0.0),
+        caption_weights=tuple(sorted(weights.items())),
     )
 
 
