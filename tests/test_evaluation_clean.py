@@ -27,7 +27,8 @@ from compoclip.evaluation.clean import clean_scores, same_faults
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.io import load_items, load_results
 from compoclip.evaluation.joint import group_sizes, with_joint
-from compoclip.evaluation.results import Clean
+from compoclip.evaluation.judgement import data_notes
+from compoclip.evaluation.results import Clean, Results, Score
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import score_cases
 from compoclip.models.checkpoint import create_model, read_config, save_model
@@ -206,3 +207,17 @@ def test_when_clean_scores_must_be_measured_again(tmp_path: Path, root: Path) ->
     assert same_faults(clean, found)
     assert not same_faults(None, found)
     assert not same_faults(clean, other)
+
+
+def test_the_note_tells_the_part_from_the_whole() -> None:
+    def score(value: float) -> Score:
+        return Score("accuracy", value, 9, 20, value - 0.1, value + 0.1, "wilson", 0.5)
+
+    clean = Clean(4, 1, {"duplicate": 4}, {}, {"micro": score(0.7)})
+    result = Results(
+        "m", "b", 1, {}, "0", {}, {}, {"micro": score(0.8)}, "micro", {}, "b.parquet", clean=clean
+    )
+    assert data_notes(result) == [
+        "clean: without 1 faulty item (of 4 in all: duplicate 4) and with ties wrong micro is 70.0 "
+        "(60.0 to 80.0) instead of 80.0"
+    ]

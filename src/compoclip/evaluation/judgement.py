@@ -43,7 +43,9 @@ def clean_note(results: Results, clean: Clean) -> str:
     if not clean.left_out:
         return "clean: an audit found no faulty item among these"
     kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
-    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({kinds}) and with ties wrong"
+    part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
+    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
+    left += "ties wrong"
     score, all_items = clean.aggregates.get(results.headline), results.aggregates[results.headline]
     if score is None:
         return f"{left} nothing is left of {results.headline}"
