@@ -130,6 +130,27 @@ def test_prompts_of_the_clip_repository_complete_every_set(
     }
 
 
+def test_caltech_by_the_order_of_its_directories(shared_data: Path, tmp_path: Path) -> None:
+    real = shared_data / "classification" / "caltech101"
+    names = sorted(each.name for each in real.iterdir() if each.is_dir())
+    text = (shared_data / PUBLISHED / "openai_clip_prompts.md").read_text(encoding="utf-8")
+    folder = make(tmp_path, "caltech-101", *names, prompts=text)
+    with pytest.raises(CompoclipError, match="make directories that lack"):
+        load_benchmark("zero_shot:caltech-101", tmp_path)
+    make(tmp_path, "caltech-101", "BACKGROUND_Google")
+    found = load_benchmark("zero_shot:caltech-101", tmp_path)
+    content = content_of(found)
+    shown = {r.path.parent.name: content.classes[y] for r, y in zip(content.images, content.labels)}
+    assert shown["BACKGROUND_Google"] == "background"
+    assert shown["Faces"] == "off-center face"
+    assert shown["crocodile_head"] == "head of a  crocodile"
+    assert shown["yin_yang"] == "yin and yang symbol"
+    assert found.headline == "mean-per-class"
+    (folder / "ant").rename(folder / "Zebra")  # one more before, one less behind
+    with pytest.raises(CompoclipError, match="is not one of the set's"):
+        load_benchmark("zero_shot:caltech-101", tmp_path)
+
+
 def test_other_prompts_than_the_published_ones_are_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

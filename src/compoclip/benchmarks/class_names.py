@@ -67,7 +67,8 @@ def match(photos: PhotoSet, known: Published, by_folder: bool, where: str) -> li
 
     Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
     they end at the number of classes. Data that do not name their classes have them in the
-    published order, and so have (`by_folder`) directories of other names. Raises CompoclipError
+    published order, and so have (`by_folder`) directories in sorted order, when there is one for
+    each class and no name says otherwise. Raises CompoclipError
     when only some names fit, or there are more labels than classes.
     """
     total = len(known.classes)
@@ -91,6 +92,9 @@ def match(photos: PhotoSet, known: Published, by_folder: bool, where: str) -> li
     numbers = _numbers(photos.names, total)
     if numbers is not None:
         return numbers
+    in_place = all(k in (None, own) for own, k in enumerate(found))
+    if by_folder and photos.folders and len(found) == total and in_place:
+        return list(range(total))
     if fitting:
         odd = next(
             name for name, k in zip(photos.names, found) if k is None or fitting.count(k) > 1
@@ -98,10 +102,9 @@ def match(photos: PhotoSet, known: Published, by_folder: bool, where: str) -> li
         names = [each[0] for each in known.classes]
         raise CompoclipError(
             f"{where}: class {odd!r} is not one of the set's, or is there twice "
-            f"({close(odd, names)}); rename it, or name all classes with the option index"
+            f"({close(odd, names)}); rename it, make directories that lack (they may be empty), or "
+            "name all classes with the option index"
         )
-    if by_folder and photos.folders and len(photos.names) == total:
-        return list(range(total))
     return None
 
 

@@ -55,14 +55,14 @@ ELEVATER: Mapping[str, ZeroShotSet] = MappingProxyType(
     }
 )
 IMAGENET: Mapping[str, ZeroShotSet] = MappingProxyType(
-    {"imagenet-1k": ZeroShotSet(50000, 1000, 80, by_folder=True)}
+    {"imagenet-1k": ZeroShotSet(50000, 1000, 80)}
 )
 SHIFTS: Mapping[str, ZeroShotSet] = MappingProxyType(
     {
-        "imagenet-a": ZeroShotSet(7500, 200, 80, by_folder=True),
-        "imagenet-r": ZeroShotSet(30000, 200, 80, by_folder=True),
-        "imagenet-sketch": ZeroShotSet(50889, 1000, 80, by_folder=True),
-        "imagenet-v2": ZeroShotSet(10000, 1000, 80, by_folder=True),
+        "imagenet-a": ZeroShotSet(7500, 200, 80),
+        "imagenet-r": ZeroShotSet(30000, 200, 80),
+        "imagenet-sketch": ZeroShotSet(50889, 1000, 80),
+        "imagenet-v2": ZeroShotSet(10000, 1000, 80),
     }
 )
 SETS: Mapping[str, ZeroShotSet] = MappingProxyType({**ELEVATER, **IMAGENET, **SHIFTS})
