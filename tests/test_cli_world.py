@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
+from compoclip.world.captions import CAPTION_TYPES
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -40,9 +41,27 @@ def test_train_writes_shards(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     with tarfile.open(summary["shards"][0]) as tar:
         names = tar.getnames()
     assert len(names) == 12
-    code, text, _ = run(capsys, "train", "--out", out, "--count", 2, "--captions", 2)
+    code, _, err = run(capsys, "train", "--out", out, "--count", 2, "--captions", 2)
+    assert code == 1
+    assert "already exists" in err
+    code, text, _ = run(capsys, "train", "--out", tmp_path / "b", "--count", 2, "--captions", 2)
     assert code == 0
     assert "2 scenes, 4 captions, 1 shards" in text
+
+
+def test_train_leaves_nothing_half_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "world.json"
+    only = [[kind, float(kind == "kind")] for kind in CAPTION_TYPES]
+    config.write_text(json.dumps({"objects": [1.0], "synonyms": 0.0, "caption_weights": only}))
+    out = tmp_path / "set"
+    code, _, err = run(
+        capsys, "train", "--out", out, "--count", 4, "--captions", 50, "--config", config
+    )
+    assert code == 1
+    assert "different captions" in err
+    assert sorted(tmp_path.iterdir()) == [config]
 
 
 def test_suite_prints_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

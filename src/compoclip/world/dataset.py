@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from compoclip.console import track
-from compoclip.files import replacing, unwritable
+from compoclip.files import new_folder
 from compoclip.world.captions import captions_for
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
@@ -38,17 +38,19 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters); returns the shards.
 
     A sample is KEY.png and KEY.json with {"caption": [...]}. The bytes depend on `spec` alone, not
-    on `workers`. Raises CompoclipError when the folder cannot be written.
+    on `workers`. `out` appears when everything is written, or not at all. Raises CompoclipError
+    when it exists and is not empty, when it cannot be written, or when the config leaves too few
+    scenes or captions.
     """
     starts = range(0, spec.count, spec.shard_size)
-    shards = [out / f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        record = {
-            "config": asdict(spec.config),
-            **{k: v for k, v in asdict(spec).items() if k != "config"},
-        }
-        _replace(out / "world.json", json.dumps(record, indent=1).encode())
+    names = [f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
+    record = {
+        "config": asdict(spec.config),
+        **{k: v for k, v in asdict(spec).items() if k != "config"},
+    }
+    with new_folder(out) as folder:
+        (folder / "world.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+        shards = [folder / name for name in names]
         if workers < 2:
             jobs: Iterator[None] = map(_write_shard, shards, starts, repeat(spec))
             for _ in track(jobs, "writing scenes", len(shards), "shards"):
@@ -58,9 +60,7 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
                 jobs = pool.map(_write_shard, shards, starts, repeat(spec))
                 for _ in track(jobs, "writing scenes", len(shards), "shards"):
                     pass
-    except OSError as error:
-        raise unwritable(out, error) from error
-    return shards
+    return [out / name for name in names]
 
 
 def png_bytes(scene: Scene, size: int) -> bytes:
@@ -83,9 +83,4 @@ def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
-    _replace(path, buffer.getvalue())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(data)
+    path.write_bytes(buffer.getvalue())
