@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.measuring import Measuring, benchmarks_of, settings_of
+from compoclip.cli.options import joined, parse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.places import require_writable
+
+if TYPE_CHECKING:
+    from compoclip.analysis.mixes import Pair
+    from compoclip.analysis.sweep import Point, Rule, Sweep
+    from compoclip.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -21,18 +29,31 @@ class WiseFtOptions:
     (1 - alpha) BASE + alpha TUNED: some of the base's zero-shot and retrieval accuracy comes back
     for some of what was learnt (WiSE-FT). TUNED may be an adapter folder; it is merged first.
 
-    Example:
+    With --sweep, every alpha from 0 to 1 is measured on benchmarks, in each --scope. OUT/results
+    then holds ordinary results, one folder a mix, for compare and report; OUT/trajectory.png and
+    .svg the trade-off; OUT/sweep.json all numbers. --keep picks the most compositional mix that
+    loses at most --max-loss points, and writes it to OUT/model. An interrupted sweep goes on where
+    it stopped; a tower that several mixes have alike is encoded once.
+
+    Examples:
         compoclip wise-ft bundled runs/fsc/model --alpha 0.5 --out runs/fsc-half
+        compoclip wise-ft bundled runs/fsc/model --sweep --scope all image text --on suite/
+            --keep zero-shot --max-loss 1 --out wise
 
     Args:
         base: The model that training started from, written as for evaluate.
         tuned: The fine-tuned model.
-        out: Checkpoint folder to write.
+        out: Checkpoint folder to write; with --sweep, folder for everything.
         alpha: Share of TUNED, from 0 to 1.
         scope: What is mixed: all weights, or those of one tower; the others are those of TUNED.
+            With --sweep, one or more of all, image, text.
         mix_scale: Mix the temperature too; else it is that of TUNED (rankings ignore it).
         wise_lora: squared scales what an adapter changed by alpha squared, the axis of published
             curves of LoRA runs; merged (default) by alpha.
+        sweep: Measure the whole trade-off.
+        steps: Steps of the sweep from alpha 0 to 1.
+        keep: What the picked mix must not lose; without it, none is picked.
+        max_loss: Percentage points of it that the mix may lose against BASE.
         json: Print what was made as JSON.
     """
 
@@ -40,37 +61,164 @@ class WiseFtOptions:
     tuned: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TUNED")]
     out: Path
     alpha: float = 0.5
-    scope: Literal["all", "image", "text"] = "all"
+    scope: tuple[Literal["all", "image", "text"], ...] = ("all",)
     mix_scale: bool = False
     wise_lora: Literal["merged", "squared"] = "merged"
+    sweep: bool = False
+    steps: int = 10
+    keep: Literal["zero-shot", "retrieval"] | None = None
+    max_loss: float = 1.0
+    measuring: Measuring = field(default_factory=Measuring)
     json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse, load both, mix, save."""
-    options = parse(WiseFtOptions, "wise-ft", argv)
+    """Parse, then make one mix, or measure all."""
+    options = parse(WiseFtOptions, "wise-ft", joined(argv, "--on"))
+    if not options.scope:
+        raise UsageError("--scope needs all, image or text")
+    return _sweep(options) if options.sweep else _one(options)
+
+
+def _one(options: WiseFtOptions) -> int:
+    """Load both, mix, save."""
+    if len(options.scope) > 1 or options.measuring.on or options.keep:
+        raise UsageError("several scopes, --on and --keep are for --sweep; add it")
     require_writable(options.out)
-    from compoclip.models.checkpoint import load_model, save_model
+    from compoclip.models.checkpoint import save_model
     from compoclip.models.interpolate import interpolate
 
-    base, tuned = load_model(options.base), load_model(options.tuned)
-    if tuned.identity.base != base.identity.weights:
-        made_from = tuned.identity.base or "unknown"
-        console.note(
-            f"{options.tuned} does not say that it was trained from {options.base} (its base: "
-            f"{made_from}, these weights: {base.identity.weights})"
-        )
-    mixed = interpolate(
-        base, tuned, options.alpha, options.scope, options.mix_scale, options.wise_lora
-    )
+    base, tuned = load_both(options.base, options.tuned)
+    (scope,) = options.scope
+    mixed = interpolate(base, tuned, options.alpha, scope, options.mix_scale, options.wise_lora)
     identity = save_model(mixed, options.out)
     if options.json:
         made = mixed.provenance["wise_ft"]
         console.emit_json({"model": str(options.out), "weights": identity.weights, **made})
     else:
-        what = "all weights" if options.scope == "all" else f"the {options.scope} tower"
+        what = "all weights" if scope == "all" else f"the {scope} tower"
         print(
             f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
             f"{options.out} (weights {identity.weights})"
         )
     return 0
+
+
+def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:
+    """A model and what was trained from it, with a note when the latter does not say so."""
+    from compoclip.models.checkpoint import load_model
+
+    base, tuned = load_model(base_spec), load_model(tuned_spec)
+    if tuned.identity.base != base.identity.weights:
+        made_from = tuned.identity.base or "unknown"
+        console.note(
+            f"{tuned_spec} does not say that it was trained from {base_spec} (its base: "
+            f"{made_from}, these weights: {base.identity.weights})"
+        )
+    return base, tuned
+
+
+def _sweep(options: WiseFtOptions) -> int:
+    """Measure every mix, write numbers and plot, pick and save one."""
+    require_writable(options.out)
+    if options.max_loss < 0:
+        raise UsageError("--max-loss must not be negative")
+    benchmarks = benchmarks_of(options.measuring)
+    from compoclip.analysis.mixes import Pair
+    from compoclip.analysis.sweep import Rule, choose, shares, sweep, sweep_record
+    from compoclip.files import write_atomically
+    from compoclip.report.trajectory import trajectory_plot
+
+    alphas = shares(options.steps)
+    settings, device = settings_of(options.measuring, options.out / ".features")
+    pair = Pair(*load_both(options.base, options.tuned), options.mix_scale, options.wise_lora)
+    measured = sweep(
+        pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
+    )
+    rule = Rule(options.keep, options.max_loss) if options.keep else None
+    chosen = choose(measured, rule) if rule else None
+    record = {"base": options.base, "tuned": options.tuned, **sweep_record(measured)}
+    if rule and chosen:
+        record["picked"] = _picked(options, pair, chosen, rule)
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(
+        options.out / "sweep.json", lambda place: place.write_text(text, encoding="utf-8")
+    )
+    plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
+    if options.json:
+        console.emit_json(record)
+        return 0
+    print(_table(measured))
+    if rule and chosen:
+        print(f"\n{_told(record['picked'], chosen)}")
+    for path in plots:
+        console.note(f"written to {path}")
+    return 0
+
+
+def _picked(options: WiseFtOptions, pair: Pair, chosen: Point, rule: Rule) -> dict[str, Any]:
+    """Save the model that the rule picks, unless it is the base or saved already."""
+    from compoclip.analysis.mixes import BASE
+    from compoclip.models.checkpoint import current_identity, load_model, save_model
+
+    name, place = chosen.mix.name, options.out / "model"
+    picked: dict[str, Any] = {
+        "rule": asdict(rule),
+        "name": name,
+        "scope": chosen.mix.scope,
+        "alpha": chosen.mix.alpha,
+        "model": None,
+    }
+    if name == BASE:
+        return picked
+    mixed = pair.mixed(chosen.mix)
+    if place.is_dir() and any(place.iterdir()):
+        if load_model(place).identity.weights != current_identity(mixed).weights:
+            raise CompoclipError(
+                f"{place}: holds another model than {name}, which the rule picks now; delete it or "
+                "choose another --out (what was measured is kept)"
+            )
+    else:
+        save_model(mixed, place, provenance={**mixed.provenance, "picked": str(rule)})
+    return picked | {"model": str(place)}
+
+
+def _told(picked: dict[str, Any], chosen: Point) -> str:
+    from compoclip.analysis.sweep import Rule
+
+    rule = Rule(**picked["rule"])
+    if picked["model"] is None:
+        return f"picked: {rule}: the base itself, so nothing is written"
+    changes = ", ".join(
+        f"{name} {100 * d.difference:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]"
+        for name, d in chosen.differences.items()
+    )
+    return (
+        f"picked: {rule}: {picked['name']} -> {picked['model']}\n"
+        f"against the base: {changes}\n"
+        "picked on these very benchmarks, so its scores here flatter it: report it on others"
+    )
+
+
+def _table(measured: Sweep) -> str:
+    """Every point by scope, with intervals; under it what each column is the mean of."""
+    from compoclip.evaluation.tables import percent
+
+    rows = []
+    for scope, line in measured.lines.items():
+        for point in line:
+            cells = [
+                f"{percent(score.value)} [{percent(score.low)}, {percent(score.high)}]"
+                f"{_mark(point, axis)}"
+                for axis, score in point.scores.items()
+            ]
+            rows.append([scope, f"{point.mix.alpha:g}", point.mix.name, *cells])
+    lines = [console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1)]
+    lines.append("+ / -: differs from the base (paired, p < 0.05 after Holm's correction)")
+    lines += [f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()]
+    return "\n".join(lines)
+
+
+def _mark(point: Point, axis: str) -> str:
+    found = point.differences.get(axis)
+    return {"higher": "+", "lower": "-"}.get(found.verdict, " ") if found else " "

@@ -62,8 +62,15 @@ def _line(
 ) -> None:
     shown = up[: len(across)]
     colour = theme.model(k)
-    style = {"marker": MARKERS[k % len(MARKERS)], "linestyle": DASHES[k % len(DASHES)]}
-    axes.plot(across, [e.value for e in shown], color=colour, label=name, markersize=5, **style)
+    axes.plot(
+        across,
+        [e.value for e in shown],
+        color=colour,
+        label=name,
+        marker=MARKERS[k % len(MARKERS)],
+        linestyle=DASHES[k % len(DASHES)],
+        markersize=5,
+    )
     axes.fill_between(
         across, [e.low for e in shown], [e.high for e in shown], color=colour, alpha=0.15, lw=0
     )
