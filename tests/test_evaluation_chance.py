@@ -1,0 +1,200 @@
+"""What a guess, a constant and the oracle get on every benchmark that the world can make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import (
+    Benchmark,
+    Classification,
+    Form,
+    ImageRef,
+    Retrieval,
+    TiePolicy,
+)
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.targets import parse_targets
+from compoclip.world.export.part import SuiteSpec
+from compoclip.world.export.suite import BUILDERS, write_suite
+from compoclip.world.oracle import Oracle, Truth
+from compoclip.world.scene import Scene, WorldConfig
+from compoclip.world.vocabulary import KINDS
+from evaluation_helpers import FakeEncoder
+
+ITEMS = 8
+GUESSES = 12
+ORACLE = Oracle()
+QUICK = Options(resamples=20)
+MAKERS = {builder.__module__.rpartition(".")[2]: name for name, builder in BUILDERS.items()}
+"""Exporter -> a benchmark that it makes."""
+NAMES = tuple(MAKERS)
+
+
+class Suite:
+    """The benchmarks of one exporter."""
+
+    def __init__(self, root: Path, maker: str) -> None:
+        spec = SuiteSpec(WorldConfig(size=32), ITEMS)
+        made = write_suite(root, spec, benchmarks=(MAKERS[maker],))
+        self.scenes = {root / path: scene for part in made for path, scene in part.images.items()}
+        self.benchmarks = [target.load() for target in parse_targets([str(root)], root)]
+
+
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Suite]:
+    folder = tmp_path_factory.mktemp("world")
+    return cache(lambda maker: Suite(folder / maker, maker))
+
+
+class Guess(FakeEncoder):
+    """Random features of what is there: no two images and no two texts look alike."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"guess {number}", width=48)
+
+    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+        return np.stack([self._feature(f"{ref.path}{ref.box}") for ref in images])
+
+
+class Constant(FakeEncoder):
+    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+        return np.tile(np.eye(self.width, dtype=np.float32)[0], (len(images), 1))
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        return np.tile(np.eye(self.width, dtype=np.float32)[0], (len(texts), 1))
+
+
+def main_scores(result: Results) -> dict[str, tuple[str, Score]]:
+    """Sub-task -> its main metric."""
+    return {part: next(iter(metrics.items())) for part, metrics in result.scores.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_guess_gets_chance(name: str, suites: Callable[[str], Suite], tmp_path: Path) -> None:
+    made = suites(name).benchmarks
+    runs = [evaluate(f"guess-{k}", Guess(k), made, tmp_path, QUICK) for k in range(GUESSES)]
+    for place, first in enumerate(runs[0]):
+        several = [results[place] for results in runs]
+        for subtask, (metric, score) in main_scores(first).items():
+            values = np.array([run.scores[subtask][metric].value for run in several])
+            if metric == "ap11":  # of few images, above the share that is its chance for many
+                assert score.chance < values.mean() < 0.5
+                continue
+            least = np.sqrt(score.chance * (1 - score.chance) / score.n)
+            error = max(values.std(ddof=1), least) / np.sqrt(GUESSES)
+            assert abs(values.mean() - score.chance) < 4 * error, (first.benchmark, subtask)
+        if "ap11" in {metric for metric, _ in main_scores(first).values()}:
+            continue
+        heads = np.array([run.aggregates[run.headline].value for run in several])
+        head = first.aggregates[first.headline]
+        least = np.sqrt(head.chance * (1 - head.chance) / head.n)
+        error = max(heads.std(ddof=1), least) / np.sqrt(GUESSES)
+        assert abs(heads.mean() - head.chance) < 4 * error, first.benchmark
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_constant_gets_what_the_tie_rule_gives(
+    name: str, suites: Callable[[str], Suite], tmp_path: Path
+) -> None:
+    made = suites(name).benchmarks
+    for benchmark, result in zip(made, evaluate("same", Constant(), made, tmp_path, QUICK)):
+        for subtask, (_, score) in main_scores(result).items():
+            if score.metric == "ap11":
+                assert score.strict == pytest.approx(score.chance), (benchmark.name, subtask)
+                continue
+            assert (score.strict, score.ties) == (0.0, score.n), (benchmark.name, subtask)
+            assert score.fractional == pytest.approx(score.chance), (benchmark.name, subtask)
+            if isinstance(benchmark.content, Retrieval | Classification):
+                continue
+            policy = benchmark.ties.get(subtask, benchmark.ties.get("", TiePolicy.STRICT))
+            cases = [case for case in benchmark.content if case.subtask == subtask]
+            if cases[0].form is Form.BINARY:
+                assert score.value == 0.5
+            elif policy is TiePolicy.STRICT:
+                assert score.value == 0.0
+            else:
+                assert score.value == np.mean([case.truth == 0 for case in cases])
+        head = result.aggregates[result.headline]
+        assert head.strict == (pytest.approx(head.chance) if "ap11" in head.metric else 0.0)
+        assert head.fractional == pytest.approx(head.chance)
+
+
+def truth(text: str, scene: Scene) -> bool:
+    """Whether the oracle calls a text true; of a dialogue ("a mug. is the mug red? yes.") whether
+    its description and its answer are."""
+    told, mark, answer = text.rpartition("? ")
+    if not mark:
+        return ORACLE.verdict(text, scene).truth is Truth.TRUE
+    described, _, question = told.partition(". is ")
+    words = question.split()
+    noun = next(k for k, word in enumerate(words) if word in KINDS) + 1
+    claim = " ".join([*words[:noun], "is", *words[noun:]])
+    right = (ORACLE.verdict(claim, scene).truth is Truth.TRUE) == (answer == "yes.")
+    return right and ORACLE.verdict(described, scene).truth is Truth.TRUE
+
+
+class Knowing(FakeEncoder):
+    """s(image, text) is above 0 where the oracle says TRUE of a pair that is asked, else 0.
+
+    All texts are as long, so that a text's score depends on nothing else. Where no image is asked
+    for, texts are alike as far as they are true of the same scenes.
+    """
+
+    def __init__(self, benchmark: Benchmark, scenes: dict[Path, Scene]) -> None:
+        super().__init__("oracle")
+        content = benchmark.content
+        every = set(scenes)
+        self.alone = isinstance(content, tuple)
+        pairs: dict[str, set[Path]] = {}
+        if isinstance(content, Retrieval | Classification):
+            paths = {ref.path for ref in content.images}
+            texts = (
+                content.texts
+                if isinstance(content, Retrieval)
+                else [text for several in content.prompts for text in several]
+            )
+            pairs = dict.fromkeys(texts, paths)
+        else:
+            for case in content:
+                asked = {ref.path for ref in case.images} or every
+                self.alone = self.alone and not case.images
+                for text in case.texts:
+                    pairs.setdefault(text, set()).update(asked)
+        self.place = {
+            path: k for k, path in enumerate(sorted({p for s in pairs.values() for p in s}))
+        }
+        self.true = {
+            text: [self.place[path] for path in paths if truth(text, scenes[path])]
+            for text, paths in pairs.items()
+        }
+
+    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+        rows = [self.place[ref.path] for ref in images]
+        return np.eye(len(self.place) + 1, dtype=np.float32)[rows]
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        out = np.zeros((len(texts), len(self.place) + 1), dtype=np.float32)
+        for row, text in zip(out, texts):
+            row[self.true[text]] = 1.0
+            row[-1] = not row.any() if self.alone else np.sqrt(len(row) - row.sum())
+        return out / np.linalg.norm(out, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_oracle_gets_everything(
+    name: str, suites: Callable[[str], Suite], tmp_path: Path
+) -> None:
+    made = suites(name)
+    for benchmark in made.benchmarks:
+        encoder = Knowing(benchmark, made.scenes)
+        (result,) = evaluate("oracle", encoder, [benchmark], tmp_path, QUICK)
+        for subtask, (_, score) in main_scores(result).items():
+            assert score.value == 1.0, (benchmark.name, subtask)
+        assert result.aggregates[result.headline].value == pytest.approx(1.0)
