@@ -85,7 +85,7 @@ def test_a_guess_gets_chance(name: str, suites: Callable[[str], Suite], tmp_path
         for subtask, (metric, score) in main_scores(first).items():
             values = np.array([run.scores[subtask][metric].value for run in several])
             if metric == "ap11":  # of few images, above the share that is its chance for many
-                assert score.chance < values.mean() < 0.5
+                assert score.chance < values.mean() < 0.6
                 continue
             least = np.sqrt(score.chance * (1 - score.chance) / score.n)
             error = max(values.std(ddof=1), least) / np.sqrt(GUESSES)

@@ -9,6 +9,7 @@ from compoclip.errors import UsageError
 
 # stage -> what it measures; the code is compoclip.cli.bench_<stage>, imported only when called.
 STAGES = {
+    "evaluate": "how many images and texts an evaluation encodes, against one item at a time",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",
     "text": "captions/s of the text encoder, against open_clip's own encode_text",
 }

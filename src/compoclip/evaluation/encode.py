@@ -87,7 +87,7 @@ def _encode_images(
     encoder: Encoder, refs: Sequence[ImageRef], options: EncodeOptions
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Features of the distinct images by content, the row of each reference, and damaged ones."""
-    keys, row_of = _by_content(refs, options.workers)
+    keys, row_of = by_content(refs, options.workers)
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
@@ -120,7 +120,7 @@ def _encode_images(
     return store.matrix(), {ref: row for ref, row in row_of.items() if ref not in bad}, bad
 
 
-def _by_content(refs: Sequence[ImageRef], workers: int) -> tuple[list[bytes], dict[ImageRef, int]]:
+def by_content(refs: Sequence[ImageRef], workers: int) -> tuple[list[bytes], dict[ImageRef, int]]:
     """Keys of the distinct images, and which of them each reference shows.
 
     Copies of a photo at several paths are one image. What cannot be read is an image of its own.
