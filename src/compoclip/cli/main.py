@@ -21,6 +21,8 @@ VERBS = {
     "wise-ft": "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
     "towers": "which tower of a fine-tuned model carries what it gained",
     "tree-score": "how tree-like text encoders compute",
+    "inspect": "what a checkpoint is: architecture, activation, adapter, sizes, origin",
+    "convert": "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
     "rewrite": "show or mass-produce hard negatives and hard positives of captions",
     "parse": "tags and scene graphs of captions",
     "data": "benchmark data: list, check, fetch, audit",

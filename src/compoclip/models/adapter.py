@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from compoclip import __version__
 from compoclip.errors import CompoclipError
@@ -54,15 +55,30 @@ def save_adapter(
     state = lora_state(loaded.encoder.model)
     if not state:
         raise CompoclipError(f"{loaded.name}: has no adapters to save")
+    write_adapter(loaded, lora, state, folder, provenance=provenance)
+
+
+def write_adapter(
+    base: LoadedModel,
+    lora: Lora,
+    state: Mapping[str, Tensor],
+    folder: Path,
+    *,
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write adapters (as `lora_state` names them) on `base`.
+
+    Raises CompoclipError when the place is taken or not writable.
+    """
     record = {
         "compoclip": __version__,
-        "base": {"model": _lasting_name(loaded), "identity": loaded.identity.to_json()},
+        "base": {"model": _lasting_name(base), "identity": base.identity.to_json()},
         "lora": asdict(lora),
         "adapted": sorted(name.removesuffix(".a") for name in state if name.endswith(".a")),
         "provenance": dict(provenance),
     }
     with new_folder(folder) as temporary:
-        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+        save_file(dict(state), temporary / WEIGHTS, metadata={"format": "pt"})
         text = json.dumps(record, indent=2, ensure_ascii=False)
         (temporary / RECORD).write_text(f"{text}\n", encoding="utf-8")
 
@@ -98,18 +114,27 @@ def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
             f"{'; '.join(wrong)}; load it on its own base"
         )
     network = base.encoder.model
+    state = read_adapters(base, folder, record.lora)
+    full = merged_state(network.state_dict(), state, record.lora.scaling)
+    loaded = assemble(base.config, str(folder), state=full, path=folder)
+    identity = replace(loaded.identity, base=base.identity.weights, adapter=record.lora.describe())
+    return replace(loaded, identity=identity, provenance=record.provenance)
+
+
+def read_adapters(base: LoadedModel, folder: Path, lora: Lora) -> dict[str, Tensor]:
+    """The A and B of a folder.
+
+    Raises CompoclipError when they are not those that `lora` puts on `base`.
+    """
     state = read_state_dict(folder / WEIGHTS)
-    targets = lora_targets(network, record.lora)
+    targets = lora_targets(base.encoder.model, lora)
     shapes = {f"{t.name}.a": t.a_shape for t in targets}
     shapes |= {f"{t.name}.b": t.b_shape for t in targets}
     own = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     problem = mismatch(own, state)
     if problem:
         raise CompoclipError(f"{folder / WEIGHTS}: not the adapters of {RECORD}: {problem}")
-    full = merged_state(network.state_dict(), state, record.lora.scaling)
-    loaded = assemble(base.config, str(folder), state=full, path=folder)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=record.lora.describe())
-    return replace(loaded, identity=identity, provenance=record.provenance)
+    return state
 
 
 def _lasting_name(loaded: LoadedModel) -> str:

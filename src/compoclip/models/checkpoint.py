@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from compoclip.models.loaded import (
     current_identity,
     override_activation,
 )
+from compoclip.models.lora_weights import merged_state
+from compoclip.models.peft_lora import base_of, is_peft, read_peft
 from compoclip.models.raw_file import candidates, load_file
 from compoclip.models.weights import load_into, read_state_dict
 
@@ -38,6 +41,7 @@ __all__ = [
     "current_identity",
     "load_adapter",
     "load_model",
+    "merge_peft",
     "read_config",
     "save_model",
 ]
@@ -57,10 +61,10 @@ def load_model(
     """The model a user names, in eval mode on `device`.
 
     spec: a checkpoint directory (open_clip's layout, or a CLIPModel folder of transformers); an
-    adapter directory (merged into its base, which it names); `ViT-B-32-quickgelu@file.pt` (an
-    open_clip state dict, see `raw_file`); `ViT-B-32-quickgelu:openai` (open_clip's published
-    weights); `hf-hub:org/repo` (either layout); `bundled` (the small base model in the package);
-    `random:ViT-B-32[:SEED]`.
+    adapter directory (own or PEFT, merged into its base, which it names);
+    `ViT-B-32-quickgelu@file.pt` (an open_clip state dict, see `raw_file`);
+    `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo` (either layout);
+    `bundled` (the small base model in the package); `random:ViT-B-32[:SEED]`.
     activation: "quick_gelu" or "gelu", to override what the source says; recorded in the identity.
 
     Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
@@ -107,6 +111,8 @@ def _resolve(spec: str, activation: str | None, above: tuple[Path, ...] = ()) ->
         return load_directory(_from_hub(spec), spec, activation)
     if is_adapter(Path(spec)):
         return _from_adapter(Path(spec), activation, above)
+    if is_peft(Path(spec)):
+        return _from_peft(Path(spec), activation)
     if Path(spec).is_dir():
         return load_directory(Path(spec), spec, activation)
     name, at, file = spec.partition("@")
@@ -148,6 +154,28 @@ def _from_adapter(path: Path, activation: str | None, above: tuple[Path, ...]) -
             f"{path / RECORD}"
         ) from error
     return override_activation(load_adapter(base, path), activation)
+
+
+def _from_peft(path: Path, activation: str | None) -> LoadedModel:
+    base = base_of(path)
+    if base is None:
+        raise CompoclipError(
+            f"{path}: does not say what it was trained on: compoclip convert {path} DST "
+            "--to merged --base BASE"
+        )
+    return merge_peft(_resolve(base if Path(base).is_dir() else f"hf-hub:{base}", activation), path)
+
+
+def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
+    """A plain model: `base`, which stays as it is, with a PEFT adapter merged.
+
+    Raises CompoclipError when the folder is damaged, or does not fit the base.
+    """
+    adapters, lora = read_peft(folder, base.encoder.model)
+    state = merged_state(base.encoder.model.state_dict(), adapters, lora.scaling)
+    loaded = assemble(base.config, str(folder), state=state, path=folder)
+    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
+    return replace(loaded, identity=identity, provenance={"peft": {"base": base.name}})
 
 
 def _bundled(activation: str | None) -> LoadedModel:

@@ -117,7 +117,7 @@ def save_hf(
         write_json(temporary / CONFIG, config)
         write_json(temporary / IMAGES, _image_processor(loaded.preprocess))
         if not vision_only:
-            _write_tokenizer(temporary, tokens, loaded.tokenizer.context_length)
+            write_tokenizer(temporary, tokens, loaded.tokenizer.context_length)
             record = {
                 "compoclip": __version__,
                 "identity": identity.to_json(),
@@ -219,7 +219,7 @@ def _merges(path: Path) -> list[tuple[str, str]] | None:
     return [(str(one), str(other)) for one, other in pairs]
 
 
-def _write_tokenizer(folder: Path, tokenizer: SimpleTokenizer, context: int) -> None:
+def write_tokenizer(folder: Path, tokenizer: SimpleTokenizer, context: int) -> None:
     """The files that CLIPTokenizer reads; its ids are those of `tokenizer`."""
     names = {"<start_of_text>": _START, "<end_of_text>": _END}
     vocabulary = {names.get(token, token): number for token, number in tokenizer.encoder.items()}

@@ -69,7 +69,7 @@ def load_tuned_file(
         found = replace(found, state={**own, **found.state})
         known = f"that of the base {base.name}, which the adapters are put on"
     elif activation is None:
-        kin = kinship(_named_like(parts.plain, own), own, str(file))
+        kin = kinship(named_like(parts.plain, own), own, str(file))
         if kin.verdict not in ("same", "derived"):
             raise CompoclipError(
                 f"{file}: is not a fine-tune of {base.name} ({kin.describe()}; "
@@ -140,7 +140,7 @@ def _merged(
     return replace(loaded, identity=identity, provenance=provenance)
 
 
-def _named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict under the names of `own`: text tower at top level or below "text."."""
     if "text.positional_embedding" in own and "text.positional_embedding" not in state:
         return {(f"text.{k}" if f"text.{k}" in own else k): v for k, v in state.items()}

@@ -1,0 +1,395 @@
+"""`compoclip convert` and `compoclip inspect`: every form to every form, errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.models.adapter import save_adapter
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    ModelConfig,
+    create_model,
+    load_model,
+    save_model,
+)
+from compoclip.models.convert import convert
+from compoclip.models.inspection import inspect_model
+from compoclip.models.lora import Lora
+from compoclip.models.lora_weights import attach_lora, lora_parameters
+from models_thin import config
+
+TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
+SMALL = config(text=TEXT)
+CAPTIONS = ["a red square", "a wall behind two dogs"]
+RESNET = config(text=TEXT)
+RESNET["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8}
+
+
+@pytest.fixture(autouse=True)
+def architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Tiny` exists with both activations."""
+    known = {"Tiny": SMALL, "Tiny-quickgelu": {**SMALL, "quick_gelu": True}}
+    monkeypatch.setattr(open_clip, "list_models", lambda: list(known))
+    monkeypatch.setattr(
+        open_clip, "get_model_config", lambda name: json.loads(json.dumps(known[name]))
+    )
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A saved QuickGELU model with weights everywhere."""
+    loaded = create_model(ModelConfig({**SMALL, "quick_gelu": True}), seed=1)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in loaded.encoder.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    save_model(loaded, tmp_path / "base", provenance={"method": "none"})
+    return tmp_path / "base"
+
+
+def features(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
+    size = loaded.preprocess.size
+    pixels = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = loaded.encoder.features(pixels, loaded.tokenizer(CAPTIONS))
+    return found.image, found.text
+
+
+def close(one: LoadedModel, other: LoadedModel, tolerance: float = 1e-5) -> bool:
+    pairs = zip(features(one), features(other))
+    return all(float((a - b).abs().max()) <= tolerance for a, b in pairs)
+
+
+def write_own_adapter(base: Path, folder: Path, lora: Lora) -> LoadedModel:
+    """An adapter with values as if trained; the adapted model."""
+    loaded = load_model(base)
+    attach_lora(loaded.encoder.model, lora)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in lora_parameters(loaded.encoder.model):
+            parameter.normal_(0, 0.2, generator=generator)
+    save_adapter(loaded, lora, folder, provenance={"method": "test"})
+    return loaded
+
+
+# --- dense forms ---------------------------------------------------------------------------------
+
+
+def test_open_clip_to_hugging_face_and_back(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(base), str(tmp_path / "hf"), "--to", "hf", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["written"] == str(tmp_path / "hf")
+    assert made["activation"] == "quick_gelu"
+    back = str(tmp_path / "oc")
+    assert main(["convert", str(tmp_path / "hf"), back, "--to", "open-clip"]) == 0
+    assert "(open-clip): activation quick_gelu, architecture Tiny" in capsys.readouterr().out
+    assert load_model(back).identity.weights == load_model(base).identity.weights
+    assert load_model(back).provenance == {"method": "none"}
+    assert close(load_model(back), load_model(base), 0)
+    assert main(["convert", str(base), back, "--to", "hf"]) == 1
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_a_file_gets_its_activation_from_its_base(base: Path, tmp_path: Path) -> None:
+    state = {k: v + 0.001 for k, v in load_model(base).encoder.model.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "w.pt")
+    convert(str(tmp_path / "w.pt"), tmp_path / "oc", "open-clip", base=str(base))
+    made = load_model(tmp_path / "oc")
+    assert made.identity.activation == "quick_gelu"
+    assert made.identity.base == load_model(base).identity.weights
+    assert made.provenance["file"] == {"name": "w.pt", "epoch": 3}
+    assert close(made, load_model(f"Tiny-quickgelu@{tmp_path / 'w.pt'}"), 0)
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+def lora_file(base: Path, file: Path, rank: int = 3) -> None:
+    """A training checkpoint of the code of TSVLC, DAC and FSC-CLIP."""
+    state = dict(load_model(base).encoder.model.state_dict())
+    generator = torch.Generator().manual_seed(4)
+
+    def draw(*shape: int) -> Tensor:
+        return 0.2 * torch.randn(*shape, generator=generator)
+
+    for name, value in list(state.items()):
+        k = value.shape[-1] if value.ndim == 4 else 1
+        stem = ""
+        if name.endswith("in_proj_weight"):
+            stem = f"{name}_"
+        elif name.endswith((".out_proj.weight", ".c_fc.weight", "conv1.weight")):
+            stem = name.removesuffix("weight")  # c_proj is left alone here, as with DAC's option
+        if stem:
+            state[f"{stem}lora_A"] = draw(rank * k, value.shape[1] * k)
+            state[f"{stem}lora_B"] = draw(value.shape[0] * k, rank * k)
+    torch.save({"epoch": 5, "state_dict": {f"module.{k}": v for k, v in state.items()}}, file)
+
+
+def test_published_lora_becomes_an_adapter_and_a_merged_model(base: Path, tmp_path: Path) -> None:
+    lora_file(base, tmp_path / "dac.pt")
+    spec = f"Tiny-quickgelu@{tmp_path / 'dac.pt'}"
+    whole = load_model(spec)
+    made = convert(spec, tmp_path / "merged", "merged")
+    assert made["weights"] == whole.identity.weights
+    assert load_model(tmp_path / "merged").identity.adapter == whole.identity.adapter
+    made = convert(spec, tmp_path / "adapter", "lora", base=str(base))
+    assert made["adapter"] == "lora rank 3, alpha 1, both towers, +conv, init xavier_ab"
+    assert close(load_model(tmp_path / "adapter"), whole)
+    convert(str(tmp_path / "adapter"), tmp_path / "peft", "peft")
+    convert(str(tmp_path / "peft"), tmp_path / "back", "merged", base=str(base))
+    assert close(load_model(tmp_path / "back"), whole)
+
+
+@pytest.mark.parametrize(
+    "lora",
+    [
+        Lora(rank=2, alpha=3.0),
+        Lora(rank=4, towers="image", targets="+conv"),
+        Lora(rank=1, towers="text"),
+    ],
+)
+def test_own_adapters_to_peft_and_back(base: Path, tmp_path: Path, lora: Lora) -> None:
+    adapted = write_own_adapter(base, tmp_path / "own", lora)
+    convert(str(tmp_path / "own"), tmp_path / "peft", "peft")
+    settings = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) == (lora.rank, lora.alpha)
+    made = convert(str(tmp_path / "peft"), tmp_path / "again", "lora", base=str(base))
+    assert made["base_weights"] == load_model(base).identity.weights
+    assert close(load_model(tmp_path / "again"), adapted)
+    if lora.targets == "linear":  # one A for query, key and value again: no larger than it was
+        state = load_file(tmp_path / "again" / "adapter.safetensors")
+        before = load_file(tmp_path / "own" / "adapter.safetensors")
+        assert {k: v.shape for k, v in state.items()} == {k: v.shape for k, v in before.items()}
+
+
+def edit_peft(folder: Path, **changes: Any) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_damaged_adapters_are_one_line(base: Path, tmp_path: Path) -> None:
+    write_own_adapter(base, tmp_path / "own", Lora(rank=2))
+    convert(str(tmp_path / "own"), tmp_path / "peft", "peft")
+    folder = tmp_path / "peft"
+    source, settings = str(folder), json.loads((folder / "adapter_config.json").read_text())
+    state = load_file(folder / "adapter_model.safetensors")
+    stem = "base_model.model.text_model.encoder.layers.0"
+
+    def fails(message: str, base_spec: str | None = str(base)) -> None:
+        with pytest.raises(CompoclipError, match=message) as caught:
+            convert(source, tmp_path / "out", "lora", base=base_spec)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
+
+    fails("does not say what it was trained on", None)
+    for change, message in (
+        ({"use_dora": True}, "use_dora: only plain LoRA is read"),
+        ({"peft_type": "IA3"}, "peft_type IA3"),
+        ({"bias": "all"}, "bias all"),
+        ({"r": 9}, "has rank 2 and adapter_config.json says 9"),
+        ({"lora_alpha": "much"}, "damaged"),
+    ):
+        edit_peft(folder, **change)
+        fails(message)
+        (folder / "adapter_config.json").write_text(json.dumps(settings))
+    for key, value, message in (
+        (f"{stem}.mlp.fc1.lora_B.weight", None, "'.*fc1' has no lora_B"),
+        ("base_model.model.text_projection.lora_A.weight", torch.ones(2, 16), "no lora_B"),
+        ("base_model.model.surprise", torch.ones(1), "'surprise' is no LoRA weight"),
+        (f"{stem}.mlp.fc1.lora_A.weight", torch.ones(2, 15), "another architecture"),
+    ):
+        changed = {**state, key: value}
+        if key.endswith("lora_A.weight") and "projection" in key:
+            changed["base_model.model.text_projection.lora_B.weight"] = torch.ones(24, 2)
+            message = "adapts 'text_projection', which our adapters do not"
+        weights = folder / "adapter_model.safetensors"
+        save_file({k: v for k, v in changed.items() if v is not None}, weights)
+        fails(message)
+    (folder / "adapter_model.safetensors").unlink()
+    fails("has no weights; expected adapter_model")
+
+
+def test_adapters_on_another_base_are_refused(base: Path, tmp_path: Path) -> None:
+    lora_file(base, tmp_path / "dac.pt")
+    other = create_model(ModelConfig({**SMALL, "quick_gelu": True}), seed=8)
+    save_model(other, tmp_path / "other")
+    with pytest.raises(CompoclipError, match="were trained on another base than"):
+        convert(str(tmp_path / "dac.pt"), tmp_path / "x", "lora", base=str(tmp_path / "other"))
+    write_own_adapter(base, tmp_path / "own", Lora())
+    with pytest.raises(CompoclipError, match="has other weights"):
+        convert(str(tmp_path / "own"), tmp_path / "x", "peft", base=str(tmp_path / "other"))
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{base}", "--to", "merged"], 2, "is no adapter, so there is nothing to merge"),
+        (["{base}", "--to", "lora"], 1, "has no adapters"),
+        (["{base}", "--to", "hf", "--base", "bundled"], 2, "says itself what it is"),
+        (
+            ["{file}", "--to", "open-clip"],
+            2,
+            r"which architecture is it\? write .*fit Tiny, Tiny-q",
+        ),
+        (["Tiny@{file}", "--to", "hf"], 1, "does not record its activation"),
+        (["{file}", "--to", "lora"], 2, "to keep its LoRA weights apart, give --base"),
+        (["{file}", "--to", "hf", "--base", "random:Tiny:5"], 1, "is not a fine-tune of"),
+        (["Tiny@nowhere.pt", "--to", "hf"], 1, "does not record its activation"),
+        (["{base}", "--to", "onnx", "--activation", "gelu", "--base", "x"], 2, "no model 'x'|says"),
+    ],
+)
+def test_requests_that_make_no_sense_are_one_line(
+    base: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lora_file(base, tmp_path / "w.pt")
+    filled = [a.format(base=base, file=tmp_path / "w.pt") for a in arguments]
+    assert main(["convert", filled[0], str(tmp_path / "out"), *filled[1:]]) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    import re
+
+    assert re.search(message, error), error
+    assert not (tmp_path / "out").exists()
+
+
+# --- inspect -------------------------------------------------------------------------------------
+
+
+def test_inspect_a_folder(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(base), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "open_clip checkpoint folder"
+    assert (found["architecture"], found["context"], found["image_size"]) == ("Tiny", 20, 32)
+    assert found["activation"] == "quick_gelu"
+    assert found["activation_by"] == "recorded in compoclip.json"
+    assert found["identity"]["weights"] == load_model(base).identity.weights
+    network = load_model(base).encoder.model
+    assert found["parameters"]["total"] == sum(p.numel() for p in network.parameters())
+    assert found["parameters"]["image"] == sum(p.numel() for p in network.visual.parameters())
+    convert(str(base), tmp_path / "half", "hf", dtype="float16")
+    half = inspect_model(str(tmp_path / "half"), base=str(base))
+    assert half.kind == "Hugging Face CLIPModel folder"
+    assert set(half.dtypes) == {"float16", "float32"}
+    assert half.base["verdict"] == "derived"
+    assert main(["inspect", str(base)]) == 0
+    text = capsys.readouterr().out
+    assert "activation   quick_gelu (recorded in compoclip.json)" in text
+    assert "adapter      none" in text
+
+
+def test_inspect_a_file_without_and_with_its_base(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lora_file(base, tmp_path / "w.pt")
+    plain = inspect_model(str(tmp_path / "w.pt"))
+    assert plain.architecture == "Tiny, Tiny-quickgelu"
+    assert plain.activation == "not recorded"
+    assert plain.adapter == "lora rank 3, alpha 1, both towers, +conv, init xavier_ab"
+    assert plain.kind == (
+        "weights file, training checkpoint (weights under 'state_dict', names below 'module.'), "
+        "LoRA weights inside"
+    )
+    assert plain.provenance == {"epoch": 5}
+    assert (plain.context, plain.image_size, plain.vocabulary) == (20, 32, 49408)
+    known = inspect_model(str(tmp_path / "w.pt"), base=str(base))
+    assert known.activation == "quick_gelu"
+    assert known.base["verdict"] == "same"  # without its adapters it is the base
+    stranger = inspect_model(str(tmp_path / "w.pt"), base="random:Tiny-quickgelu:4")
+    assert stranger.activation == "not recorded"
+    assert "the weights are not near random:Tiny-quickgelu:4" in stranger.activation_by
+    stated = inspect_model(f"Tiny-quickgelu@{tmp_path / 'w.pt'}")
+    assert (stated.activation, stated.activation_by) == ("quick_gelu", "stated by the user")
+    assert main(["inspect", str(tmp_path / "w.pt"), "--base", str(base)]) == 0
+    assert "same: image tower 0.000, text tower 0.000" in capsys.readouterr().out
+    assert main(["inspect", f"Tiny@{tmp_path / 'none.pt'}"]) == 1
+    assert "none.pt: no such weights file" in capsys.readouterr().err
+
+
+# --- with onnxruntime and PEFT -------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_onnx_computes_the_same(tmp_path: Path, kind: str) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="needs pip install 'compoclip[onnx]'")
+    import onnxruntime
+
+    cfg = RESNET
+    if kind == "vit":
+        cfg = config(vision={"layers": 1}, text={**TEXT, "layers": 1}, quick_gelu=True)
+    loaded = create_model(ModelConfig(cfg), seed=1)
+    save_model(loaded, tmp_path / "model")
+    made = convert(str(tmp_path / "model"), tmp_path / "onnx", "onnx")
+    assert made["difference"]["image"] <= 1e-5
+    assert made["difference"]["text"] <= 1e-5
+    names = {p.name for p in (tmp_path / "onnx").iterdir()}
+    assert {"image.onnx", "text.onnx", "preprocess.json", "vocab.json", "compoclip.json"} <= names
+    session = onnxruntime.InferenceSession(
+        tmp_path / "onnx" / "text.onnx", providers=["CPUExecutionProvider"]
+    )
+    for texts in (CAPTIONS, [*CAPTIONS, *CAPTIONS, "one more"]):  # any batch size
+        ids = loaded.tokenizer(texts)
+        found = torch.from_numpy(session.run(None, {"ids": ids.numpy()})[0])
+        with torch.no_grad():
+            assert torch.allclose(found, loaded.encoder.encode_texts(ids).pooled, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_peft_computes_the_same(base: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    peft = pytest.importorskip("peft", reason="needs pip install 'compoclip[hf]'")
+    adapted = write_own_adapter(base, tmp_path / "own", Lora(rank=2, alpha=3.0, targets="+conv"))
+    convert(str(base), tmp_path / "hf", "hf")
+    convert(str(tmp_path / "own"), tmp_path / "peft", "peft")
+    clip = transformers.CLIPModel.from_pretrained(tmp_path / "hf")
+    model = peft.PeftModel.from_pretrained(clip, tmp_path / "peft").eval()
+    size = adapted.preprocess.size
+    pixels = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = model(input_ids=adapted.tokenizer(CAPTIONS), pixel_values=pixels)
+    image, text = features(adapted)
+    assert torch.allclose(found.image_embeds, image, atol=1e-5)
+    assert torch.allclose(found.text_embeds, text, atol=1e-5)
+    # what PEFT trains and saves: an A for each projection, other ranks and scalings
+    clip = transformers.CLIPModel.from_pretrained(tmp_path / "hf")
+    settings = peft.LoraConfig(
+        r=2,
+        lora_alpha=5,
+        target_modules=["q_proj", "v_proj", "fc2", "patch_embedding"],
+        rank_pattern={"fc2": 3},
+        init_lora_weights=False,
+        use_rslora=True,
+    )
+    theirs = peft.get_peft_model(clip, settings).eval()
+    theirs.save_pretrained(tmp_path / "trained")
+    merged = load_model_on(tmp_path / "trained", base)
+    with torch.no_grad():
+        expected = theirs(input_ids=merged.tokenizer(CAPTIONS), pixel_values=pixels)
+    image, text = features(merged)
+    assert torch.allclose(expected.image_embeds, image, atol=1e-5)
+    assert torch.allclose(expected.text_embeds, text, atol=1e-5)
+
+
+def load_model_on(folder: Path, base: Path) -> LoadedModel:
+    """A PEFT folder that names its base itself."""
+    edit_peft(folder, base_model_name_or_path=str(base))
+    return load_model(folder)
