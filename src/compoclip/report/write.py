@@ -22,6 +22,7 @@ from compoclip.report.findings import findings
 from compoclip.report.pictures import Album
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.provenance import provenance
+from compoclip.report.published import published_sheets
 from compoclip.report.study import Study, read_study
 from compoclip.report.tables import invariance_rows, profile_rows, sheets, skill_rows
 from compoclip.report.training import Run, read_run
@@ -100,6 +101,7 @@ def render(study: Study, runs: Sequence[Run], title: str, resamples: int, seed: 
         examples=shown,
         album=album,
         sheets=sheets(study),
+        published=published_sheets(study, resamples, seed),
         provenance=provenance(study),
         alone=[name for name in study.benchmarks if name not in study.common],
         words_for=words_for,
