@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.cache import image_content_key
 from compoclip.evaluation.classification import log_odds, score_classification
 from compoclip.evaluation.compare import compare
-from compoclip.evaluation.curves import weighted_ap_11
+from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
@@ -103,7 +104,7 @@ def test_map_is_the_mean_over_classes_of_11_point_precision() -> None:
         score = found.scores[name]["ap11"]
         assert score.value == pytest.approx(value, abs=1e-6)
         true = sum(CLASSES.index(name) in tags for tags in content.tags)
-        assert score.chance == pytest.approx(true / 40)
+        assert score.chance == expected_ap_11(true, 40) > true / 40
         assert score.low < score.value < score.high
         assert (score.n, score.interval) == (40, "bootstrap")
     assert found.aggregates["map11"].value == pytest.approx(sum(expected.values()) / 3, abs=1e-6)
@@ -126,6 +127,13 @@ def test_weighted_precision_is_that_of_repeated_items() -> None:
     assert strict <= weighted_ap_11(scores, truth, np.ones((1, 30)))[0]
     never = np.where(truth, 0.0, 1.0)[None]
     assert np.isnan(weighted_ap_11(scores, truth, never)).all()
+
+
+@pytest.mark.parametrize(("true", "n"), [(1, 1), (1, 3), (2, 4), (3, 7)])
+def test_chance_is_the_mean_over_all_orders(true: int, n: int) -> None:
+    orders = set(permutations([True] * true + [False] * (n - true)))
+    values = [ap_11([float(-k) for k in range(n)], list(order)) for order in orders]
+    assert expected_ap_11(true, n) == pytest.approx(sum(values) / len(values), abs=0.02)
 
 
 def test_a_class_that_no_image_or_every_image_shows_has_no_curve() -> None:

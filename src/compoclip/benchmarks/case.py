@@ -127,8 +127,8 @@ class Classification:
 
     metric "map11": several classes may be true of an image. tags: all of them, image by image
     (`labels` is then empty). Every class is a sub-task whose items are all images, with the metric
-    "ap11": 11-point average precision of the images by the probability of the class; chance is the
-    share of images that show it.
+    "ap11": 11-point average precision of the images by the probability of the class; chance is
+    its mean over random orders of the images, above the share that show the class.
     """
 
     images: tuple[ImageRef, ...]

@@ -173,6 +173,13 @@ def leaves(tree: Plan) -> list[Leaf]:
     return [each for part in tree.parts for each in leaves(part)]
 
 
+def averaged(tree: Plan) -> Plan:
+    """The plan with means in place of curves, for values that every item has by itself."""
+    if isinstance(tree, MeanOf):
+        return MeanOf(tuple(averaged(part) for part in tree.parts))
+    return Mean(tree.metric, tree.rows)
+
+
 def rows_of(tree: Plan) -> Indices:
     """Sorted distinct rows that a plan uses."""
     return np.unique(np.concatenate([each.rows for each in leaves(tree)]))

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from compoclip.benchmarks.case import Classification, TiePolicy
 from compoclip.benchmarks.names import image_key, image_names
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.curves import placements
+from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import Flags, Outcomes, Scores, Values
@@ -111,7 +111,7 @@ def _with_auc(items: Items, content: Classification, cosines: Scores) -> Items:
         truth=truth.astype(int).tolist(),
         texts=[(content.classes[1],)] * len(items),
         scores=[[float(each)] for each in odds],
-        outcomes={"auc": _placed(odds, truth), **items.outcomes},
+        outcomes={"auc": _placed(odds, truth, 0.5), **items.outcomes},
     )
 
 
@@ -122,7 +122,10 @@ def _several(content: Classification, cosines: Scores) -> Items:
     truth = np.zeros((n, k), dtype=bool)
     for row, tags in enumerate(content.tags):
         truth[row, list(tags)] = True
-    placed = [_placed(odds[:, c], truth[:, c]) for c in range(k)]
+    placed = [
+        _placed(odds[:, c], truth[:, c], expected_ap_11(int(truth[:, c].sum()), n))
+        for c in range(k)
+    ]
     return Items(
         ids=image_names(content.images) * k,
         forms=["classification"] * (n * k),
@@ -145,12 +148,12 @@ def _several(content: Classification, cosines: Scores) -> Items:
     )
 
 
-def _placed(scores: Scores, truth: Flags) -> Outcomes:
+def _placed(scores: Scores, truth: Flags, chance: float) -> Outcomes:
     """What a curve shows of its items: for each, the share of the other kind on its right side.
 
-    nan where there are not both kinds, for which no curve exists.
+    nan where there are not both kinds, for which no curve exists. chance: of the curve.
     """
     if truth.all() or not truth.any():
         return Outcomes(*(np.full(len(truth), np.nan) for _ in range(4)))
     half = placements(scores, truth)
-    return Outcomes(half, placements(scores, truth, tie=0.0), half, np.full(len(truth), 0.5))
+    return Outcomes(half, placements(scores, truth, tie=0.0), half, np.full(len(truth), chance))

@@ -15,6 +15,7 @@ from compoclip.evaluation.aggregate import (
     Leaf,
     Mean,
     Plan,
+    averaged,
     evaluate,
     leaf,
     leaves,
@@ -193,7 +194,8 @@ def _score_all(
         if not any(each.metric == POSITIVE_SCORE for each in leaves(tree)):
             for part in ("strict", "fractional", "chance"):
                 tie = 0.0 if part == "strict" else 0.5
-                parts[part] = evaluate(tree, frame.policy(part), tie)
+                asked = averaged(tree) if part == "chance" else tree
+                parts[part] = evaluate(asked, frame.policy(part), tie)
             ties = len({row for each in leaves(tree) for row in frame.tied(each).tolist()})
         scores[key] = Score(
             metric=frame.metric_name(tree),
