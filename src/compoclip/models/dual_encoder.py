@@ -78,10 +78,11 @@ class DualEncoder(nn.Module):
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
         self._recomputes = enable
 
-    def require_local(self) -> None:
-        """Raise CompoclipError when either tower cannot give patch or token features."""
-        self._image.require_local()
-        self._text.require_local()
+    def require_local(self, purpose: str = "local losses") -> None:
+        """Raise CompoclipError, naming the `purpose`, when either tower cannot give patch or token
+        features."""
+        self._image.require_local(purpose)
+        self._text.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
         """(B, 3, H, W) normalised pixels -> pooled (B, D), with patches (B, P, D) if asked; neither

@@ -43,8 +43,9 @@ class ImageTower:
     def _visual(self) -> Any:
         return self._model.visual
 
-    def require_local(self) -> None:
-        """Raise CompoclipError when the tower's positions cannot be projected one by one."""
+    def require_local(self, purpose: str = "local losses") -> None:
+        """Raise CompoclipError, naming the `purpose`, when the tower's positions cannot be
+        projected one by one."""
         visual = self._visual
         reason = ""
         if isinstance(visual, VisionTransformer):
@@ -57,8 +58,8 @@ class ImageTower:
             reason = f"{type(visual).__name__} is not a known kind"
         if reason:
             raise CompoclipError(
-                f"local losses need patch features and this image tower has none ({reason}): "
-                "choose another model or a method without local losses"
+                f"{purpose} need patch features and this image tower has none ({reason}): "
+                f"choose another model or do without {purpose}"
             )
 
     def encode(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:

@@ -132,12 +132,13 @@ class TextTower:
         name = "text_pool_type" if isinstance(self._tower, CLIP) else "pool_type"
         return str(getattr(self._tower, name, ""))
 
-    def require_local(self) -> None:
-        """Raise CompoclipError when this tower has no projected token features up to EOT."""
+    def require_local(self, purpose: str = "local losses") -> None:
+        """Raise CompoclipError, naming the `purpose`, when this tower has no projected token
+        features up to EOT."""
         if not self._pools_at_eot:
             raise CompoclipError(
-                "local losses need a native open_clip text tower that pools at the end-of-text "
-                "token; this model's text tower does not: choose another model or method"
+                f"{purpose} need a native open_clip text tower that pools at the end-of-text "
+                f"token; this model's does not: choose another model or do without {purpose}"
             )
 
     def plan(self, ids: Tensor, device: torch.device, deduplicate: bool = True) -> TextPlan:

@@ -1,0 +1,222 @@
+"""Token-patch maps: hand-computed similarities, every kind of tower, pictures of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from compoclip.analysis.overlay import overlay
+from compoclip.analysis.patch_maps import (
+    patch_grid,
+    patch_maps,
+    seen_region,
+    word_maps,
+    word_positions,
+)
+from compoclip.errors import CompoclipError
+from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model
+from compoclip.models.dual_encoder import DualEncoder, ImageFeatures, TextFeatures
+from compoclip.models.preprocess import Preprocess
+from models_thin import config, timm_config
+
+TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1, "context_length": 8}
+
+
+def new(cfg: dict[str, Any] | None = None) -> LoadedModel:
+    return create_model(ModelConfig(cfg or config(text=TEXT)), seed=1)
+
+
+def photo(width: int = 40, height: int = 32) -> Image.Image:
+    noise = np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+class StandIn:
+    """An encoder of four patches and three tokens (two words' and the end's), known by heart."""
+
+    training = False
+    device = torch.device("cpu")
+    logit_scale = torch.tensor(0.0)  # a factor of 1
+    patches = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [-1.0, 0.0]]])
+    tokens = torch.tensor([[[9.0, 9.0], [2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])
+
+    def require_local(self, purpose: str) -> None:
+        assert purpose == "patch maps"
+
+    def eval(self) -> None:
+        pass
+
+    def train(self, mode: bool) -> None:
+        assert mode is False
+
+    def encode_images(self, pixels: Tensor, patches: bool) -> ImageFeatures:
+        return ImageFeatures(torch.zeros(1, 2), self.patches)
+
+    def encode_texts(self, ids: Tensor, tokens: bool) -> TextFeatures:
+        mask = torch.tensor([[False, True, True, True]])
+        return TextFeatures(torch.zeros(1, 2), self.tokens, mask)
+
+
+def test_similarities_by_hand() -> None:
+    model = replace(new(), encoder=cast(DualEncoder, StandIn()))
+    maps = patch_maps(model, photo(32, 32), "red cat")
+    assert maps.grid == (2, 2)
+    assert [(w.word, w.positions) for w in maps.words] == [("red", (1,)), ("cat", (2,))]
+    # "red" (2, 0): dot products 2, 0, 2, -2 -> 1, 1/2, 1, 0 -> divided by their sum, 5/2
+    np.testing.assert_allclose(maps.words[0].attention, [[0.4, 0.2], [0.4, 0.0]], atol=1e-6)
+    # what it attends to: 0.4 (1, 0) + 0.2 (0, 2) + 0.4 (1, 1) = (0.8, 0.8)
+    assert maps.words[0].cosine == pytest.approx(0.5**0.5, abs=1e-6)
+    # "cat" (0, 1): dot products 0, 2, 1, 0 -> 0, 1, 1/2, 0; attends to (1/3, 5/3)
+    np.testing.assert_allclose(maps.words[1].attention, [[0, 2 / 3], [1 / 3, 0]], atol=1e-6)
+    assert maps.words[1].cosine == pytest.approx(5 / 26**0.5, abs=1e-6)
+    # the end token (1, 0) attends as "red" does: the score sums all three
+    total = 2 * np.exp(0.5**0.5) + np.exp(5 / 26**0.5)
+    assert maps.score == pytest.approx(np.log(total), abs=1e-6)
+    assert maps.region == (0, 0, 32, 32)
+    assert maps.left_out == ()
+
+
+def test_a_word_of_several_tokens_has_the_mean_of_their_attentions() -> None:
+    patches, tokens = StandIn.patches[0], StandIn.tokens[0]
+    one, other = word_maps(tokens, patches, [("red", (1,)), ("cat", (2,))], (2, 2))
+    (both,) = word_maps(tokens, patches, [("redcat", (1, 2))], (2, 2))
+    np.testing.assert_allclose(both.attention, (one.attention + other.attention) / 2)
+    assert both.cosine == pytest.approx((one.cosine + other.cosine) / 2)
+    assert both.attention.sum() == pytest.approx(1)
+
+
+def test_words_are_where_the_tokenizer_puts_them() -> None:
+    model = new(config(text={**TEXT, "context_length": 12}))
+    simple = model.tokenizer.simple
+    assert simple is not None
+    caption = "A  Rhinocerosly grey\nmug."
+    spans, left_out = word_positions(model, caption)
+    row = model.tokenizer([caption])[0].tolist()
+    assert [word for word, _ in spans] == ["a", "rhinocerosly", "grey", "mug."]
+    for word, positions in spans:
+        assert simple.decode([row[p] for p in positions]).replace(" ", "") == word
+    assert len(spans[1][1]) > 1  # a word of several tokens
+    assert [p for _, positions in spans for p in positions] == list(range(1, row.index(49407)))
+    assert left_out == ()
+
+
+def test_words_beyond_the_context_are_named() -> None:
+    maps = patch_maps(new(), photo(), "one two three four five six seven eight")
+    assert [word.word for word in maps.words] == ["one", "two", "three", "four", "five", "six"]
+    assert maps.words[-1].positions == (6,)  # the end token stands at 7
+    assert maps.left_out == ("seven", "eight")
+
+
+@pytest.mark.parametrize(
+    ("cfg", "grid"),
+    [
+        (config(text=TEXT), (4, 4)),
+        (config(vision={"image_size": [32, 64]}, text=TEXT), (4, 8)),
+        (
+            config(
+                vision={"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None},
+                text=TEXT,
+            ),
+            (2, 2),
+        ),
+        ({**timm_config("mobilenetv2_050", 64), "text_cfg": TEXT}, (2, 2)),
+    ],
+    ids=["vit", "wide vit", "resnet", "timm"],
+)
+def test_every_kind_of_tower_has_maps(cfg: dict[str, Any], grid: tuple[int, int]) -> None:
+    model = new(cfg)
+    maps = patch_maps(model, photo(), "a red cat")
+    assert maps.grid == grid
+    for word in maps.words:
+        assert word.attention.sum() == pytest.approx(1, abs=1e-5)
+        assert word.attention.min() >= 0
+    assert overlay(photo(), maps.words[0].attention, maps.region).size == (40, 32)
+
+
+def test_a_tower_without_patches_is_one_clear_error() -> None:
+    model = new(config(vision={"attentional_pool": True, "attn_pooler_heads": 4}, text=TEXT))
+    with pytest.raises(
+        CompoclipError, match=r"patch maps need patch features.*learned queries"
+    ) as e:
+        patch_maps(model, photo(), "a cat")
+    assert "\n" not in str(e.value)
+
+
+def test_what_cannot_be_mapped_is_refused() -> None:
+    with pytest.raises(CompoclipError, match="at least one word"):
+        patch_maps(new(), photo(), " \n ")
+    model = new()
+    with torch.no_grad():
+        model.encoder.logit_scale.copy_(torch.tensor(1.0))
+        model.encoder.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]
+    with pytest.raises(CompoclipError, match="not finite"):
+        patch_maps(model, photo(), "a cat")
+
+
+def test_grids() -> None:
+    assert patch_grid(49, (224, 224)) == (7, 7)
+    assert patch_grid(8, (32, 64)) == (2, 4)
+    assert patch_grid(1, (224, 224)) == (1, 1)
+    with pytest.raises(CompoclipError, match="50 patches form no grid on an input of 224 x 224"):
+        patch_grid(50, (224, 224))
+
+
+def test_what_the_model_sees() -> None:
+    shortest, squash = Preprocess(size=(10, 10)), Preprocess(size=(10, 10), resize_mode="squash")
+    assert seen_region(shortest, 40, 20) == (10, 0, 30, 20)
+    assert seen_region(shortest, 20, 40) == (0, 10, 20, 30)
+    assert seen_region(squash, 40, 20) == (0, 0, 40, 20)
+    longest = Preprocess(size=(10, 10), resize_mode="longest")
+    assert seen_region(longest, 40, 20) == (0, -10, 40, 30)
+    wide = Preprocess(size=(10, 20))
+    assert seen_region(wide, 40, 40) == (0, 10, 40, 30)
+
+
+def test_the_region_is_what_the_transform_keeps() -> None:
+    """A white image but for a black frame right outside of the region comes out white."""
+    model = Preprocess(size=(16, 16), mean=(0.0,) * 3, std=(1.0,) * 3)
+    image = Image.new("RGB", (64, 32), "black")
+    left, upper, right, lower = (round(edge) for edge in seen_region(model, 64, 32))
+    image.paste((255, 255, 255), (left, upper, right, lower))
+    pixels = model.evaluation(image)
+    assert pixels[:, :, 2:-2].min() > 0.99
+    wider = Image.new("RGB", (64, 32), "white")
+    wider.paste((0, 0, 0), (left, upper, left + 4, lower))
+    assert model.evaluation(wider)[:, :, 0].max() < 0.2
+
+
+def test_an_overlay_is_brightest_where_the_map_is() -> None:
+    grey = Image.new("RGB", (40, 20), (128, 128, 128))
+    attention = np.array([[0.0, 0.7], [0.1, 0.2]])
+    made = np.asarray(overlay(grey, attention, (10, 0, 30, 20), alpha=1)).astype(int)
+    assert tuple(made[0, 29]) == (253, 231, 37)  # the end of viridis
+    assert tuple(made[0, 10]) == (68, 1, 84)  # its beginning
+    assert tuple(made[5, 5]) == tuple(made[5, 35]) == (45, 45, 45)  # not seen by the model
+    none = np.asarray(overlay(grey, attention, (0, 0, 40, 20), alpha=0))
+    assert (abs(none.astype(int) - 128) <= 1).all()
+    flat = np.asarray(overlay(grey, np.full((2, 2), 0.25), (0, 0, 40, 20), alpha=1))
+    assert (flat == (68, 1, 84)).all()
+
+
+def test_an_overlay_is_bilinear_between_patches() -> None:
+    """A row of two patches: from the middle of one to that of the other the colours pass evenly."""
+    from matplotlib import colormaps
+
+    made = np.asarray(overlay(Image.new("RGB", (8, 2)), np.array([[0.0, 1.0]]), (0, 0, 8, 2), 1))
+    for x in range(8):
+        share = min(1, max(0, (x + 0.5) / 4 - 0.5))
+        expected = np.array(colormaps["viridis"](np.float32(share))[:3]) * 255
+        np.testing.assert_allclose(made[0, x], expected, atol=1)
+
+
+def test_an_impossible_overlay_is_refused() -> None:
+    with pytest.raises(CompoclipError, match=r"between 0 and 1, not 1\.5"):
+        overlay(photo(), np.ones((2, 2)), (0, 0, 40, 32), 1.5)
+    with pytest.raises(CompoclipError, match="cannot be laid"):
+        overlay(photo(), np.ones(3), (0, 0, 40, 32))
