@@ -15,11 +15,12 @@ from compoclip.data.open_source import open_source
 from compoclip.data.schedule import Share, schedule_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.lab import data as lab_data
-from compoclip.lab.columns import Difference
+from compoclip.lab.columns import COLUMNS, Difference
 from compoclip.lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
 from compoclip.lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
 from compoclip.lab.page import BEGIN, END, Finding, Line, aligned, table_text, write_section
 from compoclip.lab.settings import Arm, Effect, LabSettings, read_settings
+from compoclip.methods.registry import method_names
 from compoclip.world.config import bundled_world, crowded
 from compoclip.world.oracle import Oracle, Truth
 
@@ -58,6 +59,15 @@ def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
     assert "positive" not in [term.name for term in methods["hard-negatives"].losses]
     assert methods["dac"].plan.bags is not None
     assert methods["dac"].plan.bags.file == str(data / BAGS)
+
+
+def test_every_recipe_has_an_arm_or_equals_one(data: Path) -> None:
+    arms = read_settings(RECIPES).arms
+    same = {"clip": "clip-ft", "clip-ft-mosaic": "clip-ft", "fsc-clip-l14": "fsc-clip-b16"}
+    assert set(method_names()) == {arm.method for arm in arms} | set(same)
+    for name, twin in same.items():
+        one, two = (method_of(Arm("a", each), data).record() for each in (name, twin))
+        assert one == two
 
 
 def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
@@ -241,8 +251,6 @@ def test_verdicts(expect: Any, found: Difference | None, verdict: str) -> None:
 
 
 def test_cells_show_mean_deviation_and_marks() -> None:
-    from compoclip.lab.columns import COLUMNS
-
     values = {column.name: [0.5, 0.52, 0.54] for column in COLUMNS}
     marked = {"t2i": difference(-0.1, 0.01)}
     text = table_text(

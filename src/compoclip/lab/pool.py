@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from multiprocessing import get_context
 
 from compoclip.console import counted, note
@@ -41,13 +43,16 @@ def run_all(
         while running or waiting:
             while waiting and len(running) < workers and progress.fits(budget):
                 job = waiting.pop(0)
-                running[pool.submit(run, job)] = job
+                with _deaf():
+                    running[pool.submit(run, job)] = job
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 running.pop(future)
                 progress.tell(future.result(), len(waiting) + len(running))
     except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()
         raise RunInterruptedError(
             "interrupted; the same command goes on with what is left"
         ) from None
@@ -58,6 +63,19 @@ def run_all(
     finally:
         pool.shutdown(cancel_futures=True)
     return waiting
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started in here do not hear Ctrl-C, which is for the one that starts them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Progress:

@@ -58,6 +58,7 @@ def run_lab(
     _prepare(settings, out)
     if len(todo) < len(wanted):
         note(f"{counted(len(wanted) - len(todo), 'job')} of {len(wanted)} finished before")
+    note(f"running {counted(len(todo), 'job')}, {workers} at a time")
     left = run_all(todo, run_job, workers, budget - (time.monotonic() - started))
     text = _report(settings, out, jobs)
     if left:
