@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compoclip.benchmarks.case import Benchmark, Classification, Retrieval
+from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
 from compoclip.benchmarks.coverage import Content
 from compoclip.evaluation.encode import by_content, distinct_images, distinct_texts
 from compoclip.evaluation.encoder import TextKey
@@ -56,7 +56,7 @@ def _economy(
     name: str,
     contents: Sequence[Content],
     tokens: Mapping[str, bytes],
-    rows: Mapping[object, int],
+    rows: Mapping[ImageRef, int],
 ) -> Economy:
     counts = [_naive(content) for content in contents]
     return Economy(
