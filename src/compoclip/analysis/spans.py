@@ -71,8 +71,9 @@ def span_charts(
     ids = torch.zeros(len(sentences), longest, dtype=torch.int64)
     for row, each in zip(ids, sentences):
         row[: len(each.ids)] = torch.tensor(each.ids)
-    below, last = _ordinary(layers, ids.to(layers.device), thresholds)
-    context = last.double().cumsum(1)
+    with torch.inference_mode():
+        below, last = _ordinary(layers, ids.to(layers.device), thresholds)
+        context = last.double().cumsum(1)
     passes = sorted(_passes(sentences, layers.sees_ahead), key=lambda each: len(each.places))
     buckets = choose_buckets([len(each.places) for each in passes], _BUCKET_COST) if passes else []
     charts = [
@@ -80,7 +81,9 @@ def span_charts(
         for each in sentences
     ]
     for bucket in buckets:
-        _fill(charts, layers, sentences, passes[bucket.start : bucket.stop], bucket, below, context)
+        run = passes[bucket.start : bucket.stop]
+        with torch.inference_mode():
+            _fill(charts, layers, sentences, run, bucket, below, context)
     return charts
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from compoclip.analysis.spans import Sentence, span_charts
@@ -123,14 +122,13 @@ def measure_trees(
     training = loaded.encoder.training
     loaded.encoder.eval()
     try:
-        with torch.inference_mode():
-            for place, charts in _charts(layers, [s for _, s, _ in kept], heights, batch_size):
-                caption, _, spelt = kept[place]
-                for column, h in enumerate(heights):
-                    shapes = _trees(charts[h], caption, seed)
-                    for tree, shape in shapes.items():
-                        scores[tree][place, column] = tree_score(charts[h], shape)
-                trees[place] = bracketed(shapes[BEST], spelt)
+        for place, charts in _charts(layers, [s for _, s, _ in kept], heights, batch_size):
+            caption, _, spelt = kept[place]
+            for column, h in enumerate(heights):
+                shapes = _trees(charts[h], caption, seed)
+                for tree, shape in shapes.items():
+                    scores[tree][place, column] = tree_score(charts[h], shape)
+            trees[place] = bracketed(shapes[BEST], spelt)
     finally:
         loaded.encoder.train(training)
     return TreeScores(

@@ -1,0 +1,170 @@
+"""Tree scores of captions: what is measured, what is left out, intervals, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.analysis.spans import Sentence, span_charts
+from compoclip.analysis.tree_score import (
+    BEST,
+    CUT,
+    TOO_LONG,
+    TOO_SHORT,
+    TREES,
+    differences,
+    estimates,
+    measure_trees,
+    thresholds_of,
+)
+from compoclip.analysis.trees import best_tree, tree_score
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
+
+CONFIG = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
+    "text_cfg": {"context_length": 40, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 4},
+}
+CAPTIONS = [
+    "A man in a red hat.",
+    "two  dogs, unquestionably",
+    "a horse &amp; a cart",
+    "dogs",
+    "a " * 26,
+    "incomprehensibilities " * 25,
+    "the cat isn't here",
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    made = create_model(ModelConfig(CONFIG), seed=1)
+    for parameter in made.encoder.model.transformer.parameters():
+        parameter.data *= 4  # so that words matter to one another
+    return made
+
+
+def test_words_are_what_white_space_separates(model: LoadedModel) -> None:
+    words = model.tokenizer.words(CAPTIONS[0])
+    assert [word for word, _ in words] == ["a", "man", "in", "a", "red", "hat."]
+    for caption in CAPTIONS:
+        ids = [token for _, ids in model.tokenizer.words(caption) for token in ids]
+        row = model.tokenizer.bounded(ids)
+        cut = model.tokenizer([caption])[0].tolist()
+        if len(row) <= 40:
+            assert cut == row + [0] * (40 - len(row))
+
+
+def test_captions_that_do_not_fit_are_counted(model: LoadedModel) -> None:
+    found = measure_trees("m", model, CAPTIONS)
+    assert found.captions == (*CAPTIONS[:3], CAPTIONS[6])
+    assert found.left_out == {TOO_SHORT: 1, TOO_LONG: 1, CUT: 1}
+    assert found.thresholds == (0, 1, 2)
+    assert found.headline == 2
+    assert all(found.scores[tree].shape == (4, 3) for tree in TREES)
+    assert found.trees[0].count("(") == 5
+    with pytest.raises(CompoclipError, match="no caption can be measured"):
+        measure_trees("m", model, ["dogs"])
+
+
+def test_scores_are_those_of_each_sentence_alone(model: LoadedModel) -> None:
+    found = measure_trees("m", model, CAPTIONS[:3], batch_size=2)
+    for row, caption in enumerate(CAPTIONS[:3]):
+        words = [ids for _, ids in model.tokenizer.words(caption)]
+        ids = model.tokenizer.bounded([token for word in words for token in word])
+        (charts,) = span_charts(model.encoder.text_layers(), [Sentence.of(words, ids)], [0, 1, 2])
+        for column, h in enumerate(found.thresholds):
+            wanted = tree_score(charts[h], best_tree(charts[h]))
+            assert found.scores[BEST][row, column] == pytest.approx(wanted, abs=1e-5)
+            assert all(
+                found.scores[tree][row, column] <= found.scores[BEST][row, column] + 1e-9
+                for tree in TREES
+            )
+
+
+def test_the_seed_draws_the_random_trees_and_nothing_else(model: LoadedModel) -> None:
+    captions = [f"{CAPTIONS[0]} {k}" for k in range(6)]
+    one, same, other = (measure_trees("m", model, captions, seed=s) for s in (0, 0, 1))
+    for tree in TREES:
+        assert np.array_equal(one.scores[tree], same.scores[tree])
+        assert np.array_equal(one.scores[tree], other.scores[tree]) == (tree != "random")
+
+
+def test_thresholds() -> None:
+    assert thresholds_of(12) == (0, 1, 2, 3, 4, 5, 6)
+    assert thresholds_of(5) == (0, 1, 2)
+    assert thresholds_of(12, (6, 0, 6)) == (0, 6)
+    with pytest.raises(UsageError, match="give 0 to 11"):
+        thresholds_of(12, (12,))
+
+
+def test_estimates_are_means_over_captions_with_the_mean_over_layers_last() -> None:
+    values = np.random.default_rng(0).normal(size=(200, 2))
+    first, second, mean = estimates(values, 500, 0)
+    assert first.value == pytest.approx(values[:, 0].mean())
+    assert mean.value == pytest.approx(values.mean())
+    error = values[:, 1].std() / 200**0.5
+    assert second.high - second.low == pytest.approx(2 * 1.96 * error, rel=0.15)
+    assert second.low < second.value < second.high
+
+
+def test_differences_are_paired_on_common_captions(model: LoadedModel) -> None:
+    one = measure_trees("a", model, CAPTIONS[:3])
+    two = measure_trees("b", model, [CAPTIONS[2], CAPTIONS[6], CAPTIONS[0]])
+    n, gaps = differences(one, two, 100, 0)
+    assert n == 2
+    assert [gap.value for gap in gaps] == pytest.approx([0.0] * 4, abs=1e-5)
+    with pytest.raises(CompoclipError, match="no caption was measured for both"):
+        differences(one, measure_trees("b", model, [CAPTIONS[6]]), 100, 0)
+
+
+@pytest.fixture
+def saved(model: LoadedModel, tmp_path: Path) -> str:
+    save_model(model, tmp_path / "tiny")
+    (tmp_path / "captions.txt").write_text("\n".join(CAPTIONS))
+    return str(tmp_path / "tiny")
+
+
+def test_the_command(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "trees"
+    command = ["tree-score", f"a={saved}", f"b={saved}", "--captions"]
+    command += [str(tmp_path / "captions.txt"), "--out", str(out), "--resamples", "50"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "a: 4 text layers, 4 captions, 1 left out: fewer than 2 words" in shown
+    assert "h = 2 (headline)" in shown
+    assert "best, minus first  +0.000" in shown
+    records = json.loads((out / "tree-score.json").read_text())
+    assert [each["model"] for each in records] == ["a", "b"]
+    assert records[1]["difference"]["captions"] == 4
+    lines = [json.loads(line) for line in (out / "trees.jsonl").read_text().splitlines()]
+    assert len(lines) == 8
+    assert {line["caption"] for line in lines} == {*CAPTIONS[:3], CAPTIONS[6]}
+    for ending in ("png", "svg"):
+        assert (out / f"tree-score.{ending}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [(["--sample", "0"], "--sample"), (["--threshold", "9"], "give 0 to 3")],
+)
+def test_wrong_requests(
+    saved: str, more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["tree-score", saved, "--captions", str(tmp_path / "captions.txt")]
+    assert main([*command, *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_tokenizer_without_words_is_one_clear_line(model: LoadedModel) -> None:
+    model.tokenizer._simple = False
+    try:
+        with pytest.raises(CompoclipError, match="which tokens are one word"):
+            measure_trees("m", model, CAPTIONS)
+    finally:
+        model.tokenizer._simple = True
