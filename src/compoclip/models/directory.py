@@ -4,6 +4,7 @@
     open_clip_model.safetensors  the plain open_clip state dict
     compoclip.json               identity (verified on load), provenance
     bpe.txt.gz                   merges of the tokenizer, when it is not CLIP's own
+    README.md                    the model card (see `card`)
 
 `open_clip.create_model("local-dir:PATH")` reads it without compoclip.
 """
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
+from compoclip.models.card import CARD, card_of
 from compoclip.models.config import read_config
 from compoclip.models.hf_folder import is_hf_folder, load_hf_folder
 from compoclip.models.identity import ModelIdentity
@@ -94,4 +96,5 @@ def save_model(
         write_json(temporary / RECORD, record)
         if merges is not None:
             shutil.copyfile((loaded.config.folder or Path()) / merges, temporary / MERGES)
+        (temporary / CARD).write_text(card_of(temporary), encoding="utf-8")
     return identity

@@ -1,0 +1,182 @@
+"""Model cards: written beside every checkpoint, true, runnable, and without traces of a machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.card_rows import card_rows
+from compoclip.evaluation.results import Results, Score
+from compoclip.models.bpe import count_words, train_bpe, write_merges
+from compoclip.models.card import CardResult, card_text, write_card
+from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
+from compoclip.models.directory import save_model
+from models_thin import config
+
+CAPTIONS = ["a red cat on a mat", "two dogs"]
+PROVENANCE: dict[str, Any] = {
+    "method": "fsc-clip",
+    "settings": {"gamma": 2.0},
+    "terms": [
+        {"name": "clip", "weight": 1.0, "on": ""},
+        {"name": "local_hn", "weight": 0.2, "on": "single"},
+    ],
+    "optim": {"lr": 1e-5, "batch_size": 256},
+    "data": "coco captions in /data/coco, 3 | shards",
+    "seed": 3,
+    "precision": "bf16",
+    "base_file": "/home/somebody/weights/base.pt",
+    "spec": "ViT-B-32@/home/somebody/else.pt",
+    "run": {
+        "model": None,
+        "steps": 1200,
+        "images": 307200,
+        "texts": 614400,
+        "skipped": 2,
+        "truncated": 0,
+        "left_out": {"no caption": 7},
+    },
+}
+
+
+def new(folder: Path, merges: bool = False) -> LoadedModel:
+    text: dict[str, Any] = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
+    if merges:
+        write_merges(train_bpe(count_words(CAPTIONS), 20), folder / "merges.gz")
+        text = {"vocab_size": 544, "tokenizer_kwargs": {"bpe_path": "merges.gz"}}
+    cfg = config(text=text, quick_gelu=True)
+    return create_model(ModelConfig(cfg, {"mean": [0.5, 0.4, 0.3]}, folder=folder), seed=2)
+
+
+def card(folder: Path) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_checkpoint_has_a_card(tmp_path: Path) -> None:
+    identity = save_model(new(tmp_path), tmp_path / "model", provenance=PROVENANCE)
+    text = card(tmp_path / "model")
+    assert text.startswith("---\nlibrary_name: open_clip\n")
+    for row in (
+        "| recipe | fsc-clip |",
+        "| data | coco captions in /data/coco, 3 \\| shards |",
+        "| losses | 1 x clip + 0.2 x local_hn (on single) |",
+        "| steps | 1,200 |",
+        "| unreadable images skipped | 2 |",
+        "| left out: no caption | 7 |",
+        "| activation | `quick_gelu` |",
+        f"| tokenizer | `{identity.tokenizer}` |",
+        "| image mean | `0.5, 0.4, 0.3` |",
+        f"| weights (hash) | `{identity.weights}` |",
+    ):
+        assert row in text.splitlines()
+    assert '"batch_size": 256' in text
+    assert "None recorded. Measure with" in text
+    assert "truncated" not in text  # nothing was cut
+
+
+def test_a_card_tells_nothing_of_the_machine(tmp_path: Path) -> None:
+    save_model(new(tmp_path), tmp_path / "model", provenance=PROVENANCE)
+    text = card(tmp_path / "model")
+    assert str(tmp_path) not in text
+    assert "somebody" not in text
+    assert '"base.pt"' in text
+    assert '"ViT-B-32@else.pt"' in text
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_the_code_of_a_card_runs(tmp_path: Path, merges: bool) -> None:
+    """Both ways to load give the features of the model that was saved."""
+    model = new(tmp_path, merges)
+    save_model(model, tmp_path / "model", provenance=PROVENANCE)
+    blocks = re.findall(r"```python\n(.*?)```", card(tmp_path / "model"), re.DOTALL)
+    found: list[dict[str, Any]] = [{}, {}]
+    for names, block in zip(found, blocks, strict=True):
+        code = compile(block.replace("FOLDER", str(tmp_path / "model")), "card", "exec")
+        exec(code, names)  # noqa: S102 - the very text that users are told to run
+    plain, own = found
+    expected = model.encoder.encode_texts(model.tokenizer(CAPTIONS)).pooled
+    with torch.no_grad():
+        ids = plain["tokenizer"](CAPTIONS)
+        torch.testing.assert_close(plain["model"].encode_text(ids), expected)
+    assert own["model"].identity.weights == model.identity.weights
+    assert ("bpe_path" in blocks[0]) is merges
+
+
+def test_results_are_listed_when_they_exist(tmp_path: Path) -> None:
+    save_model(new(tmp_path), tmp_path / "model", provenance=PROVENANCE)
+    before = card(tmp_path / "model")
+    rows = [CardResult("sugarcrepe", "mean of 7", 0.8123, 0.8, 0.825, 0.5, 7511)]
+    assert write_card(tmp_path / "model", rows) == tmp_path / "model" / "README.md"
+    text = card(tmp_path / "model")
+    assert "| sugarcrepe | mean of 7 | 81.2 | 80.0 to 82.5 | 50.0 | 7,511 |" in text
+    assert "None recorded" not in text
+    write_card(tmp_path / "model")
+    assert card(tmp_path / "model") == before
+    assert load_model(tmp_path / "model").provenance["method"] == "fsc-clip"
+
+
+def result(weights: str, **changes: Any) -> Results:
+    score = Score("accuracy", 0.75, 3, 4, 0.5, 0.9, "wilson", 0.5)
+    return Results(
+        model="tuned",
+        benchmark="winoground",
+        protocol=1,
+        identity={"weights": weights},
+        data_hash="",
+        tie_policy={},
+        scores={},
+        aggregates={"text": score, "group": replace(score, value=0.25)},
+        headline="group",
+        skills={},
+        items="",
+        **changes,
+    )
+
+
+def test_rows_are_the_headlines_of_this_very_model(tmp_path: Path) -> None:
+    identity = new(tmp_path).identity
+    whole, part = result(identity.weights), result(identity.weights, partial=True)
+    rows = card_rows([whole, part], identity)
+    assert rows[0] == CardResult("winoground", "group", 0.25, 0.5, 0.9, 0.5, 3)
+    assert rows[1].benchmark == "winoground (3 of 4 items)"
+    with pytest.raises(CompoclipError, match="not of this checkpoint"):
+        card_rows([result("other")], identity)
+
+
+def test_a_card_without_provenance_says_so(tmp_path: Path) -> None:
+    text = card_text(new(tmp_path).identity, {})
+    assert "## How it was made\n\nNot recorded.\n" in text
+    assert "| adapter | `none` |" in text
+
+
+def test_odd_text_does_not_break_the_card(tmp_path: Path) -> None:
+    odd = {"method": "a|b\n# c", "terms": "?", "note": "```\n<script>"}
+    text = card_text(new(tmp_path).identity, odd)
+    assert "| recipe | a\\|b # c |" in text
+    assert "# c" not in text.splitlines()
+    assert "````" in text or "\\n" in text  # the fence is longer than any in the text
+    table = [line for line in text.splitlines() if line.startswith("| losses")]
+    assert table == ['| losses | "?" |']
+
+
+def test_a_transformers_folder_is_loaded_with_transformers(tmp_path: Path) -> None:
+    text = card_text(new(tmp_path).identity, {}, transformers=True)
+    assert "library_name: transformers" in text
+    assert "CLIPModel.from_pretrained" in text
+    assert "import open_clip" not in text
+
+
+def test_a_folder_without_record_has_no_card(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"compoclip\.json"):
+        write_card(tmp_path)
+    (tmp_path / "compoclip.json").write_text(json.dumps({"identity": 3}))
+    with pytest.raises(CompoclipError, match="has no identity"):
+        write_card(tmp_path)
+    assert not (tmp_path / "README.md").exists()
