@@ -38,6 +38,7 @@ def test_counts_are_those_of_a_loop(tmp_path: Path) -> None:
     assert (together.once_images, together.once_texts) == (2, 6)
 
 
+@pytest.mark.slow
 def test_real_captions_need_no_photos(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
