@@ -41,7 +41,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         quick_gelu=True,
     ),
     "gelu": config(
-        vision={"mlp_ratio": 4.3637, "width": 88, "head_width": 88},
+        vision={
+            "mlp_ratio": 4.3637,
+            "width": 88,
+            "head_width": 88,
+            "pos_embed_type": "sin_cos_2d",
+        },
         text={**VOCABULARY, "mlp_ratio": 2.5},
     ),
     "epsilon": config(

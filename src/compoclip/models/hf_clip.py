@@ -42,6 +42,7 @@ _VISION = {
 _TOP_KEYS = {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale"}
 _VISION_KEYS = {
     "image_size", "patch_size", "layers", "width", "head_width", "mlp_ratio", "norm_kwargs",
+    "pos_embed_type",  # a fixed table of positions is stored like a learnt one
 }  # fmt: skip
 _TEXT_KEYS = {
     "context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "norm_kwargs",
