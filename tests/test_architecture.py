@@ -27,6 +27,7 @@ ROOMS = (
     "analysis",
     "world",
     "report",
+    "play",
     "lab",
     "cli",
 )

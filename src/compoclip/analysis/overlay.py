@@ -57,4 +57,4 @@ def _spread(
 def _weights(places: Floats, count: int) -> Floats:
     """(pixels, count): the share of each patch at each place, given in patches from the edge."""
     at = np.clip(places - 0.5, 0, count - 1)
-    return np.clip(1 - np.abs(at[:, None] - np.arange(count)[None, :]), 0, 1)
+    return np.asarray(np.clip(1 - np.abs(at[:, None] - np.arange(count)[None, :]), 0, 1))

@@ -28,6 +28,7 @@ VERBS = {
     "data": "benchmark data: list, check, fetch, audit",
     "world": "make scenes, captions, training sets and benchmarks",
     "report": "write an HTML report from results",
+    "play": "web playground: an image, a caption, its rewrites, and what models make of them",
     "bench": "measure throughput",
 }
 

@@ -1,0 +1,110 @@
+"""One image, one caption: the scores of the caption and of everything it can be rewritten to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from compoclip.captions.types import Caption
+from compoclip.errors import CompoclipError
+from compoclip.models.loaded import LoadedModel
+from compoclip.rewrites.base import Edit, Refused, rng_for
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+
+Kind = Literal["caption", "positive", "negative"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A caption or a rewrite of it. made_by: names of the rewrites that made it, none for the
+    caption. edits: the places that changed, as the first of them tells."""
+
+    text: str
+    kind: Kind
+    made_by: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A candidate with its cosine to the image.
+
+    flip: it is on the wrong side: a negative not below the caption, or a positive not above every
+    negative. The caption itself flips when a negative is not below it.
+    """
+
+    candidate: Candidate
+    cosine: float
+    flip: bool
+
+
+def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dict[str, str]]:
+    """The caption, then one text of each rewrite that can change it; and why the others refuse.
+
+    Equal texts of the same kind are one candidate. The same seed draws the same rewrites.
+    """
+    found: dict[tuple[str, Kind], Candidate] = {}
+    refused: dict[str, str] = {}
+    for name in rewrite_names():
+        made = get_rewrite(name)(caption, rng_for(seed, "0", 0, name))
+        if isinstance(made, Refused):
+            refused[name] = made.reason
+            continue
+        key: tuple[str, Kind] = (made.text, "positive" if made.keeps_meaning else "negative")
+        before = found.get(key)
+        names = (*before.made_by, name) if before else (name,)
+        found[key] = Candidate(*key, names, before.edits if before else made.edits)
+    return [Candidate(caption.text, "caption"), *found.values()], refused
+
+
+def score_candidates(
+    model: LoadedModel, image: Image.Image, candidates: Sequence[Candidate]
+) -> tuple[Scored, ...]:
+    """Cosines of the RGB image with every candidate, the highest first; of equal ones negatives
+    first, since a tie is wrong.
+
+    Raises CompoclipError when the model yields features that are not finite numbers.
+    """
+    training = model.encoder.training
+    model.encoder.eval()
+    try:
+        with torch.inference_mode():
+            pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
+            seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
+            ids = model.tokenizer([each.text for each in candidates])
+            read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
+            cosines = [float(value) for value in (read @ seen[0]).cpu()]
+    finally:
+        model.encoder.train(training)
+    if not all(-2 < value < 2 for value in cosines):
+        raise CompoclipError(
+            f"{model.name}: the model yields features that are not finite numbers; its weights are "
+            "damaged or training diverged: use another checkpoint"
+        )
+    return ranked(candidates, cosines)
+
+
+def ranked(candidates: Sequence[Candidate], cosines: Sequence[float]) -> tuple[Scored, ...]:
+    """Candidates by falling cosine with their flips (see `Scored`)."""
+    best = {kind: max(_of(kind, candidates, cosines), default=None) for kind in _LAST}
+    caption, negative = best["caption"], best["negative"]
+
+    def flips(kind: Kind, cosine: float) -> bool:
+        if kind == "negative":
+            return caption is not None and cosine >= caption
+        return negative is not None and cosine <= negative
+
+    scored = [Scored(c, v, flips(c.kind, v)) for c, v in zip(candidates, cosines, strict=True)]
+    return tuple(sorted(scored, key=lambda each: (-each.cosine, _LAST[each.candidate.kind])))
+
+
+_LAST: Mapping[Kind, int] = {"negative": 0, "positive": 1, "caption": 2}
+
+
+def _of(kind: Kind, candidates: Sequence[Candidate], cosines: Sequence[float]) -> list[float]:
+    return [v for c, v in zip(candidates, cosines, strict=True) if c.kind == kind]

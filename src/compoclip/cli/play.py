@@ -1,0 +1,99 @@
+"""`compoclip play MODEL [MODEL]`: the web playground."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from compoclip import console
+from compoclip.cli.device import device_named
+from compoclip.cli.evaluate import named_models
+from compoclip.cli.options import parse
+from compoclip.errors import UsageError
+
+if TYPE_CHECKING:
+    from compoclip.play.answers import Example
+
+_EXAMPLES = 6
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """A page in the browser: drop an image, type a caption, see which rewrites fool the model.
+
+    Every rewrite that the program can make of the caption is scored, negatives and positives, and
+    what is on the wrong side is called out. A click on a word shows the patches it aligns with. Two
+    models stand side by side. Needs no network. POST /api/score and /api/maps answer the same as
+    JSON, to {"image": BASE64, "caption": TEXT}. Ctrl-C ends it.
+
+    Examples:
+        compoclip play bundled
+        compoclip play base=bundled tuned=runs/fsc-clip/model --port 8080
+
+    Args:
+        models: One or two, as for evaluate; NAME=MODEL gives a name.
+        host: Address to serve at. The default lets nobody else in; any other one lets everybody in
+            who can reach it.
+        port: 0 takes a free one.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        json: Print the address as JSON.
+    """
+
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL [MODEL]", help_behavior_hint="(required)"),
+    ]
+    host: str = "127.0.0.1"
+    port: int = 7860
+    device: str = "auto"
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Load the models, serve until interrupted."""
+    options = parse(PlayOptions, "play", argv)
+    if not 1 <= len(options.models) <= 2:
+        raise UsageError("name one model, or two to see side by side; see play --help")
+    if not 0 <= options.port <= 65535:
+        raise UsageError("--port must lie between 0 and 65535")
+    models = named_models(options.models)
+
+    from compoclip.models.checkpoint import load_model
+    from compoclip.play.answers import Playground
+    from compoclip.play.server import PlayServer
+
+    device = device_named(options.device)
+    loaded = {name: load_model(spec, device=device) for name, spec in models.items()}
+    size = max(each.preprocess.size[0] for each in loaded.values())
+    with PlayServer(Playground(loaded, _examples(size)), options.host, options.port) as server:
+        if not server.loopback:
+            console.note(f"{options.host}: others can reach this page; there is no password")
+        if options.json:
+            console.emit_json({"url": server.url, "models": list(models)})
+        else:
+            print(f"{server.url}   (Ctrl-C ends it)")
+        sys.stdout.flush()  # who reads it by a pipe waits for the address
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            console.note("ended")
+    return 0
+
+
+def _examples(size: int) -> list[Example]:
+    """Scenes of the bundled world that models often mistake, drawn `size` pixels wide."""
+    from compoclip.play.answers import Example
+    from compoclip.world.captions import captions_for
+    from compoclip.world.config import bundled_world, crowded
+    from compoclip.world.dataset import png_bytes
+    from compoclip.world.sampling import scene_for
+
+    world = crowded(bundled_world())
+    scenes = [scene_for(world, 0, "test", index) for index in range(_EXAMPLES)]
+    captions = [captions_for(scene, world, 0, i, 1)[0].text for i, scene in enumerate(scenes)]
+    return [Example(text, png_bytes(scene, size)) for scene, text in zip(scenes, captions)]

@@ -1,0 +1,128 @@
+"""What the playground answers, as JSON-ready records."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from compoclip import __version__
+from compoclip.analysis.overlay import overlay
+from compoclip.analysis.patch_maps import PatchMaps, patch_maps
+from compoclip.analysis.probe import Scored, candidates_of, score_candidates
+from compoclip.captions.graph_tree import graph_tree
+from compoclip.captions.parse import parse
+from compoclip.errors import CompoclipError
+from compoclip.models.loaded import LoadedModel
+from compoclip.play.inputs import MAX_IMAGE, MAX_TEXT, caption_of, image_of
+
+_SIDE = 320  # pixels of the longer side of an overlay
+
+
+@dataclass(frozen=True)
+class Example:
+    """A picture (PNG) to try, with a caption that is true of it."""
+
+    caption: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Playground:
+    """Models by name, at most two, and examples."""
+
+    models: Mapping[str, LoadedModel]
+    examples: Sequence[Example] = ()
+
+    def info(self) -> dict[str, Any]:
+        """What the page shows before anything is asked."""
+        return {
+            "version": __version__,
+            "models": [
+                {"name": name, "architecture": each.identity.architecture}
+                for name, each in self.models.items()
+            ],
+            "examples": [each.caption for each in self.examples],
+            "limits": {"image_bytes": MAX_IMAGE, "caption_characters": MAX_TEXT},
+        }
+
+    def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Scores of the caption and its rewrites by every model, and the caption's scene graph.
+
+        request: image (base64), caption. Raises UsageError for what is wrong in it.
+        """
+        text = caption_of(request)
+        image = image_of(request)
+        caption = parse(text)
+        candidates, refused = candidates_of(caption)
+        texts = [each.text for each in candidates]
+        models = []
+        for name, model in self.models.items():
+            scored = score_candidates(model, image, candidates)
+            models.append(
+                {
+                    "name": name,
+                    "candidates": [_record(each) for each in scored],
+                    "flips": sum(s.flip for s in scored if s.candidate.kind == "negative"),
+                    "negatives": sum(s.candidate.kind == "negative" for s in scored),
+                    "truncated": model.tokenizer.truncated(texts),
+                }
+            )
+        graph = [] if caption.graph is None else graph_tree(caption.graph)
+        return {"caption": text, "graph": graph, "refused": refused, "models": models}
+
+    def maps(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Every word's token-patch map by every model, as PNG overlays in data URIs.
+
+        request: as for `score`. A model without patch features has an "error" instead of words.
+        """
+        text = caption_of(request)
+        image = image_of(request)
+        shown = image.copy()
+        shown.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+        models: list[dict[str, Any]] = []
+        for name, model in self.models.items():
+            try:
+                maps = patch_maps(model, image, text)
+            except CompoclipError as error:
+                models.append({"name": name, "error": str(error)})
+                continue
+            models.append({"name": name, **_maps_record(maps, image, shown)})
+        return {"caption": text, "models": models}
+
+
+def _record(each: Scored) -> dict[str, Any]:
+    candidate = each.candidate
+    return {
+        "text": candidate.text,
+        "kind": candidate.kind,
+        "made_by": list(candidate.made_by),
+        "changed": [[e.new_start, e.new_end] for e in candidate.edits if e.new_end > e.new_start],
+        "cosine": round(each.cosine, 6),
+        "flip": each.flip,
+    }
+
+
+def _maps_record(maps: PatchMaps, image: Image.Image, shown: Image.Image) -> dict[str, Any]:
+    across, down = shown.width / image.width, shown.height / image.height
+    left, upper, right, lower = maps.region
+    region = (left * across, upper * down, right * across, lower * down)
+    words = [
+        {
+            "word": each.word,
+            "cosine": round(each.cosine, 4),
+            "overlay": _png_uri(overlay(shown, each.attention, region)),
+        }
+        for each in maps.words
+    ]
+    return {"grid": list(maps.grid), "words": words, "left_out": list(maps.left_out)}
+
+
+def _png_uri(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

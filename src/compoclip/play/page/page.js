@@ -1,0 +1,197 @@
+"use strict";
+// Text from anywhere enters the page as text (textContent), never as markup.
+const at = (id) => document.getElementById(id);
+const make = (tag, kind, text) => {
+  const node = document.createElement(tag);
+  if (kind) node.className = kind;
+  if (text !== undefined) node.textContent = text;
+  return node;
+};
+
+let limits = { image_bytes: 8000000 };
+let image = "";    // data URI of what is asked about
+let maps = null;   // what /api/maps answered, or its promise, for the question on the page
+let asked = null;  // the question whose answer is on the page
+
+const say = (text, bad) => {
+  at("status").textContent = text;
+  at("status").classList.toggle("bad", Boolean(bad));
+};
+
+async function call(path, body) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(path, body ? options : {});
+  const data = await answer.json();
+  if (!answer.ok) throw new Error(data.error);
+  return data;
+}
+
+function take(blob) {
+  if (!blob) return Promise.resolve();
+  if (blob.size > limits.image_bytes) {
+    say(`The image is larger than the ${limits.image_bytes / 1e6} MB allowed.`, true);
+    return Promise.resolve();
+  }
+  return new Promise((done) => {
+    const reader = new FileReader();
+    reader.onload = () => {
+      // the kind that a system guesses for a file is not needed: the server looks at the bytes
+      image = String(reader.result).replace(/^data:[^,]*,/, "data:image/any;base64,");
+      at("photo").src = URL.createObjectURL(blob);
+      at("photo").hidden = false;
+      at("hint").hidden = true;
+      done();
+    };
+    reader.readAsDataURL(blob);
+  });
+}
+
+function marked(text, changed) {
+  const line = make("span");
+  const letters = Array.from(text);  // ranges count characters, not UTF-16 units
+  let end = 0;
+  for (const [from, to] of changed) {
+    line.append(letters.slice(end, from).join(""), make("mark", "", letters.slice(from, to).join("")));
+    end = to;
+  }
+  line.append(letters.slice(end).join(""));
+  return line;
+}
+
+function row(each) {
+  const item = make("li", `text ${each.kind}`);
+  item.append(marked(each.text, each.changed), make("span", "score", each.cosine.toFixed(4)));
+  const note = make("small", "", each.kind === "caption" ? "your caption" : `${each.kind}: ${each.made_by.join(", ")}`);
+  if (each.flip) {
+    const why = { negative: "flip: not below the caption", positive: "flip: not above every negative",
+      caption: "not above every negative" };
+    note.append(" · ", make("b", "flip", why[each.kind]));
+  }
+  item.append(note);
+  return item;
+}
+
+function verdict(model) {
+  if (!model.negatives) return make("p", "verdict soft", "No rewrite changes the meaning of this caption.");
+  const good = model.flips === 0;
+  const told = good ? `The caption is above all ${model.negatives} negatives.`
+    : `${model.flips} of ${model.negatives} negatives ${model.flips === 1 ? "is" : "are"} not below the caption.`;
+  return make("p", `verdict ${good ? "good" : "bad"}`, told);
+}
+
+function show(answer) {
+  at("answer").hidden = false;
+  at("models").replaceChildren(...answer.models.map((model) => {
+    const column = make("div", "model");
+    const map = make("img", "map");
+    map.hidden = true;
+    const list = make("ol");
+    list.append(...model.candidates.map(row));
+    column.append(make("h2", "", model.name), verdict(model), make("div", "looks"), map, list);
+    if (model.truncated) column.append(make("p", "soft", `${model.truncated} of the texts are cut to the context.`));
+    return column;
+  }));
+  at("graph").textContent = answer.graph.join("\n");
+  const refused = Object.entries(answer.refused);
+  at("refusals").textContent = `${refused.length} rewrites do not apply to this caption`;
+  at("refused").replaceChildren(...refused.map(([name, why]) => make("li", "", `${name}: ${why}`)));
+  at("words").replaceChildren(...answer.caption.split(" ").map((word, place) => {
+    const button = make("button", "", word);
+    button.type = "button";
+    button.setAttribute("aria-pressed", "false");
+    button.onclick = () => look(place, button);
+    return button;
+  }));
+}
+
+async function look(place, button) {
+  const again = button.getAttribute("aria-pressed") === "true";
+  for (const each of at("words").children) each.setAttribute("aria-pressed", "false");
+  const columns = document.querySelectorAll(".model");
+  if (again) {
+    for (const column of columns) column.querySelector(".map").hidden = true;
+    return;
+  }
+  button.setAttribute("aria-pressed", "true");
+  const question = asked;
+  maps ??= call("api/maps", question);
+  let answer;
+  try {
+    answer = await maps;
+  } catch (error) {
+    maps = null;
+    say(error.message, true);
+    return;
+  }
+  if (question !== asked || button.getAttribute("aria-pressed") !== "true") return;
+  answer.models.forEach((model, number) => {
+    const picture = columns[number].querySelector(".map");
+    const all = model.words ? model.words.length + model.left_out.length : 0;
+    const same = all === at("words").children.length;  // a tokenizer may see other words
+    const found = same && model.words[place];
+    picture.hidden = !found;
+    if (found) {
+      picture.src = found.overlay;
+      picture.alt = `patches that "${found.word}" aligns with, by ${model.name}`;
+    }
+    const why = model.error || (found ? "" : same
+      ? "no map: the word lies beyond the model's context" : "no map: the tokenizer sees other words");
+    columns[number].querySelector(".looks").textContent = why;
+  });
+}
+
+async function ask() {
+  if (!image) return say("Choose an image first.", true);
+  if (!at("caption").value.trim()) return say("Type a caption first.", true);
+  const question = { image, caption: at("caption").value };
+  say("Scoring …");
+  at("go").disabled = true;
+  try {
+    const answer = await call("api/score", question);
+    [asked, maps] = [question, null];
+    show(answer);
+    say("");
+  } catch (error) {
+    say(error.message, true);
+  } finally {
+    at("go").disabled = false;
+  }
+}
+
+async function start() {
+  const info = await call("api/info");
+  limits = info.limits;
+  const buttons = info.examples.map((caption, number) => {
+    const button = make("button");
+    const picture = make("img");
+    Object.assign(picture, { src: `examples/${number}.png`, alt: caption, title: caption });
+    button.append(picture);
+    button.onclick = async () => {
+      await take(await (await fetch(picture.src)).blob());
+      at("caption").value = caption;
+      await ask();
+    };
+    return button;
+  });
+  at("examples").replaceChildren(...buttons);
+  // #1: the first example at once; #1.3: and its third word
+  const [, number, word] = /^#(\d+)(?:\.(\d+))?$/.exec(location.hash) || [];
+  if (number && buttons[number - 1]) {
+    await buttons[number - 1].onclick();
+    if (word) at("words").children[word - 1]?.click();
+  }
+}
+
+at("form").onsubmit = (event) => { event.preventDefault(); ask(); };
+at("caption").onkeydown = (event) => {
+  if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); ask(); }
+};
+at("file").onchange = () => take(at("file").files[0]);
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  at("drop").addEventListener(kind, (event) => {
+    event.preventDefault();
+    at("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop") take(event.dataTransfer.files[0]);
+  });
+}
+start().catch((error) => say(error.message, true));

@@ -1,0 +1,298 @@
+"""The playground: rewrites scored and ranked, its JSON API, and what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from compoclip.analysis.probe import Candidate, candidates_of, ranked, score_candidates
+from compoclip.captions.parse import parse
+from compoclip.cli.main import main
+from compoclip.cli.play import _examples
+from compoclip.errors import UsageError
+from compoclip.models.checkpoint import load_model
+from compoclip.play.answers import Playground
+from compoclip.play.inputs import MAX_BODY, MAX_TEXT
+from compoclip.play.server import PlayServer, is_loopback
+
+CAPTION = "a red star to the left of a large blue mug"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PlayServer]:
+    """A running server with the bundled model, twice, on a free port."""
+    model = load_model("bundled")
+    playground = Playground({"one": model, "two": model}, _examples(64))
+    with PlayServer(playground, "127.0.0.1", 0) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def ask(
+    server: PlayServer,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def post(server: PlayServer, path: str, data: Any, **headers: str) -> tuple[int, Any]:
+    sent = {"Content-Type": "application/json", **headers}
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    status, _, text = ask(server, "POST", path, body, sent)
+    return status, json.loads(text)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def scene(server: PlayServer) -> bytes:
+    return ask(server, "GET", "/examples/0.png")[2]
+
+
+def test_the_score_of_every_rewrite(server: PlayServer) -> None:
+    png = scene(server)
+    status, answer = post(server, "/api/score", {"image": encoded(png), "caption": CAPTION})
+    assert status == 200
+    assert answer["caption"] == CAPTION
+    assert any("star" in line and "red" in line for line in answer["graph"])
+    assert [each["name"] for each in answer["models"]] == ["one", "two"]
+    first, second = (each["candidates"] for each in answer["models"])
+    assert first == second
+    cosines = [each["cosine"] for each in first]
+    assert cosines == sorted(cosines, reverse=True)
+    (own,) = [each for each in first if each["kind"] == "caption"]
+    assert (own["text"], own["made_by"], own["changed"]) == (CAPTION, [], [])
+    negatives = [each for each in first if each["kind"] == "negative"]
+    assert negatives
+    assert any(each["kind"] == "positive" for each in first)
+    for each in negatives:
+        assert each["flip"] is (each["cosine"] >= own["cosine"])
+    assert answer["models"][0]["flips"] == sum(each["flip"] for each in negatives)
+    swapped = next(each for each in negatives if "negclip" in each["made_by"])
+    words = {swapped["text"][a:b] for a, b in swapped["changed"]}
+    assert words
+    assert all(word in CAPTION for word in words)  # a swap brings nothing new
+    # the same cosine as the plain model computes
+    model = load_model("bundled")
+    pixels = model.preprocess.evaluation(Image.open(io.BytesIO(png)).convert("RGB"))[None]
+    with torch.no_grad():
+        features = model.encoder.features(pixels, model.tokenizer([CAPTION]))
+    assert own["cosine"] == pytest.approx(float(features.image[0] @ features.text[0]), abs=1e-5)
+
+
+def test_the_maps_of_every_word(server: PlayServer) -> None:
+    request = {"image": encoded(scene(server)), "caption": "a red  star"}
+    status, answer = post(server, "/api/maps", request)
+    assert status == 200
+    for model in answer["models"]:
+        assert model["grid"] == [8, 8]
+        assert [each["word"] for each in model["words"]] == ["a", "red", "star"]
+        assert model["left_out"] == []
+        head, _, data = model["words"][0]["overlay"].partition(",")
+        assert head == "data:image/png;base64"
+        with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+            assert picture.size == (64, 64)
+
+
+def test_a_model_without_patches_is_told_apart(server: PlayServer) -> None:
+    from compoclip.models.checkpoint import ModelConfig, create_model
+    from models_thin import config
+
+    text = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
+    pooled = config(vision={"attentional_pool": True, "attn_pooler_heads": 4}, text=text)
+    without = create_model(ModelConfig(pooled))
+    playground = Playground({"with": load_model("bundled"), "without": without})
+    request = {"image": encoded(scene(server)), "caption": "a star"}
+    first, second = playground.maps(request)["models"]
+    assert len(first["words"]) == 2
+    assert "patch maps need patch features" in second["error"]
+    assert len(playground.score(request)["models"]) == 2  # scores need none
+
+
+def test_pages_and_their_headers(server: PlayServer) -> None:
+    for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/style.css", "text")):
+        status, headers, body = ask(server, "GET", path)
+        assert status == 200
+        assert headers["Content-Type"].startswith(kind)
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert b"http://" not in body  # needs nothing from elsewhere
+        assert b"https://" not in body
+    info = json.loads(ask(server, "GET", "/api/info")[2])
+    assert len(info["examples"]) == 6
+    assert [each["name"] for each in info["models"]] == ["one", "two"]
+    with Image.open(io.BytesIO(scene(server))) as picture:
+        assert picture.format == "PNG"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/../pyproject.toml",
+        "/examples/../../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/examples/99.png",
+        "/examples/-1.png",
+        "/page.html",
+        "/api/score",
+        "/page.js/",
+        "/\x7f",
+    ],
+)
+def test_unknown_addresses(server: PlayServer, path: str) -> None:
+    with_path = path.replace("\x7f", "%7f")
+    status, _, body = ask(server, "GET", with_path)
+    assert status == 404
+    assert json.loads(body) == {"error": "there is no such page"}
+
+
+def huge_header(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that claims to be enormous."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body + chunk(b"IEND", b"")
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "huge header": ({"image": encoded(huge_header(60000, 60000))}, "pixels"),
+    "too many pixels": ({"image": encoded(huge_header(6000, 5000))}, "6000 x 5000 pixels"),
+    "a thread": ({"image": encoded(huge_header(20000, 1))}, "50 times the other"),
+    "cut off": ({"image": encoded(huge_header(64, 64)[:60])}, "image"),
+    "no image": ({"image": encoded(b"hello there")}, "no image of a known kind"),
+    "a script": ({"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")}, "no image of a known kind"),
+    "a path": ({"image": "/etc/passwd"}, "not base64|no image"),
+    "a file address": ({"image": "file:///etc/passwd"}, "not base64"),
+    "a number": ({"image": 3}, "'image' is missing"),
+    "nothing": ({"image": ""}, "no image of a known kind"),
+    "long text": ({"caption": "a " * MAX_TEXT}, "600 characters; at most 300"),
+    "no text": ({"caption": " \n\u200b"}, "is empty"),
+    "a list": ({"caption": ["a"]}, "'caption' is missing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("path", ["/api/score", "/api/maps"])
+def test_bad_input_is_one_clear_line(server: PlayServer, case: str, path: str) -> None:
+    import re
+
+    change, expected = BAD[case]
+    request = {"image": encoded(scene(server)), "caption": "a star", **change}
+    status, answer = post(server, path, request)
+    assert status == 400
+    assert re.search(expected, answer["error"])
+    assert "\n" not in answer["error"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_bodies_that_are_no_object(server: PlayServer, body: bytes) -> None:
+    status, answer = post(server, "/api/score", body)
+    assert status == 400
+    assert "JSON" in answer["error"]
+
+
+def test_requests_that_are_turned_away(server: PlayServer) -> None:
+    assert post(server, "/api/other", {})[0] == 404
+    assert post(server, "/api/score", b"{}", **{"Content-Type": "text/plain"})[0] == 415
+    for length, expected in ((str(MAX_BODY + 1), 413), ("9" * 40, 413), ("-1", 411), ("²", 411)):
+        sent = {"Content-Type": "application/json", "Content-Length": length.encode("latin-1")}
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+        connection.putrequest("POST", "/api/score")
+        for name, value in sent.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == expected
+        connection.close()
+    status, _, _ = ask(server, "GET", "/", headers={"Host": "evil.example:80"})
+    assert status == 403  # a foreign name that was made to lead here
+    assert ask(server, "GET", "/", headers={"Host": "localhost:1"})[0] == 200
+    assert ask(server, "DELETE", "/")[0] == 501
+
+
+def test_too_many_waiting_are_turned_away(server: PlayServer) -> None:
+    taken = 0
+    try:
+        while server.waiting.acquire(blocking=False):
+            taken += 1
+        assert post(server, "/api/score", {})[0] == 503
+    finally:
+        for _ in range(taken):
+            server.waiting.release()
+    assert post(server, "/api/score", {})[0] == 400
+
+
+def test_flips_by_hand() -> None:
+    texts = [
+        Candidate("c", "caption"),
+        Candidate("n1", "negative"),
+        Candidate("n2", "negative"),
+        Candidate("p1", "positive"),
+        Candidate("p2", "positive"),
+    ]
+    scored = ranked(texts, [0.5, 0.5, 0.1, 0.6, 0.4])
+    found = [(each.candidate.text, each.flip) for each in scored]
+    # n1 ties with the caption: wrong, and first; p2 is below n1
+    assert found == [("p1", False), ("n1", True), ("c", True), ("p2", True), ("n2", False)]
+    assert [each.flip for each in ranked(texts[:1], [0.3])] == [False]
+
+
+def test_equal_rewrites_are_one_candidate() -> None:
+    found, refused = candidates_of(parse(CAPTION))
+    assert found[0] == Candidate(CAPTION, "caption")
+    keys = [(each.text, each.kind) for each in found]
+    assert len(keys) == len(set(keys))
+    names = [name for each in found for name in each.made_by]
+    assert len(names) == len(set(names))
+    assert not set(names) & set(refused)
+    assert candidates_of(parse(CAPTION))[0] == found
+    model = load_model("bundled")
+    image = Image.new("RGB", (40, 30), "red")
+    assert len(score_candidates(model, image, found)) == len(found)
+
+
+def test_wrong_usage(server: PlayServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", "a", "b", "c"]) == 2
+    assert "name one model, or two" in capsys.readouterr().err
+    assert main(["play", "bundled", "--port", "70000"]) == 2
+    assert "--port must lie" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="choose another --host or --port"):
+        PlayServer(Playground({}), "127.0.0.1", server.server_address[1])
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.b", False)],
+)
+def test_which_addresses_are_this_computer(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
