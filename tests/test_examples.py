@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-from compoclip.models.checkpoint import create_model, read_config
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.models.checkpoint import create_model, load_model, read_config
+from compoclip.train.log import read_log
+from method_data import write_world
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -16,3 +22,28 @@ def test_the_real_photos_configuration_takes_the_image_weights(shared_data: Path
     assert model.encoder.freeze_bn
     assert model.preprocess.mean == model.preprocess.std == (0.5, 0.5, 0.5)
     model.encoder.require_local()  # fsc-clip needs features of patches
+
+
+@pytest.mark.parametrize("tower", ["rn-mini", "swin-mini"])
+def test_mosaic_clip_pretrains_small(tower: str, tmp_path: Path) -> None:
+    world = write_world(tmp_path / "world")
+    model = EXAMPLES / "mosaic-clip" / f"{tower}.json"
+    options = ["--from-scratch", f"--model={model}", f"--out={tmp_path / 'run'}", "--log-every=1"]
+    steps = ["--batch-size=8", "--epochs=0.6", "--warmup=1", "--lr=1e-3"]
+    data = f"--data={world / 'plain.jsonl'}"
+    assert main(["train", "mosaic-clip-pretrain", data, *options, *steps]) == 0
+    records = read_log(tmp_path / "run" / "train.jsonl")
+    assert len(records) == 3
+    assert all(math.isfinite(record["loss"]) for record in records)
+    made = load_model(tmp_path / "run" / "model").provenance["run"]["rewrites"]
+    assert made["negclip"]["made"] > 0  # the swap of the whole caption beside graph texts
+    assert made["graph-positive"]["made"] > 24  # several an image, as many as there are
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tower", "million"), [("rn50", 23.5), ("swin-t", 27.5)])
+def test_mosaic_clip_configurations_have_the_published_size(tower: str, million: float) -> None:
+    model = create_model(read_config(EXAMPLES / "mosaic-clip" / f"{tower}.json"))
+    trunk = model.encoder.model.visual.trunk
+    assert round(sum(p.numel() for p in trunk.parameters()) / 1e6, 1) == million
+    assert model.preprocess.size == (224, 224)

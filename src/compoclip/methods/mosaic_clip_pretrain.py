@@ -22,8 +22,8 @@ def recipe(
 
     The loss of `mosaic-clip`, no curriculum (at most three sub-graphs and six negatives), and one
     swap negative of the whole caption. Singh et al. (EMNLP 2023), pre-training on CC12M or
-    YFCC15M. The paper's cache of earlier sentences, which evens out text counts over devices, is
-    not part of it: text counts vary here.
+    YFCC15M. The paper's cache of earlier sentences is not part of it: it fills every device up to
+    the same number of texts, and here a batch has as many as there are, on a ragged `TextBlock`.
 
     Args:
         object_share: How often a negative is of an object's attributes; relations and exchanged

@@ -1,8 +1,9 @@
 """Image trunks that timm has but cannot be named in an open_clip configuration.
 
-open_clip passes no `pad_type` to timm. Weights converted from TensorFlow need its "SAME" padding,
-so that variant gets a name of its own in timm's registry when this module is imported. Plain
-open_clip refuses the name ("Unknown model") unless this module was imported before.
+open_clip passes no options on to timm, so that variants get names of their own in timm's registry
+when this module is imported: weights converted from TensorFlow need "SAME" padding, and no Swin of
+timm is small enough to try a recipe out on a laptop. Plain open_clip refuses the names ("Unknown
+model") unless this module was imported before.
 """
 
 from __future__ import annotations
@@ -27,5 +28,20 @@ def mobilenetv2_100_same(pretrained: bool = False, **options: Any) -> nn.Module:
     return model
 
 
-if not is_model(mobilenetv2_100_same.__name__):
-    register_model(mobilenetv2_100_same)
+def swin_mini_patch4_window4_64(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A Swin transformer of 0.5 M parameters for 64 x 64 pixels: two stages, windows of 4 x 4.
+
+    Raises CompoclipError for `pretrained`: there are no published weights under this name.
+    """
+    if pretrained:
+        raise CompoclipError("swin_mini_patch4_window4_64 has no weights; start from scratch")
+    shape = {"img_size": 64, "window_size": 4, "embed_dim": 64, "depths": (2, 2)}
+    model: nn.Module = timm.create_model(
+        "swin_tiny_patch4_window7_224", **{**shape, "num_heads": (2, 4), **options}
+    )
+    return model
+
+
+for _build in (mobilenetv2_100_same, swin_mini_patch4_window4_64):
+    if not is_model(_build.__name__):
+        register_model(_build)
