@@ -18,13 +18,14 @@ from compoclip.places import require_writable
 class ConvertOptions:
     """Write a model in another form. Outputs stay the same; numbers are moved, not changed.
 
-    open-clip  checkpoint folder that open_clip and every verb here read
-    hf         folder of transformers' CLIPModel, with tokenizer and image processor
-    hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
-    merged     an adapter merged into its base, as a checkpoint folder
-    lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
-    peft       a PEFT folder for the CLIPModel of the base
-    onnx       both towers, checked with onnxruntime
+    Forms:
+        open-clip  checkpoint folder that open_clip and every verb here read
+        hf         folder of transformers' CLIPModel, with tokenizer and image processor
+        hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
+        merged     an adapter merged into its base, as a checkpoint folder
+        lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
+        peft       a PEFT folder for the CLIPModel of the base
+        onnx       both towers, checked with onnxruntime
 
     Examples:
         compoclip convert runs/fsc/model fsc-hf --to hf
