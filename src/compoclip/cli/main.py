@@ -42,7 +42,7 @@ def usage() -> str:
         "",
         "usage: compoclip VERB [options]    (compoclip VERB --help explains a verb)",
         "",
-        *(f"  {verb:<10} {summary}" for verb, summary in VERBS.items()),
+        *(f"  {verb:<11} {summary}" for verb, summary in VERBS.items()),
         "",
         "every verb takes --json (machine-readable output) and --debug (full traceback)",
         "exit codes: 0 done, 1 failed, 2 wrong usage",
