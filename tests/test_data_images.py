@@ -307,7 +307,6 @@ def test_groups_of_variations_among_pairs(tmp_path: Path) -> None:
     [
         (CaptionPlan(rewrites=("given",)), Single(), "neg_caption"),
         (CaptionPlan(), Neighbours(1), "neg_image with lists of row numbers"),
-        (CaptionPlan(), NegativeImages(), "--no-negative-images"),
         (CaptionPlan(), Groups(), "a column group"),
     ],
 )

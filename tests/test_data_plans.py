@@ -19,6 +19,7 @@ from compoclip.data.plans import (
     BAG,
     BAG_NEGATIVE,
     GRAPH_POSITIVE,
+    OWN_CAPTIONS,
     BagPlan,
     CaptionPlan,
     GraphPlan,
@@ -32,6 +33,7 @@ from compoclip.data.textblock import TextBlock
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
+from compoclip.rewrites.tokenkey import token_key
 
 
 class Parses:
@@ -178,6 +180,25 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
     assert counts.refused == {(BAG, NO_BAG): 1}
 
 
+def test_the_other_captions_as_a_bag() -> None:
+    drawing = plan(CaptionPlan(bags=BagPlan(OWN_CAPTIONS, size=2, negatives="bad")))
+    captions = ("a cat", "A  Cat", "one dog", "two dogs", "three dogs")
+    sample = Sample("0", b"", captions)
+    bags_seen = set()
+    for epoch in range(30):
+        texts, counts = drawing.draw(sample, epoch)
+        bag = [text.text for text in texts if text.rewrite == BAG]
+        assert len(bag) == counts.made[BAG] == 2
+        assert len({token_key(text) for text in (texts[0].text, *bag)}) == 3
+        wrong = [text.text for text in texts if text.rewrite == BAG_NEGATIVE]
+        assert wrong == [f"{text} bad" for text in bag]
+        bags_seen.update(bag)
+    assert {token_key(text) for text in bags_seen} == {token_key(text) for text in captions}
+    texts, counts = drawing.draw(Sample("1", b"", ("a cat",)), 0)
+    assert [(text.text, text.rewrite) for text in texts] == [("a cat", ""), ("a cat", BAG)]
+    assert counts.refused == {(BAG, NO_BAG): 1}
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -194,7 +215,7 @@ def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
 
 
 def test_a_method_that_needs_bags_says_so() -> None:
-    with pytest.raises(UsageError, match="--bags FILE"):
+    with pytest.raises(UsageError, match=r"--bags FILE .* or --bags captions"):
         plan(CaptionPlan(bags=BagPlan("")))
 
 

@@ -45,7 +45,8 @@ class Bags:
             raise UsageError(
                 "this method needs a bag of sentences for each image: --bags FILE (where it is "
                 "composed: --set texts.bags.file=FILE) with lines "
-                '{"id": ..., "sentences": [...]}'
+                '{"id": ..., "sentences": [...]}, or --bags captions: the other captions of the '
+                "image"
             )
         self.path = path
         self._index: dict[str, int] = {}

@@ -26,7 +26,6 @@ from compoclip.data.plans import (
     Composed,
     Groups,
     ImagePlan,
-    NegativeImages,
     Neighbours,
 )
 from compoclip.data.sample import Sample, Source
@@ -73,23 +72,26 @@ class Companions:
         return {**pools, UNREADABLE: np.empty(0, np.int64)}
 
 
+def brought(source: Source) -> frozenset[str]:
+    """Which of "negatives", "neighbours", "negative_image", "group" any sample of a source has."""
+    brings: Callable[[], frozenset[str]] = getattr(source, "brings", frozenset)
+    return brings()
+
+
 def require_columns(source: Source, texts: CaptionPlan, images: ImagePlan) -> None:
     """Raise UsageError when the data lacks what a method cannot do without."""
-    brings: Callable[[], frozenset[str]] = getattr(source, "brings", frozenset)
-    has = brings()
+    has = brought(source)
     data = source.describe()
     if GIVEN in texts.rewrite_names and "negatives" not in has:
-        raise UsageError(f"{data}: brings no negatives; it needs a column neg_caption")
+        raise UsageError(
+            f"{data}: brings no negatives; it needs a column neg_caption, or take --negatives "
+            "negclip where the method has it"
+        )
     given = isinstance(images, Neighbours) and images.count and not images.mined
     if given and "neighbours" not in has:
         raise UsageError(
             f"{data}: names no similar images; it needs a column neg_image with lists of row "
             "numbers, or take --neighbours mined"
-        )
-    if isinstance(images, NegativeImages) and "negative_image" not in has:
-        raise UsageError(
-            f"{data}: brings no negative images; it needs columns neg_caption and neg_image (the "
-            "image made from it), or take --no-negative-images to train on the texts alone"
         )
     if isinstance(images, Groups) and "group" not in has:
         raise UsageError(

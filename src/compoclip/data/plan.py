@@ -10,15 +10,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from compoclip.captions.types import Caption
-from compoclip.data.bags import Bags
-from compoclip.data.plans import BAG, BAG_NEGATIVE, GIVEN, CaptionPlan, OneOf
+from compoclip.data.bags import Bags, Sentence
+from compoclip.data.plans import (
+    BAG,
+    BAG_NEGATIVE,
+    GIVEN,
+    OWN_CAPTIONS,
+    WRITTEN,
+    WRITTEN_POSITIVE,
+    CaptionPlan,
+    OneOf,
+)
 from compoclip.data.sample import Sample
+from compoclip.data.written import WrittenTexts
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Rewrite, Rewritten, rng_for
 from compoclip.rewrites.graph_texts import sample_graph_texts
 from compoclip.rewrites.graph_vocabulary import load_vocabulary
 from compoclip.rewrites.registry import get_rewrite
 from compoclip.rewrites.tokenkey import fits_context, token_key
+from compoclip.rewrites.written import form_objection, positive_objection
 
 # Reasons for leaving a text out, beside those of the rewrites themselves.
 NONE_GIVEN = "none-given"
@@ -28,6 +39,7 @@ TOO_LONG = "too-long"
 NOT_CHOSEN = "caption-without-negatives"
 NONE_APPLIES = "none-applies"
 NO_BAG = "no-bag-for-the-sample"
+NONE_WRITTEN = "none-written"
 
 
 class ParsedCaptions(Protocol):
@@ -118,7 +130,11 @@ class TextPlan:
         if self.plan.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
         bags, graph = self.plan.bags, self.plan.graph
-        self.bags = None if bags is None else Bags(Path(bags.file))
+        self.bags: Bags | None = None
+        if bags is not None and bags.file != OWN_CAPTIONS:
+            self.bags = Bags(Path(bags.file))
+        written = set(WRITTEN).intersection(self.plan.rewrite_names)
+        self.written = WrittenTexts(Path(self.plan.written)) if written else None
         words = graph is not None and graph.vocabulary
         self._vocabulary = load_vocabulary(Path(words)) if words else None
 
@@ -174,7 +190,7 @@ class TextPlan:
         return [*made.positives, *negatives], made.refused
 
     def _find(self) -> Mapping[str, Rewrite]:
-        names = set(self.plan.rewrite_names) - {GIVEN}
+        names = set(self.plan.rewrite_names) - {GIVEN, *WRITTEN}
         if self.plan.bags is not None:
             names.add(self.plan.bags.negatives)
         return {name: self._resolve(name) for name in sorted(names)}
@@ -231,8 +247,7 @@ class _Drawing:
         """The sentences of the sample's bag, each with its negative; the caption without a bag."""
         plan, bags = self._plan.plan.bags, self._plan.bags
         assert plan is not None
-        assert bags is not None
-        sentences = bags.find(self._sample.id)
+        sentences = self._other_captions() if bags is None else bags.find(self._sample.id)
         if not sentences:
             self.counts.refused[BAG, NO_BAG] += 1
             self.texts.append(Drawn(self.caption, Role.POSITIVE, BAG))
@@ -249,6 +264,13 @@ class _Drawing:
             rewrite = self._plan.rewrite(plan.negatives)
             self._add(_apply(rewrite, self._plan.parse(sentence.text), rng), BAG_NEGATIVE)
 
+    def _other_captions(self) -> list[Sentence]:
+        """The captions of the sample that differ from the one drawn and each other, for a bag."""
+        known = {token_key(self.caption): self.caption}
+        for text in self._sample.captions:
+            known.setdefault(token_key(text), text)
+        return [Sentence(text) for text in list(known.values())[1:]]
+
     def _offer(self, name: str) -> bool:
         """Add the text of a rewrite, if there is one."""
         rng = self._plan.rng(self._key, self._epoch, name)
@@ -257,11 +279,34 @@ class _Drawing:
             if self._negatives:
                 drawn = _draw_given(self._sample, self._captions, rng)
             return self._add(drawn, name)
+        if name in WRITTEN:
+            return self._add(self._written(name, rng), name)
         rewrite = self._plan.rewrite(name)
         if not (rewrite.keeps_meaning or self._negatives):
             return self._add(NOT_CHOSEN, name)
         assert self._parsed is not None
         return self._add(_apply(rewrite, self._parsed, rng), name)
+
+    def _written(self, name: str, rng: random.Random) -> Drawn | str:
+        """One of the texts written for the caption, or what is wrong with the first of them."""
+        positive = name == WRITTEN_POSITIVE
+        if not (positive or self._negatives):
+            return NOT_CHOSEN
+        assert self._plan.written is not None
+        texts = self._plan.written.find(self.caption, positive=positive)
+        judged = [(text, self._against(text, positive)) for text in texts]
+        fine = [text for text, objection in judged if objection is None]
+        if fine:
+            return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
+        return next((objection for _, objection in judged if objection), NONE_WRITTEN)
+
+    def _against(self, text: str, positive: bool) -> str | None:
+        """What is wrong with a written text."""
+        objection = form_objection(self.caption, text)
+        if objection or not positive:
+            return objection
+        assert self._parsed is not None
+        return positive_objection(self._parsed, self._plan.parse(text))
 
     def _add(self, drawn: Drawn | str, name: str) -> bool:
         """Take a text if it is new to CLIP, else count why not."""

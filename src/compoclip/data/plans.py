@@ -14,7 +14,11 @@ from compoclip.rewrites.graph_slots import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.graph_texts import POSITIVE as GRAPH_POSITIVE
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
+# ... and for texts of a file of written ones
+WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
+WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
+OWN_CAPTIONS = "captions"  # in the place of a file of bags
 CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
 CROSS_SWAP = "cross-swap"
 
@@ -84,7 +88,8 @@ class GraphPlan:
 class BagPlan:
     """Up to `size` sentences of each image from a file, and a negative of each (DAC, METHODS 9).
 
-    file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for none).
+    file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for none);
+    or "captions": the bag of an image is its other captions.
     negatives: the rewrite that makes them where the file has none. size: sentences an epoch, drawn
     anew when there are more.
     """
@@ -103,7 +108,8 @@ class BagPlan:
 class CaptionPlan:
     """Which texts accompany a caption; all are drawn anew for every sample and epoch.
 
-    rewrites: at most one text each. "given" is one of the negatives that came with the data.
+    rewrites: at most one text each. "given" is one of the negatives that came with the data,
+    "written-positive" and "written-negative" are of the file `written` (see `WrittenTexts`).
     hn_fraction: the share of captions that have negatives at all; always the same captions, and
     those of a smaller share are among those of a larger one.
     graph, bags: see there; None is none. main: always take the first caption of a sample, not one
@@ -115,6 +121,7 @@ class CaptionPlan:
     graph: GraphPlan | None = None
     bags: BagPlan | None = None
     main: bool = False
+    written: str = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError when the share is no share."""

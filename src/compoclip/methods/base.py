@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from compoclip.data.plans import CaptionPlan, ImagePlan, Single, image_kinds, image_name
+from compoclip.console import note
+from compoclip.data.plans import (
+    CaptionPlan,
+    ImagePlan,
+    NegativeImages,
+    Single,
+    image_kinds,
+    image_name,
+)
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss, Role
 from compoclip.models.lora import Lora
@@ -127,6 +135,22 @@ class Method:
         """This method with adapters, at ten times its learning rate if it had none before."""
         lr = self.optim.lr if self.lora else _LORA_LR * self.optim.lr
         return replace(self, lora=lora, optim=replace(self.optim, lr=lr))
+
+    def for_data(self, brings: frozenset[str]) -> Method:
+        """This method for data that brings these columns (see `brought`).
+
+        One that shows negative images trains on the texts alone where the data has none, under the
+        name NAME-text; what is left out is noted.
+        """
+        if not isinstance(self.images, NegativeImages) or "negative_image" in brings:
+            return self
+        base, plus, added = self.name.partition("+")
+        name = f"{base}-text{plus}{added}"
+        note(
+            f"{self.name}: the data brings no negative images (column neg_image); without the loss "
+            f"on them this is {name}"
+        )
+        return replace(self, name=name, images=Single())
 
     @property
     def needs_local(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from compoclip.console import note
-from compoclip.data.plans import GIVEN, CaptionPlan, OneOf, Single
+from compoclip.data.plans import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf, Single
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.losses.translate import Translated
@@ -19,6 +19,7 @@ from compoclip.rewrites.registry import get_rewrite, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
+_FROM_FILES = (GIVEN, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "optim")
 
 
@@ -30,12 +31,12 @@ def compose(
 ) -> Method:
     """`method` with parts of others; what was done is recorded in `composed`, for provenance.
 
-    texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite or
-    "given"; names without + replace the method's own texts. terms: "+METHOD" adds all loss terms of
-    a method, "+METHOD.TERM" one of them; they see captions and that method's kinds of text. The
-    method's own terms see all texts, but for those that tell kinds apart by number. settings:
-    PATH=VALUE, with PATH such as terms.local_hn.weight, texts.hn_fraction, images.count or
-    trains.image_tower.
+    texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite, "given"
+    or, from the file texts.written, "written-positive" and "written-negative"; names without +
+    replace the method's own texts. terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM"
+    one of them; they see captions and that method's kinds of text. The method's own terms see all
+    texts, but for those that tell kinds apart by number. settings: PATH=VALUE, with PATH such as
+    terms.local_hn.weight, texts.hn_fraction, images.count or trains.image_tower.
 
     Notes on standard error texts that no term reads. Raises UsageError, with the closest names, for
     what does not exist or does not fit.
@@ -73,17 +74,18 @@ def _with_texts(method: Method, name: str, first: bool) -> Method:
         rewrites=tuple(dict.fromkeys((*own.rewrites, *added.rewrites))),
         graph=own.graph or added.graph,
         bags=own.bags or added.bags,
+        written=own.written or added.written,
     )
     return replace(method, plan=plan, name=f"{method.name}+{name.removeprefix('+')}")
 
 
 def _texts_named(name: str) -> CaptionPlan:
     """The texts of a method or a rewrite."""
-    if name == GIVEN or name in rewrite_names():
+    if name in _FROM_FILES or name in rewrite_names():
         return CaptionPlan(rewrites=(name,))
     found = _method_named(name)
     if found is None:
-        known = [*method_names(), *rewrite_names(), GIVEN]
+        known = [*method_names(), *rewrite_names(), *_FROM_FILES]
         raise UsageError(f"--texts +{name}: no method or rewrite '{name}'; {_hint(name, known)}")
     plan = found.plan
     if not plan.kinds:
@@ -160,7 +162,9 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
     """The roles that texts of a plan have, and the names of these texts."""
     found = []
     for name in plan.rewrite_names:
-        positive = name != GIVEN and get_rewrite(name).keeps_meaning
+        positive = name == WRITTEN_POSITIVE
+        if name not in _FROM_FILES:
+            positive = get_rewrite(name).keeps_meaning
         found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))
     if plan.graph is not None:
         found += [(Role.POSITIVE, "graph texts"), (Role.NEGATIVE, "graph texts")]

@@ -34,13 +34,14 @@ def recipe(
         L_{MILneg} = \mathrm{mean}_i [\mathrm{LSE}_m(s\, u_i \cdot b_{im}, s\, u_i \cdot b^-_{im})
             - \mathrm{LSE}_m\, s\, u_i \cdot b_{im}].
 
-    Bags come from a file; an image without one has its caption for a bag. Captions should be those
-    of a captioning model. Doveh et al., Dense and Aligned Captions (DAC) Promote Compositional
-    Reasoning in VL Models (NeurIPS 2023).
+    Bags come from a file, or are the other captions of an image; an image without one has its
+    caption for a bag. Captions should be those of a captioning model. Doveh et al., Dense and
+    Aligned Captions (DAC) Promote Compositional Reasoning in VL Models (NeurIPS 2023).
 
     Args:
         bags: File of JSON lines {"id", "sentences"} and optionally "negatives", one a sentence
-            (null for none); without negatives they are made by rule. "id" is a sample's image.
+            (null for none); without negatives they are made by rule. "id" is a sample's image. Or
+            "captions": the other captions of the image.
         bag_size: Sentences an image and epoch, drawn from its bag.
         negative_weight: Weight of the loss on a caption's own negative; 0 leaves the loss out.
         bag_weight: Weight of the contrast of images with bags; 0 leaves the loss out.

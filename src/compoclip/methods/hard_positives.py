@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.data.plans import OneOf
+from compoclip.data.plans import WRITTEN_POSITIVE, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
@@ -12,12 +12,14 @@ from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, 
 
 OPTIM = Optim()
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
+WRITTEN = OneOf("hard-positive", (WRITTEN_POSITIVE,))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
 HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
 
 
 def recipe(
     *,
+    positives: str = "",
     positive_weight: float = 1.0,
     negative_weight: float = 1.0,
     hn_fraction: float = 1.0,
@@ -40,6 +42,9 @@ def recipe(
     LLM; weights and optimiser are not stated and taken as 1 and those of `fsc-clip`.
 
     Args:
+        positives: File of positives that were written for the captions, in the place of those by
+            rule: JSON lines {"caption", "positive"}, a text, several, or "None". Each is checked:
+            the same content words, or one of them another, and at most 1.5 times the words.
         positive_weight: Weight of the loss on hard positives; 0 leaves these out.
         negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
         hn_fraction: Share of captions that have negatives (paper: 0, 0.25, 0.5, 1).
@@ -47,7 +52,8 @@ def recipe(
         symmetric_positives: Contrast hard positives with images and captions in both directions.
         optim: Optimiser and schedule.
     """
-    positive = STRICT if strict_synonyms else HARD_POSITIVES
+    by_rule = STRICT if strict_synonyms else HARD_POSITIVES
+    positive = WRITTEN if positives else by_rule
     terms = (
         LossTerm("negclip", negclip_loss, reads=NEGATIVES),
         LossTerm(
@@ -64,10 +70,12 @@ def recipe(
         plan=CaptionPlan(
             rewrites=(positive, HARD_NEGATIVES) if positive_weight > 0 else (HARD_NEGATIVES,),
             hn_fraction=hn_fraction,
+            written=positives,
         ),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         settings={
+            "positives": positives,
             "positive_weight": positive_weight,
             "negative_weight": negative_weight,
             "hn_fraction": hn_fraction,

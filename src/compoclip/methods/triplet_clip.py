@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from compoclip.data.plans import GIVEN, NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
@@ -9,7 +11,12 @@ from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Opt
 OPTIM = Optim()
 
 
-def recipe(*, negative_images: bool = True, optim: Optim = OPTIM) -> Method:
+def recipe(
+    *,
+    negatives: Literal["given", "negclip"] = "given",
+    negative_images: bool = True,
+    optim: Optim = OPTIM,
+) -> Method:
     r"""Two contrasts, of images and of generated negative images, each with both captions.
 
     With image I, caption T, negative caption T' and the image I' made from it,
@@ -18,21 +25,24 @@ def recipe(*, negative_images: bool = True, optim: Optim = OPTIM) -> Method:
         L = \mathrm{neg}(I, T, T') + \mathrm{neg}(I', T', T), \quad
         \mathrm{neg}(I, T, T') = \tfrac12 [\mathrm{CE}(I \to [T; T']) + \mathrm{CE}(T \to I)].
 
-    Data: a table with the columns neg_caption and neg_image (a path). Patel et al., TripletCLIP:
+    Data: a table with the columns neg_caption and neg_image (a path). Without negative images only
+    the first term is left, and the run is called triplet-clip-text. Patel et al., TripletCLIP:
     Improving Compositional Reasoning of CLIP via Synthetic Vision-Language Negatives (NeurIPS
     2024). The published runs pre-train; the defaults here fine-tune.
 
     Args:
-        negative_images: Without them only the first term is left, and the run is called
-            triplet-clip-text.
+        negatives: given takes the negatives of the data, negclip generates swaps instead, which no
+            image belongs to.
+        negative_images: Show those that the data has.
         optim: Optimiser and schedule.
     """
+    images = negative_images and negatives == "given"
     return Method(
-        name="triplet-clip" if negative_images else "triplet-clip-text",
+        name="triplet-clip" if images else "triplet-clip-text",
         paper="Patel et al., NeurIPS 2024",
-        plan=CaptionPlan(rewrites=(GIVEN,)),
-        images=NegativeImages() if negative_images else Single(),
+        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
+        images=NegativeImages() if images else Single(),
         losses=(LossTerm("triplet", triplet_clip_loss, reads=NEGATIVES),),
         optim=optim,
-        settings={"negative_images": negative_images},
+        settings={"negatives": negatives, "negative_images": negative_images},
     )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from compoclip.console import counted, note
-from compoclip.data.companions import Companions, find_companions, require_columns
+from compoclip.data.companions import Companions, brought, find_companions, require_columns
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepare import prepare_captions
@@ -96,6 +96,7 @@ def run_training(
         model.encoder.require_local()
     require_writable(settings.out)
 
+    method = method.for_data(brought(source))
     require_columns(source, method.plan, method.images)
     parsed = prepare_captions(source) if method.needs_parsing else None
     plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
@@ -138,7 +139,7 @@ def run_training(
             stop_after=settings.stop_after,
         ),
         settings.resume,
-        _Reporter(),
+        _Reporter(method.name),
     )
     finished = progress.step >= total
     whole = settings.merge or lora is None
@@ -225,9 +226,10 @@ def _left_out_text(source: Source) -> str:
 
 
 class _Reporter:
-    """Prints a line now and then: step, loss, images and captions a second, time to go."""
+    """Prints a line now and then: method, step, loss, images and captions a second, time to go."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: str) -> None:
+        self._method = method
         self._last = 0.0
         self._before: dict[str, float] = {}
 
@@ -240,7 +242,7 @@ class _Reporter:
         steps = max(1.0, record["step"] - before["step"])
         left = (total - record["step"]) * seconds / steps
         note(
-            f"step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
+            f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
             f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
             f"{f'{left / 60:.0f} min' if left >= 90 else f'{left:.0f} s'} left"

@@ -1,0 +1,92 @@
+"""Every recipe trains on real photos with captions, named on the command line like any data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.methods.registry import method_names
+from compoclip.models.checkpoint import load_model
+from compoclip.train.log import read_log
+
+pytestmark = pytest.mark.slow
+
+STEPS, BATCH = 20, 8
+# What a recipe takes in the place of columns that captioned photos do not have.
+DERIVED: dict[str, tuple[str, ...]] = {
+    "dac": ("--bags=captions",),
+    "negclip-original": ("--negatives=negclip", "--neighbours=mined"),
+    "triplet-clip": ("--negatives=negclip",),
+}
+RENAMED = {"triplet-clip": "triplet-clip-text"}
+WITHOUT = {"gnm-clip"}  # nothing stands for generated variations of objects
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One store of parses for all recipes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def photos(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options for 160 photos of Flickr8k: as many as all steps take."""
+    folder = shared_data / "photos" / "flickr8k"
+    listed = (folder / "Flickr_8k.trainImages.txt").read_text().split()
+    names = set(listed[: STEPS * BATCH])
+    lines = (folder / "Flickr8k.token.txt").read_text().splitlines(keepends=True)
+    tokens = tmp_path_factory.mktemp("photos") / "some.token.txt"
+    tokens.write_text("".join(line for line in lines if line.partition("#")[0] in names))
+    return (f"--data={tokens}", f"--images={folder / 'images'}")
+
+
+def arguments(name: str, photos: tuple[str, ...], out: Path) -> list[str]:
+    options = ["--epochs=1", f"--batch-size={BATCH}", "--warmup=2", "--lr=1e-4", "--log-every=1"]
+    return ["train", name, *photos, f"--out={out}", *options]
+
+
+@pytest.mark.parametrize("name", [name for name in method_names() if name not in WITHOUT])
+def test_trains(
+    name: str, photos: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([*arguments(name, photos, run), *DERIVED.get(name, ())]) == 0
+    records = read_log(run / "train.jsonl")
+    losses = [record["loss"] for record in records]
+    assert len(losses) == STEPS
+    assert all(map(math.isfinite, losses))
+    provenance = load_model(run / "model").provenance
+    assert provenance["method"] == RENAMED.get(name, name)
+    assert provenance["run"]["skipped"] == 0
+    assert provenance["run"]["images"] >= STEPS * BATCH
+    made = provenance["run"]["rewrites"]
+    assert all(each["made"] > 0 for each in made.values())
+    with capsys.disabled():
+        means = [sum(part) / 5 for part in (losses[:5], losses[-5:])]
+        print(f"\n{name}: loss {means[0]:.3f} in the first five steps, {means[1]:.3f} in the last")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gnm-clip", "brings no variations; it needs a column group"),
+        ("dac", "--bags captions"),
+        ("negclip-original", "brings no negatives; it needs a column neg_caption"),
+        ("triplet-clip", "--negatives negclip"),
+    ],
+)
+def test_says_what_the_data_lacks(
+    name: str,
+    message: str,
+    photos: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(arguments(name, photos, tmp_path / "run")) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
