@@ -47,7 +47,7 @@ def write_world(folder: Path) -> Path:
         (folder / name).write_bytes(png_bytes(scene, WORLD.size))
         row = {"image": name, "caption": texts}
         wrong = {"neg_caption": captions[after][0], "neg_image": f"{after}.png"}
-        group = {"group": f"object {i // 2}" if i < 16 else "", "score": float(i % 3)}
+        group = {"group": f"object {i // 2}" if i < 16 else "", "score": float(i % 3 + 1)}
         tables[PLAIN].append(json.dumps(row))
         tables["pairs.jsonl"].append(json.dumps({**row, **wrong}))
         tables["groups.jsonl"].append(json.dumps({**row, **group}))

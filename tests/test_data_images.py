@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from compoclip.data.plans import (
     Single,
 )
 from compoclip.data.sample import Batch, Sample, Source
+from compoclip.data.schedule import Share, schedule_of
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -302,6 +304,34 @@ def test_groups_of_variations_among_pairs(tmp_path: Path) -> None:
         loader(source, images, tmp_path, batch_size=9)
 
 
+def test_variations_are_drawn_by_score_and_poor_ones_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores: list[dict[str, object]] = [
+        {"score": 1.0, "image_score": 15},
+        {"score": 3.5},
+        {},  # without a score it counts as the least of its group
+        {"score": 0.0},
+        {"score": 9.0, "image_score": 14},
+    ]
+    rows = [
+        {"image": f"{i}.png", "caption": f"a cat {i}", "group": "a", **score}
+        for i, score in enumerate(scores)
+    ]
+    pairs: list[dict[str, object]] = [
+        {"image": f"{i}.png", "caption": f"a cat {i}", "score": -1.0} for i in range(5, 9)
+    ]
+    source = table(tmp_path, "t.jsonl", [*rows, *pairs])
+    assert source.brings() == {"group"}
+    schedule = schedule_of(source, Groups(variations=1, pairs=1), Share(2), seed=0)
+    assert schedule.steps_per_epoch == 4
+    drawn = Counter(task.indices[0] for epoch in range(500) for task in schedule.tasks(epoch))
+    shares = {index: count / drawn.total() for index, count in drawn.items()}
+    # Weights score - 1 + 0.5: 0.5, 3, 0.5.
+    assert shares == pytest.approx({0: 0.125, 1: 0.75, 2: 0.125}, abs=0.03)
+    assert "left out: 2 variations with a low score" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("plan", "images", "message"),
     [
@@ -326,7 +356,8 @@ def test_missing_columns_are_named(
         ({"neg_image": [True]}, "neither a list of row numbers"),
         ({"neg_image": "../x.png"}, "lies outside"),
         ({"neg_caption": 3}, "not a list of texts"),
-        ({"score": "high"}, "is not a number"),
+        ({"score": "high"}, "score 'high' is not a number"),
+        ({"image_score": "nan"}, "image_score 'nan' is not a number"),
     ],
 )
 def test_malformed_extra_columns(cells: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from compoclip.data.plan import (
     EQUALS_OTHER,
     NONE_GIVEN,
     TOO_LONG,
+    Drawn,
     PlanCounts,
     TextPlan,
 )
+from compoclip.data.plans import CaptionPlan
 from compoclip.data.sample import Sample
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
@@ -181,3 +183,14 @@ def test_an_unknown_rewrite_is_refused_before_training() -> None:
 def test_a_plan_that_rewrites_needs_parsed_captions() -> None:
     with pytest.raises(ValueError, match="parsed captions"):
         TextPlan(["number"], resolve=resolve)
+
+
+def test_captions_may_be_cleaned() -> None:
+    caption = 'A "Red" dog; it runs (fast). One more'
+    plan = CaptionPlan(main=True, pre_caption=5)
+    sample = Sample("0", b"", (caption, "..."))
+    assert TextPlan(plan).draw(sample, 0)[0] == [Drawn("a red dog it runs", Role.CAPTION)]
+    marks = TextPlan(plan).draw(Sample("1", b"", ("...",)), 0)[0]
+    assert [text.text for text in marks] == ["..."]  # nothing would be left
+    with pytest.raises(UsageError, match="must be 0"):
+        CaptionPlan(pre_caption=-1)

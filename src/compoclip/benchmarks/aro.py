@@ -37,7 +37,7 @@ from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.order import shuffled
 from compoclip.benchmarks.parts import aggregates, keep, select
-from compoclip.benchmarks.pre_caption import pre_caption
+from compoclip.captions.pre_caption import pre_caption
 from compoclip.errors import CompoclipError
 
 WORDS = 30

@@ -30,7 +30,7 @@ from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Retrieval,
 from compoclip.benchmarks.coco_counterfactuals import ALL_PAIRS, PAIRS, read_counterfactuals
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import close
-from compoclip.benchmarks.pre_caption import pre_caption
+from compoclip.captions.pre_caption import pre_caption
 from compoclip.errors import UsageError
 
 _FILES = {

@@ -13,8 +13,9 @@ from compoclip.data.columns import text_list
 from compoclip.data.paths import relative_image
 from compoclip.errors import CompoclipError
 
-NEG_CAPTION, NEG_IMAGE, GROUP, SCORE = "neg_caption", "neg_image", "group", "score"
-EXTRA_COLUMNS = (NEG_CAPTION, NEG_IMAGE, GROUP, SCORE)
+NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
+SCORE, IMAGE_SCORE = "score", "image_score"
+EXTRA_COLUMNS = (NEG_CAPTION, NEG_IMAGE, GROUP, SCORE, IMAGE_SCORE)
 
 _LITERAL_LIMIT = 1 << 16
 
@@ -25,14 +26,16 @@ class Extras:
 
     negatives: hard-negative captions. neighbours: row numbers (from 0) of rows with similar images.
     negative_image: relative path of the image of the first negative, or "". group: what variations
-    of one object share, or "". score: how good a variation is.
+    of one object share, or "". score: how well a variation matches its caption; image_score: how
+    good it is as an image; None where the data does not say.
     """
 
     negatives: tuple[str, ...] = ()
     neighbours: tuple[int, ...] = ()
     negative_image: str = ""
     group: str = ""
-    score: float = 0.0
+    score: float | None = None
+    image_score: float | None = None
 
 
 NOTHING = Extras()
@@ -42,9 +45,9 @@ def read_extras(row: Mapping[str, Any], root: Path, origin: str, *, lists: bool 
     """The extra columns of a row; those it has not, or that are empty, are at their default.
 
     neg_caption: a text, a list of texts, or such a list as Python text. neg_image: a list of row
-    numbers (also as text), or the path of an image below `root`. group: text or number. score:
-    number. lists: neg_caption may be a list only. Raises CompoclipError that names `origin` (file
-    and row) when a cell is none of these.
+    numbers (also as text), or the path of an image below `root`. group: text or number. score,
+    image_score: numbers. lists: neg_caption may be a list only. Raises CompoclipError that names
+    `origin` (file and row) when a cell is none of these.
     """
     if not any(row.get(name) not in (None, "") for name in EXTRA_COLUMNS):
         return NOTHING
@@ -54,7 +57,8 @@ def read_extras(row: Mapping[str, Any], root: Path, origin: str, *, lists: bool 
         neighbours=neighbours,
         negative_image=image,
         group="" if row.get(GROUP) is None else str(row[GROUP]),
-        score=_score(row.get(SCORE), origin),
+        score=_score(row, SCORE, origin),
+        image_score=_score(row, IMAGE_SCORE, origin),
     )
 
 
@@ -90,13 +94,14 @@ def _images(cell: object, root: Path, origin: str) -> tuple[tuple[int, ...], str
     return tuple(rows), ""
 
 
-def _score(cell: object, origin: str) -> float:
+def _score(row: Mapping[str, Any], column: str, origin: str) -> float | None:
+    cell = row.get(column)
     if cell is None or cell == "":
-        return 0.0
+        return None
     try:
         score = float(str(cell))
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise CompoclipError(f"{origin}: {SCORE} {cell!r} is not a number; mend the row")
+        raise CompoclipError(f"{origin}: {column} {cell!r} is not a number; mend the row")
     return score

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from compoclip.captions.pre_caption import pre_caption
 from compoclip.captions.types import Caption
 from compoclip.data.bags import Bags, Sentence
 from compoclip.data.plans import (
@@ -211,12 +212,14 @@ class _Drawing:
         self.counts = PlanCounts(samples=1)
         rng = plan.rng(key, epoch, "caption")
         self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
-        self.texts = [Drawn(self.caption, Role.CAPTION)]
+        words = plan.plan.pre_caption
+        shown = (pre_caption(self.caption, words) if words else "") or self.caption
+        self.texts = [Drawn(shown, Role.CAPTION)]
         if not plan.plan.kinds:
             return
         self._parsed = plan.parse(self.caption) if plan.plan.needs_parsing else None
         self._captions = {token_key(text) for text in sample.captions}
-        self._taken = {token_key(self.caption)}
+        self._taken = {token_key(self.caption), token_key(shown)}
         fraction = plan.plan.hn_fraction
         # By caption, whatever the epoch, as if the data had negatives for a part of the captions.
         which = plan.rng(f"{sample.id}\x1f{self.caption}", 0, "hn-fraction")

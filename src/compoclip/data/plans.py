@@ -113,7 +113,8 @@ class CaptionPlan:
     hn_fraction: the share of captions that have negatives at all; always the same captions, and
     those of a smaller share are among those of a larger one.
     graph, bags: see there; None is none. main: always take the first caption of a sample, not one
-    of its captions at random.
+    of its captions at random. pre_caption: captions are cleaned (lower case, no marks) and cut to
+    so many words, 0 leaves them; other texts are made of them as they were.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -122,9 +123,12 @@ class CaptionPlan:
     bags: BagPlan | None = None
     main: bool = False
     written: str = ""
+    pre_caption: int = 0
 
     def __post_init__(self) -> None:
-        """Raises UsageError when the share is no share."""
+        """Raises UsageError when the share is no share, or a number of words less than 0."""
+        if self.pre_caption < 0:
+            raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if not 0 <= self.hn_fraction <= 1:
             raise UsageError(f"hn-fraction {self.hn_fraction}: must lie between 0 and 1")
 
@@ -165,12 +169,14 @@ class Composed:
 
     layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape and
     pads. normalisation: "model" or "imagenet" (released, composed images only). alternate: every
-    other step shows single images with their captions instead.
+    other step shows single images with their captions instead. sentences: "auto" cuts long captions
+    into sentences, "never" does not (see `with_sentences`).
     """
 
     layout: Literal["squash", "letterbox"] = "squash"
     normalisation: Literal["model", "imagenet"] = "model"
     alternate: bool = True
+    sentences: Literal["auto", "never"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -203,10 +209,14 @@ class Groups:
     """Batches of variations of one object among ordinary pairs (GNM-CLIP, METHODS 13).
 
     A group takes `variations` samples with the same `group` column, and `pairs` without one.
+    Variations whose `score` is not above least_score, or whose `image_score` is not above
+    least_image_score, are left out; those without a score stay.
     """
 
     variations: int = 2
     pairs: int = 8
+    least_score: float = 0.0
+    least_image_score: float = 14.0
 
     def __post_init__(self) -> None:
         """Raises UsageError for impossible numbers."""

@@ -35,6 +35,7 @@ _SCHEMA = pa.schema(
         ("negative_image", pa.large_string()),
         ("group", pa.large_string()),
         ("score", pa.float64()),
+        ("image_score", pa.float64()),
         ("row", pa.int64()),
     ]
 )
@@ -71,7 +72,8 @@ class RowSource:
             for column in (columns[name] for name in _SCHEMA.names)
         ]
         self._ids, self._images, self._captions, self._negatives = chunks[:4]
-        self._neighbours, self._negative_images, self._groups, self._scores = chunks[4:8]
+        self._neighbours, self._negative_images, self._groups = chunks[4:7]
+        self._scores, self._image_scores = chunks[7:9]
         self._open = images
         self._description = description
         self.left_out: Mapping[str, int] = dict(left_out)
@@ -97,6 +99,11 @@ class RowSource:
         for start in range(0, len(self._captions), _CHUNK):
             yield from self._captions.slice(start, _CHUNK).flatten().to_pylist()
 
+    def caption_lists(self) -> Iterable[tuple[str, ...]]:
+        """The captions of each sample in order, without touching the images."""
+        for start in range(0, len(self._captions), _CHUNK):
+            yield from map(tuple, self._captions.slice(start, _CHUNK).to_pylist())
+
     def brings(self) -> frozenset[str]:
         """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
         columns = {
@@ -107,9 +114,13 @@ class RowSource:
         }
         return frozenset(name for name, sizes in columns.items() if pc.max(sizes).as_py())
 
-    def groups(self) -> tuple[list[str], list[float]]:
-        """The group of every sample ("" for none), and its score."""
+    def groups(self) -> tuple[list[str], list[float | None]]:
+        """The group of every sample ("" for none), and its score, if any."""
         return self._groups.to_pylist(), self._scores.to_pylist()
+
+    def image_scores(self) -> list[float | None]:
+        """The score of every sample's image, if any."""
+        return list(self._image_scores.to_pylist())
 
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""
@@ -144,8 +155,9 @@ class RowBuilder:
         wrong = self._clean(extras.negatives, EMPTY_NEGATIVE)
         near = list(extras.neighbours)
         self._has_neighbours |= bool(near)
-        values = (id, image, kept, wrong, near, extras.negative_image, extras.group, extras.score)
-        for column, value in zip(self._rows, (*values, row), strict=True):
+        values = (id, image, kept, wrong, near, extras.negative_image)
+        variation = (extras.group, extras.score, extras.image_score)
+        for column, value in zip(self._rows, (*values, *variation, row), strict=True):
             column.append(value)
         if len(self._rows[0]) >= _CHUNK:
             self._flush()

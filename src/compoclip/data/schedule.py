@@ -9,13 +9,14 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.data.plans import Composed, Groups, ImagePlan
 from compoclip.data.sample import Source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import rng_for
 
 T = TypeVar("T")
+_Scores = list[float | None]
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class GroupedSchedule:
     An epoch goes once through the ordinary pairs, or, when groups hold none, through the groups.
     Every step has groups of its own, in shuffled order, over and over. The variations of a group
     are drawn without replacement, with probability proportional to score - least score of the group
-    + 0.5. Groups that are too small are left out.
+    + 0.5; one without a score counts as the least. Variations of low scores, and groups that are
+    then too small, are left out.
     """
 
     def __init__(self, source: Source, plan: Groups, share: Share, seed: int) -> None:
@@ -112,12 +114,7 @@ class GroupedSchedule:
                 f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
                 f"{plan.variations} variations and {plan.pairs} pairs a group"
             )
-        read: Callable[[], tuple[list[str], list[float]]] | None = getattr(source, "groups", None)
-        names, self._scores = read() if read else ([], [])
-        members: dict[str, list[int]] = {}
-        for index, name in enumerate(names):
-            members.setdefault(name, []).append(index)
-        self._pairs = members.pop("", [])
+        self._pairs, members = self._members(source, plan)
         self._groups = [group for group in members.values() if len(group) >= plan.variations]
         self._plan, self._share, self._seed = plan, share, seed
         self._per_step = share.batch_size // slots
@@ -129,6 +126,25 @@ class GroupedSchedule:
                 f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
                 f"{self._per_step}; lower --batch-size or supply more"
             )
+
+    def _members(self, source: Source, plan: Groups) -> tuple[list[int], dict[str, list[int]]]:
+        """The ordinary pairs, and the variations that are good enough by group."""
+        read: Callable[[], tuple[list[str], _Scores]] | None = getattr(source, "groups", None)
+        names, self._scores = read() if read else ([], [])
+        more: Callable[[], _Scores] | None = getattr(source, "image_scores", None)
+        images: _Scores = more() if more else [None] * len(names)
+        members: dict[str, list[int]] = {}
+        low = 0
+        for index, (name, score, image) in enumerate(zip(names, self._scores, images)):
+            poor = score is not None and score <= plan.least_score
+            poor |= image is not None and image <= plan.least_image_score
+            if name and poor:
+                low += 1
+                continue
+            members.setdefault(name, []).append(index)
+        if low:
+            note(f"left out: {counted(low, 'variation')} with a low score")
+        return members.pop("", []), members
 
     @property
     def steps_per_epoch(self) -> int:
@@ -158,8 +174,9 @@ class GroupedSchedule:
         return tasks
 
     def _variations(self, group: Sequence[int], rng: random.Random) -> list[int]:
-        least = min(self._scores[index] for index in group)
-        left = {index: self._scores[index] - least + 0.5 for index in group}
+        known = {index: score for index in group if (score := self._scores[index]) is not None}
+        least = min(known.values(), default=0.0)
+        left = {index: known.get(index, least) - least + 0.5 for index in group}
         drawn = []
         for _ in range(self._plan.variations):
             (index,) = rng.choices(list(left), list(left.values()))

@@ -43,6 +43,7 @@ def recipe(
     layout: Literal["squash", "letterbox"] = "squash",
     normalisation: Literal["model", "imagenet"] = "model",
     alternate: bool = True,
+    sentences: Literal["auto", "never"] = "auto",
     optim: Optim = OPTIM,
 ) -> Method:
     r"""Text tower trained on composites of two images with four captions and a cross-swap negative.
@@ -55,8 +56,9 @@ def recipe(
             + \mathrm{mean}_i \lVert p_{1i} - p_{2i} \rVert^2;
 
     every other step is the CLIP loss of single images. The image tower is frozen. The first caption
-    of a sample is its main one, the others are the extra sentences. Peleg et al., Advancing
-    Compositional Awareness in CLIP with Efficient Fine-Tuning (2025).
+    of a sample is its main one, the others are the extra sentences; long captions are cut into
+    sentences. Peleg et al., Advancing Compositional Awareness in CLIP with Efficient Fine-Tuning
+    (2025).
 
     Args:
         contrast_weight: Weight of the contrast of composites with each of their texts.
@@ -65,6 +67,8 @@ def recipe(
         layout: squash gives each image its half whatever its shape, letterbox keeps its shape.
         normalisation: Of composites: the model's own, or ImageNet's as in the released code.
         alternate: Show single images every other step.
+        sentences: auto cuts captions into sentences where most images have one long caption;
+            images of fewer than two sentences are then left out.
         optim: Optimiser and schedule.
     """
     contrast = partial(composite_contrast_loss, positives=TEXTS)
@@ -90,7 +94,7 @@ def recipe(
         name="clic",
         paper="Peleg et al., 2025",
         plan=CaptionPlan(main=True),
-        images=Composed(layout=layout, normalisation=normalisation, alternate=alternate),
+        images=Composed(layout, normalisation, alternate, sentences),
         losses=(*(term for term in terms if term.weight > 0), *single),
         trains=Trains(image_tower=False),
         optim=optim,
@@ -101,5 +105,6 @@ def recipe(
             "layout": layout,
             "normalisation": normalisation,
             "alternate": alternate,
+            "sentences": sentences,
         },
     )

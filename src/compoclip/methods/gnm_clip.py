@@ -9,27 +9,30 @@ from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 OPTIM = Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0)
 
 
-def recipe(*, variations: int = 2, pairs: int = 8, optim: Optim = OPTIM) -> Method:
+def recipe(
+    *, variations: int = 2, pairs: int = 8, caption_words: int = 50, optim: Optim = OPTIM
+) -> Method:
     """Plain contrastive loss on batches in which variations of one object meet.
 
     A group of a batch holds variations of one image with an object exchanged, and ordinary pairs:
     20 groups of 2 + 8 are the published batch of 200 (100 of 1 + 1 its other mode). The variations,
     images with captions, must be supplied: a table with a column `group` (equal for variations of
-    one object, empty for ordinary pairs) and optionally `score`, by which they are drawn. Sahin et
-    al., Enhancing Multimodal Compositional Reasoning of Visual Language Models with Generative
-    Negative Mining (WACV 2024), with decoupled weight decay.
+    one object, empty for ordinary pairs) and optionally `score` (mean image-text matching), by
+    which they are drawn, and `image_score`. Variations stay if score > 0 and image_score > 14.
+    Released: Adam with L2; here weight decay is decoupled.
 
     Args:
         variations: Of one object, in a group.
         pairs: Ordinary pairs in a group.
+        caption_words: Captions are lower-cased, cleaned of marks and cut to so many words; 0 leaves
+            them as they are.
         optim: Optimiser and schedule.
     """
     return Method(
         name="gnm-clip",
-        paper="Sahin et al., WACV 2024",
-        plan=CaptionPlan(),
+        plan=CaptionPlan(pre_caption=caption_words),
         images=Groups(variations=variations, pairs=pairs),
         losses=(LossTerm("clip", clip_loss),),
         optim=optim,
-        settings={"variations": variations, "pairs": pairs},
+        settings={"variations": variations, "pairs": pairs, "caption_words": caption_words},
     )

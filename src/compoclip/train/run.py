@@ -18,6 +18,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Source
+from compoclip.data.sentences import with_sentences
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.methods.base import Method
@@ -96,6 +97,7 @@ def run_training(
         model.encoder.require_local()
     require_writable(settings.out)
 
+    source = with_sentences(source, method.images)
     method = method.for_data(brought(source))
     require_columns(source, method.plan, method.images)
     parsed = prepare_captions(source) if method.needs_parsing else None
