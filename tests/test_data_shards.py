@@ -14,9 +14,9 @@ import pytest
 
 from compoclip.data import tarindex
 from compoclip.data.paths import expand_braces
-from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION, NO_NEIGHBOUR
 from compoclip.data.shards import ShardSource, find_shards
-from compoclip.data.tarindex import BAD_JSON, NO_IMAGE, NOT_A_FILE
+from compoclip.data.tarindex import BAD_JSON, NO_IMAGE, NO_NEGATIVE_IMAGE, NOT_A_FILE
 from compoclip.errors import CompoclipError, UsageError
 
 
@@ -217,3 +217,57 @@ def test_brace_patterns() -> None:
     for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", "a-{0..99999999}.tar"):
         with pytest.raises(UsageError):
             expand_braces(bad)
+
+
+def with_fields(key: str, **fields: object) -> list[tuple[str, bytes]]:
+    row = {"caption": f"caption {key}", **fields}
+    return [(f"{key}.jpg", key.encode()), (f"{key}.json", json.dumps(row).encode())]
+
+
+def test_extra_columns(tmp_path: Path) -> None:
+    first = make_tar(
+        tmp_path / "a.tar",
+        [
+            *with_fields("0", neg_caption=["no", " "], group="g", score=1.5, image_score=20),
+            ("0.neg_image.png", b"made of no"),
+            *with_fields("1", neg_caption="not", neg_image="./more/x.jpg"),
+            ("more/x.jpg", b"named"),
+            *with_fields("2", neg_image="gone.jpg", group=7),
+            ("3.txt", b"a caption above a .json member"),
+            *with_fields("3", neg_caption="never"),
+        ],
+    )
+    source = ShardSource([first])
+    assert source.left_out == {EMPTY_NEGATIVE: 1, NO_CAPTION: 1, NO_NEGATIVE_IMAGE: 1}
+    assert source.brings() == {"negatives", "negative_image", "group"}
+    for at in (source, ShardSource([first]), pickle.loads(pickle.dumps(source))):  # noqa: S301
+        samples = [at[i] for i in range(4)]
+        assert [s.negatives for s in samples] == [("no",), ("not",), (), ("never",)]
+        assert [s.negative_image for s in samples] == [b"made of no", b"named", None, None]
+        assert [s.image for s in samples] == [b"0", b"1", b"2", b"3"]
+        assert at.groups() == (["g", "", "7", ""], [1.5, None, None, None])
+        assert at.image_scores() == [20.0, None, None, None]
+    assert list(source.caption_lists())[3] == ("a caption above a .json member",)
+    plain = ShardSource([numbered(tmp_path / "b.tar", 0, 2)])
+    assert plain.brings() == frozenset()
+    bad = make_tar(tmp_path / "c.tar", with_fields("0", neg_caption=3))
+    with pytest.raises(CompoclipError, match=r"c\.tar, sample 0: neg_caption is not a list"):
+        ShardSource([bad])
+
+
+def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
+    paths = [
+        make_tar(
+            tmp_path / "a.tar",
+            [
+                *with_fields("0", neg_image=[1, 2, 3]),
+                ("1.jpg", b"row 1 has no caption"),
+                *with_fields("2", neg_image="[0, 99]"),
+            ],
+        ),
+        make_tar(tmp_path / "b.tar", [*with_fields("3", neg_image=[3, 4, 2]), *with_fields("4")]),
+    ]
+    source = ShardSource(paths)
+    assert [source[i].id for i in range(4)] == ["a.tar/0", "a.tar/2", "b.tar/3", "b.tar/4"]
+    assert [source[i].neighbours for i in range(4)] == [(1, 2), (0,), (3, 1), ()]
+    assert source.left_out == {NO_CAPTION: 1, NO_NEIGHBOUR: 2}

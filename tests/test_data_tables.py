@@ -194,3 +194,51 @@ def test_a_column_that_is_neither_path_nor_bytes(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [1, 2], "text": ["a", "b"]}), path)
     with pytest.raises(UsageError, match="'image' holds int64, not image paths or bytes"):
         open_table([path])
+
+
+def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
+    names = ("image", "text", "neg_caption", "neg_image", "group", "score", "image_score")
+    rows: list[tuple[object, ...]] = [
+        (b"cat", "a cat", ["a dog"], b"dog", "x", 1.5, 20.0),
+        (b"cup", "a cup", ["a jug", "a can"], None, None, None, None),
+        (b"owl", "", None, b"hen", None, None, None),  # left out
+        (b"car", "a car", [], b"bus", "x", 0.5, None),
+    ]
+    files = []
+    for part in (rows[:2], rows[2:]):
+        files.append(tmp_path / f"{len(files)}.parquet")
+        columns = {name: [row[i] for row in part] for i, name in enumerate(names)}
+        pq.write_table(pa.table(columns), files[-1])
+    source = open_table(files)
+    assert source.brings() == {"negatives", "negative_image", "group"}
+    for at in (source, pickle.loads(pickle.dumps(source))):  # noqa: S301 our own object
+        assert [at[i].image for i in range(3)] == [b"cat", b"cup", b"car"]
+        assert [at[i].negatives for i in range(3)] == [("a dog",), ("a jug", "a can"), ()]
+        assert [at[i].negative_image for i in range(3)] == [b"dog", None, b"bus"]
+        assert at.groups() == (["x", "", "x"], [1.5, None, 0.5])
+        assert at.image_scores() == [20.0, None, None]
+    copies = {path.name for path in tmp_path.glob(".*")}
+    open_table(files)
+    assert {path.name for path in tmp_path.glob(".*")} == copies  # each column keeps its copy
+    assert len(copies) == 4
+
+
+def test_embedded_images_with_paths_or_rows_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    images, texts = [b"a", b"b", b"c"], ["one", "two", "three"]
+    pq.write_table(pa.table({"image": images, "text": texts, "neg_image": [[2], [0, 1], []]}), path)
+    assert [open_table([path])[i].neighbours for i in range(3)] == [(2,), (0,), ()]
+    pq.write_table(
+        pa.table({"image": images, "text": texts, "neg_image": ["x.png", "", None]}), path
+    )
+    os.utime(path, ns=(1, 1))
+    source = open_table([path])
+    assert [source[i].negative_image for i in range(3)] == [tmp_path / "x.png", None, None]
+    pq.write_table(pa.table({"image": ["a.png"], "text": ["one"], "neg_image": [b"b"]}), path)
+    os.utime(path, ns=(2, 2))
+    (sample,) = [open_table([path])[0]]
+    assert (sample.image, sample.negative_image) == (tmp_path / "a.png", b"b")
+    other = tmp_path / "b.parquet"
+    pq.write_table(pa.table({"image": [b"a"], "text": ["one"]}), other)
+    with pytest.raises(CompoclipError, match=r"b\.parquet: holds images in other columns"):
+        open_table([path, other])

@@ -7,6 +7,7 @@ mapped into memory and read at any row.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -53,6 +54,10 @@ class EmbeddedImages:
             return b""
         return bytes(value)
 
+    def present(self) -> list[bool]:
+        """Whether each row has an image, without reading any."""
+        return [held for batch in self._batches for held in batch.is_valid().to_pylist()]
+
     def _open_all(self) -> None:
         self._batches: list[Any] = []
         for path in self._paths:
@@ -76,7 +81,9 @@ class EmbeddedImages:
 def _copy(file: Path, column: str) -> Path:
     """The Arrow file with the images of `file`, made when there is none that is up to date."""
     stamp = json.dumps([_VERSION, fingerprint(file), column])
-    for path in cache_paths(file, _SUFFIX):
+    # Each column has a file of its own.
+    suffix = f"{_SUFFIX}-{hashlib.blake2b(column.encode(), digest_size=4).hexdigest()}"
+    for path in cache_paths(file, suffix):
         try:
             with pa.OSFile(str(path), "rb") as opened:
                 meta = pa.ipc.open_file(opened).schema.metadata or {}
@@ -85,7 +92,7 @@ def _copy(file: Path, column: str) -> Path:
         if meta.get(b"stamp") == stamp.encode():
             return path
     note(f"copying the images of {file.name} once, for random access")
-    return write_cache(file, _SUFFIX, partial(_write, file, column, stamp))
+    return write_cache(file, suffix, partial(_write, file, column, stamp))
 
 
 def _write(file: Path, column: str, stamp: str, target: Path) -> None:

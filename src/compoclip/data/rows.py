@@ -106,13 +106,13 @@ class RowSource:
 
     def brings(self) -> frozenset[str]:
         """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
-        columns = {
+        sizes = {
             "negatives": self._negatives.value_lengths(),
             "neighbours": self._neighbours.value_lengths(),
             "negative_image": pc.binary_length(self._negative_images),
             "group": pc.binary_length(self._groups),
         }
-        return frozenset(name for name, sizes in columns.items() if pc.max(sizes).as_py())
+        return any_of(sizes)
 
     def groups(self) -> tuple[list[str], list[float | None]]:
         """The group of every sample ("" for none), and its score, if any."""
@@ -204,6 +204,11 @@ class RowBuilder:
         field = _SCHEMA.field("neighbours")
         column = pa.array(found, field.type)
         return table.set_column(_SCHEMA.get_field_index("neighbours"), field, column)
+
+
+def any_of(sizes: Mapping[str, pa.Array]) -> frozenset[str]:
+    """The names of the columns of which any cell has a size above 0."""
+    return frozenset(name for name, cells in sizes.items() if (pc.max(cells).as_py() or 0) > 0)
 
 
 def _no_rows() -> tuple[list[Any], ...]:

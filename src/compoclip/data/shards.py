@@ -7,14 +7,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from compoclip.console import track
 from compoclip.data.paths import expand_braces
+from compoclip.data.rows import NO_NEIGHBOUR, any_of
 from compoclip.data.sample import Sample
-from compoclip.data.tarindex import load_index
+from compoclip.data.tarindex import ROWS, load_index
 from compoclip.errors import CompoclipError, UsageError
+
+_TEXTS = ("captions", "negatives", "neighbours")
+_READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size")
 
 
 class ShardSource:
@@ -43,6 +51,9 @@ class ShardSource:
         if not len(self):
             counted = ", ".join(f"{reason}: {n}" for reason, n in left_out.items())
             raise CompoclipError(f"{self.describe()}: no usable sample (left out: {counted})")
+        self._rows, unknown = self._numbered()
+        if unknown:
+            self.left_out = {**self.left_out, NO_NEIGHBOUR: unknown}
         names = [shard.name for shard in self._shards]
         # Shards of one name in different folders are told apart by their folder.
         unique = len(set(names)) == len(names)
@@ -55,19 +66,75 @@ class ShardSource:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = bisect_right(self._ends, index)
-        table = self._tables[shard]
-        row = index - (self._ends[shard] - table.num_rows)
-        key, offset, size, captions = (table.column(i)[row].as_py() for i in range(4))
+        table, path = self._tables[shard], self._shards[shard]
+        place = index - (self._ends[shard] - table.num_rows)
+        row = {name: table.column(name)[place].as_py() for name in _READ}
+        negative = None
+        if row["negative_size"]:
+            negative = _read(path, row["negative_offset"], row["negative_size"])
         return Sample(
-            id=f"{self._names[shard]}/{key}",
-            image=_read(self._shards[shard], offset, size),
-            captions=tuple(captions),
+            id=f"{self._names[shard]}/{row['key']}",
+            image=_read(path, row["offset"], row["size"]),
+            captions=tuple(row["captions"]),
+            negatives=tuple(row["negatives"]),
+            neighbours=self._positions(row["neighbours"], index),
+            negative_image=negative,
         )
+
+    def _numbered(self) -> tuple[NDArray[np.int64], int]:
+        """The row number of every sample over all shards, if any names others by theirs.
+
+        And how often a row is named that was left out or does not exist.
+        """
+        if "neighbours" not in self.brings():
+            return np.empty(0, np.int64), 0
+        first, parts = 0, []
+        for table in self._tables:
+            parts.append(table.column("row").to_numpy() + first)
+            first += int(table.schema.metadata[ROWS])
+        rows = np.concatenate(parts)
+        named = [table.column("neighbours").flatten().to_numpy() for table in self._tables]
+        return rows, int((~np.isin(np.concatenate(named), rows)).sum())
+
+    def _positions(self, rows: Sequence[int], index: int) -> tuple[int, ...]:
+        """The samples of these rows, without those left out and the sample itself."""
+        found = np.searchsorted(self._rows, rows).tolist()
+        known = (at for at, row in zip(found, rows) if at < len(self) and self._rows[at] == row)
+        return tuple(at for at in known if at != index)
 
     def captions(self) -> Iterable[str]:
         """All captions in order, without touching the images."""
         for table in self._tables:
             yield from table.column("captions").flatten().to_pylist()
+
+    def caption_lists(self) -> Iterable[tuple[str, ...]]:
+        """The captions of each sample in order, without touching the images."""
+        for table in self._tables:
+            yield from map(tuple, table.column("captions").to_pylist())
+
+    def brings(self) -> frozenset[str]:
+        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        found: frozenset[str] = frozenset()
+        for table in self._tables:
+            sizes = {
+                "negatives": table.column("negatives").value_lengths(),
+                "neighbours": table.column("neighbours").value_lengths(),
+                "negative_image": table.column("negative_size"),
+                "group": pc.binary_length(table.column("group")),
+            }
+            found |= any_of(sizes)
+        return found
+
+    def groups(self) -> tuple[list[str], list[float | None]]:
+        """The group of every sample ("" for none), and its score, if any."""
+        return self._all("group"), self._all("score")
+
+    def image_scores(self) -> list[float | None]:
+        """The score of every sample's image, if any."""
+        return self._all("image_score")
+
+    def _all(self, column: str) -> list[Any]:
+        return [cell for table in self._tables for cell in table.column(column).to_pylist()]
 
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""

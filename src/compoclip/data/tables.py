@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from compoclip.data.columns import cell_captions, pick_columns
 from compoclip.data.embedded import EmbeddedImages, holds_bytes
-from compoclip.data.extras import EXTRA_COLUMNS, read_extras
+from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, read_extras
 from compoclip.data.paths import relative_image
 from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource
 from compoclip.data.textfiles import delimited_header, read_delimited, read_jsonl
@@ -33,8 +34,8 @@ def open_table(
     default the folder of the first file. image_column: paths; in Parquet also the encoded bytes or
     a struct with a field `bytes`, as on the Hugging Face hub. caption_column: one name or several
     joined by commas; a cell holds one caption or a list of them. Columns not named are guessed.
-    Where images are files, the columns that `read_extras` knows are read as well.
-    Ids are "image#row"; rows are counted over all files.
+    The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
+    images, too. Ids are "image#row" ("row#N" of encoded images); rows are counted over all files.
 
     Raises UsageError for a column that is not there, CompoclipError for a file that is missing or
     malformed, an image path that leaves the folder, or when no sample is left.
@@ -97,18 +98,18 @@ def _add_parquet(
 ) -> Images:
     """Add the rows of Parquet files; returns what opens their images."""
     row = 0
-    embedded: str | None = None
+    embedded: set[str] = set()
     for file in files:
         try:
             with pq.ParquetFile(file) as parquet:
-                schema = parquet.schema_arrow
-                image, captions = pick_columns(schema.names, image_column, caption_column, file)
-                builder.columns += (image, *captions)
-                if holds_bytes(schema.field(image).type):
-                    embedded = image
-                    row = _add_embedded(parquet, builder, captions, row)
-                    continue
-                row = _add_paths(parquet, file, builder, root, image, captions, row)
+                names = parquet.schema_arrow.names
+                columns = pick_columns(names, image_column, caption_column, file)
+                builder.columns += (columns[0], *columns[1])
+                held = {n for n in (columns[0], NEG_IMAGE) if n in names and _embeds(parquet, n)}
+                if row and held != embedded:
+                    raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
+                embedded = held
+                row = _add_rows(parquet, file, builder, root, columns, embedded, row)
         except OSError as error:
             raise unreadable(file, error) from None
         except pa.ArrowException as error:
@@ -116,40 +117,62 @@ def _add_parquet(
             raise CompoclipError(
                 f"{file}: not a whole Parquet file ({reason}); fetch the file again"
             ) from None
-    return FolderImages(root) if embedded is None else EmbeddedImages(files, embedded)
+    if not embedded:
+        return FolderImages(root)
+    return ColumnImages(root, {name: EmbeddedImages(files, name) for name in sorted(embedded)})
 
 
-def _add_paths(
+class ColumnImages:
+    """Images named "column:row", encoded in a column of the table, or else by path below a folder.
+
+    Only names that begin with one of the columns are of the table.
+    """
+
+    def __init__(self, root: Path, columns: Mapping[str, EmbeddedImages]) -> None:
+        self._folder = FolderImages(root)
+        self._columns = dict(columns)
+
+    def __call__(self, image: str) -> Path | bytes:
+        """The file, or the encoded image."""
+        column, _, row = image.rpartition(":")
+        return self._columns[column](row) if column in self._columns else self._folder(image)
+
+
+def _embeds(parquet: pq.ParquetFile, column: str) -> bool:
+    return holds_bytes(parquet.schema_arrow.field(column).type)
+
+
+def _add_rows(
     parquet: pq.ParquetFile,
     file: Path,
     builder: RowBuilder,
     root: Path,
-    image: str,
-    captions: tuple[str, ...],
+    columns: tuple[str, tuple[str, ...]],
+    embedded: Collection[str],
     row: int,
 ) -> int:
+    """Add the rows of one file, `embedded` being its columns of images; the number of the next."""
+    image, captions = columns
     kind = parquet.schema_arrow.field(image).type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if image not in embedded and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise UsageError(f"{file}: column {image!r} holds {kind}, not image paths or bytes")
-    extra = [name for name in EXTRA_COLUMNS if name in parquet.schema_arrow.names]
-    for batch in parquet.iter_batches(_PARQUET_BATCH, columns=[image, *captions, *extra]):
+    negative = EmbeddedImages([file], NEG_IMAGE).present() if NEG_IMAGE in embedded else []
+    wanted = {image, *captions, *EXTRA_COLUMNS}.intersection(parquet.schema_arrow.names)
+    first = row
+    for batch in parquet.iter_batches(_PARQUET_BATCH, columns=sorted(wanted - set(embedded))):
         for record in batch.to_pylist():
-            if record[image] is None:
-                raise CompoclipError(f"{file}: row {row} has no image path; mend the row")
             origin = f"{file}, row {row}"
-            relative = relative_image(record[image], root, origin)
+            extras = read_extras(record, root, origin)
+            if negative and negative[row - first]:
+                extras = replace(extras, negative_image=f"{NEG_IMAGE}:{row}")
             texts = _captions(record, captions)
-            builder.add(f"{relative}#{row}", relative, texts, read_extras(record, root, origin))
-            row += 1
-    return row
-
-
-def _add_embedded(
-    parquet: pq.ParquetFile, builder: RowBuilder, captions: tuple[str, ...], row: int
-) -> int:
-    for batch in parquet.iter_batches(_PARQUET_BATCH, columns=list(captions)):
-        for record in batch.to_pylist():
-            builder.add(f"row#{row}", str(row), _captions(record, captions))
+            if image in embedded:
+                builder.add(f"row#{row}", f"{image}:{row}", texts, extras)
+            elif record[image] is None:
+                raise CompoclipError(f"{origin} has no image path; mend the row")
+            else:
+                path = relative_image(record[image], root, origin)
+                builder.add(f"{path}#{row}", path, texts, extras)
             row += 1
     return row
 

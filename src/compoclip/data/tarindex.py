@@ -1,12 +1,17 @@
-"""The index of a tar shard: where each sample's image lies, and its captions.
+"""The index of a tar shard: where each sample's image lies, its captions and extra columns.
 
 Made by reading the headers and caption members once; kept as an Arrow file, and made anew when
 the shard's size or time of change differs.
+
+The extra columns (see `read_extras`) are keys of a sample's .json member. Its negative image is a
+member KEY.neg_image.jpg (or another kind of image), or the one that neg_image names. Row numbers
+in neg_image count the samples of all shards.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -18,17 +23,19 @@ from typing import IO
 import pyarrow as pa
 
 from compoclip.data.cachefile import cache_paths, fingerprint, write_cache
-from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
+from compoclip.data.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION
 from compoclip.errors import CompoclipError
 
 NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 BAD_JSON = "unreadable .json member"
+NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jp2")
 )
-_VERSION = 1
+_VERSION = 2
 _CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
@@ -37,8 +44,18 @@ _SCHEMA = pa.schema(
         ("offset", pa.int64()),
         ("size", pa.int64()),
         ("captions", pa.large_list(pa.large_string())),
+        ("negatives", pa.large_list(pa.large_string())),
+        ("neighbours", pa.large_list(pa.int64())),
+        ("negative_offset", pa.int64()),
+        ("negative_size", pa.int64()),
+        ("group", pa.large_string()),
+        ("score", pa.float64()),
+        ("image_score", pa.float64()),
+        ("row", pa.int64()),
     ]
 )
+ROWS = b"rows"  # in the metadata: how many samples the shard has, with those left out
+_NOWHERE = (0, 0)
 
 
 @dataclass
@@ -47,12 +64,16 @@ class _Group:
 
     key: str
     image: tuple[int, int] | None = None
+    negative: tuple[int, int] | None = None
     text: str | None = None
     fields: object = None
 
 
 def load_index(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """The samples of a shard (columns key, offset, size, captions) and what was left out.
+    """The samples of a shard (columns of `_SCHEMA`) and what was left out.
+
+    offset, size: of the image; negative_size is 0 where there is no negative image. row: the number
+    of the sample in the shard, those left out counted.
 
     Raises CompoclipError when the shard cannot be read, is truncated or is no plain tar.
     """
@@ -63,7 +84,7 @@ def load_index(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, di
             return kept
     table, left_out = _scan(shard, caption_key)
     meta = {"stamp": stamp, "left_out": json.dumps(left_out)}
-    table = table.replace_schema_metadata(meta)
+    table = table.replace_schema_metadata({**table.schema.metadata, **meta})
     write_cache(shard, _SUFFIX, partial(_save, table))
     return table, left_out
 
@@ -87,9 +108,12 @@ def _load(path: Path, stamp: str) -> tuple[pa.RecordBatch, dict[str, int]] | Non
 
 def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[str, int]]:
     left_out: Counter[str] = Counter()
-    columns: tuple[list[object], ...] = ([], [], [], [])
+    columns: tuple[list[object], ...] = tuple([] for _ in _SCHEMA.names)
     repeats: Counter[str] = Counter()
-    for group in _groups(shard, left_out):
+    places: dict[str, tuple[int, int]] = {}
+    named: list[str] = []  # of each sample kept: the member that is its negative image, or ""
+    row = -1
+    for row, group in enumerate(_groups(shard, left_out, places)):
         captions = _captions(group, caption_key)
         kept = [caption.strip() for caption in captions if caption.strip()]
         left_out[EMPTY_CAPTION] += len(captions) - len(kept)
@@ -100,10 +124,29 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
         else:
             repeats[group.key] += 1
             again = f"#{repeats[group.key]}" if repeats[group.key] > 1 else ""
-            for column, value in zip(columns, (group.key + again, *group.image, kept)):
+            extras = _extras(group, shard)
+            wrong = [text.strip() for text in extras.negatives if text.strip()]
+            left_out[EMPTY_NEGATIVE] += len(extras.negatives) - len(wrong)
+            named.append("" if group.negative else extras.negative_image)
+            texts = (kept, wrong, list(extras.neighbours))
+            variation = (extras.group, extras.score, extras.image_score)
+            negative = group.negative or _NOWHERE
+            values = (group.key + again, *group.image, *texts, *negative, *variation, row)
+            for column, value in zip(columns, values, strict=True):
                 column.append(value)
+    offsets, sizes = (columns[_SCHEMA.get_field_index(f"negative_{n}")] for n in ("offset", "size"))
+    for place, name in enumerate(named):
+        if name:
+            offsets[place], sizes[place] = places.get(name, _NOWHERE)
+            left_out[NO_NEGATIVE_IMAGE] += name not in places
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), dict(+left_out)
+    table = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    return table.replace_schema_metadata({ROWS: str(row + 1)}), dict(+left_out)
+
+
+def _extras(group: _Group, shard: Path) -> Extras:
+    fields = group.fields if isinstance(group.fields, dict) else {}
+    return read_extras(fields, shard, f"{shard}, sample {group.key}")
 
 
 def _captions(group: _Group, caption_key: str | None) -> list[str]:
@@ -117,8 +160,13 @@ def _captions(group: _Group, caption_key: str | None) -> list[str]:
     return [item for item in values if isinstance(item, str)]
 
 
-def _groups(shard: Path, left_out: Counter[str]) -> Iterator[_Group]:
-    """Consecutive members that share folder and name up to the first dot are one sample."""
+def _groups(
+    shard: Path, left_out: Counter[str], places: dict[str, tuple[int, int]]
+) -> Iterator[_Group]:
+    """Consecutive members that share folder and name up to the first dot are one sample.
+
+    places: gets offset and size of every image by the name of its member.
+    """
     group: _Group | None = None
     with shard.open("rb") as file:
         for member in _members(shard, file):
@@ -136,6 +184,8 @@ def _groups(shard: Path, left_out: Counter[str]) -> Iterator[_Group]:
                 if group is not None:
                     yield group
                 group = _Group(key)
+            if extension.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
+                places[os.path.normpath(member.name)] = (member.offset_data, member.size)
             _take(group, member, extension.lower(), file, left_out)
     if group is not None:
         yield group
@@ -146,6 +196,8 @@ def _take(
 ) -> None:
     if extension in IMAGE_EXTENSIONS and group.image is None:
         group.image = (member.offset_data, member.size)
+    elif extension.startswith(f"{NEG_IMAGE}.") and extension.rpartition(".")[2] in IMAGE_EXTENSIONS:
+        group.negative = (member.offset_data, member.size)
     elif extension in ("txt", "json") and member.size <= _CAPTION_LIMIT:
         position = file.tell()
         file.seek(member.offset_data)
