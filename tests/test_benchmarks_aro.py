@@ -13,8 +13,8 @@ from compoclip.benchmarks import aro
 from compoclip.benchmarks.aro_relations import LEFT_OUT
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.order import KINDS, shuffled, split_words, trigrams
-from compoclip.captions.pre_caption import pre_caption
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.captions.pre_caption import pre_caption
 from compoclip.captions.types import Token
 from compoclip.errors import CompoclipError, UsageError
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmark_files import vg_row
 from compoclip.benchmarks import files
-from compoclip.captions.pre_caption import pre_caption
 from compoclip.benchmarks.prompts import fill, read_index, read_names, read_templates
+from compoclip.captions.pre_caption import pre_caption
 from compoclip.errors import CompoclipError
 
 

@@ -89,9 +89,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
 
 
 def cached(tmp_path, encoder: FakeEncoder, batch_size: int = 4) -> EncodeOptions:
-    return EncodeOptions(
-        batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder)
-    )
+    return EncodeOptions(batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder))
 
 
 def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
