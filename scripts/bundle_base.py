@@ -1,6 +1,6 @@
 """Put a trained checkpoint into the package as the bundled base model, in half precision.
 
-    python scripts/bundle_base.py RUN/model --world recipes/base/world-2-scenes.json
+    python scripts/bundle_base.py RUN/model --world recipes/base/world.json
 
 Writes src/compoclip/world/base: the open_clip directory, and the world it was trained on.
 """
