@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compoclip.benchmarks import files
+from compoclip.benchmarks import files, sugarcrepe
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import aggregates, keep, select
@@ -41,25 +41,9 @@ META = Meta(
     files=("bivlc/bivlc.jsonl",),
     archives=("bivlc/bivlc.parquet",),
     images=("bivlc/images",),
-    parts=(
-        "replace_obj",
-        "replace_att",
-        "replace_rel",
-        "swap_obj",
-        "swap_att",
-        "add_obj",
-        "add_att",
-    ),
+    parts=sugarcrepe.META.parts,
     chance={"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6},
-    skills={
-        "replace_obj": "object",
-        "replace_att": "attribute",
-        "replace_rel": "relation",
-        "swap_obj": "role",
-        "swap_att": "binding",
-        "add_obj": "addition",
-        "add_att": "addition",
-    },
+    skills=sugarcrepe.META.skills,
     expected={
         "replace_obj": 1200,
         "replace_att": 437,

@@ -81,34 +81,36 @@ _PROJECTIONS = (
 _QKV = ("q_proj", "k_proj", "v_proj")
 
 
+Names = tuple[tuple[str, str], ...]
+
+
+def _turned(names: Names) -> Names:
+    return tuple((b, a) for a, b in names)
+
+
 def to_hf_name(name: str) -> str:
     """Hugging Face's name of an open_clip parameter that is stored the same way in both.
 
     Raises KeyError for fused projections and what CLIPModel does not have.
     """
-    for ours, theirs in _SINGLE:
-        if name == ours:
-            return theirs
-    for ours, theirs in _TOWERS:
-        if name.startswith(ours):
-            layer, _, rest = name.removeprefix(ours).partition(".")
-            for start, other in _BLOCK:
-                if rest.startswith(start):
-                    return f"{theirs}{layer}.{other}{rest.removeprefix(start)}"
-    raise KeyError(name)
+    return _translated(name, _SINGLE, _TOWERS, _BLOCK)
 
 
 def from_hf_name(name: str) -> str:
     """The inverse of `to_hf_name`. Raises KeyError for other names."""
-    for ours, theirs in _SINGLE:
-        if name == theirs:
-            return ours
-    for ours, theirs in _TOWERS:
-        if name.startswith(theirs):
-            layer, _, rest = name.removeprefix(theirs).partition(".")
-            for other, start in _BLOCK:
+    return _translated(name, _turned(_SINGLE), _turned(_TOWERS), _turned(_BLOCK))
+
+
+def _translated(name: str, single: Names, towers: Names, block: Names) -> str:
+    """`name` by tables of (old, new): whole names, starts of layers, starts within a layer."""
+    if name in dict(single):
+        return dict(single)[name]
+    for old, new in towers:
+        if name.startswith(old):
+            layer, _, rest = name.removeprefix(old).partition(".")
+            for start, other in block:
                 if rest.startswith(start):
-                    return f"{ours}{layer}.{other}{rest.removeprefix(start)}"
+                    return f"{new}{layer}.{other}{rest.removeprefix(start)}"
     raise KeyError(name)
 
 

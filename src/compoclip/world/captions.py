@@ -25,7 +25,6 @@ from compoclip.world.logic import (
 )
 from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.splits import generator, held_out_attributes
-from compoclip.world.vocabulary import COLOURS, KINDS
 from compoclip.world.wording import Wording
 
 _PREFIXES = ("a picture of ", "an image of ", "a drawing of ")
@@ -244,7 +243,7 @@ def absent(facts: Facts, config: WorldConfig, rng: random.Random) -> NounPhrase:
     Held-out pairs are never named, so that no ordinary caption speaks of an unseen compound.
     """
     held = held_out_attributes(config)
-    kinds, colours = config.kinds or tuple(KINDS), config.colours or tuple(COLOURS)
+    kinds, colours = config.known_kinds, config.known_colours
     for _ in range(50):
         near = rng.random() < 0.6
         kind = rng.choice(facts.things).kind if near else rng.choice(kinds)
@@ -269,7 +268,7 @@ def _negation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
         isinstance(m, Attribute) and m.family == "colour" for m in subject.modifiers
     ):
         return None
-    other = rng.choice([c for c in config.colours or tuple(COLOURS) if c != thing.colour])
+    other = rng.choice([c for c in config.known_colours if c != thing.colour])
     if (other, thing.kind) in held_out_attributes(config):
         return None
     return (Claim(subject, (Attribute("colour", other, negated=True),)),)

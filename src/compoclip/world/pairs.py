@@ -26,7 +26,6 @@ from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.splits import ORDINARY, SPLITS, generator, held_out_in
 from compoclip.world.vocabulary import (
     BACKDROP_COLOURS,
-    COLOURS,
     KINDS,
     SIZES,
     can_show,
@@ -104,7 +103,7 @@ def edited(
 
 def _known(scene: Scene, config: WorldConfig) -> bool:
     """Whether the config has all kinds and colours of a scene."""
-    kinds, colours = config.kinds or KINDS, config.colours or COLOURS
+    kinds, colours = config.known_kinds, config.known_colours
     return all(t.kind in kinds and t.colour in colours for t in scene.things)
 
 

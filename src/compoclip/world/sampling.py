@@ -57,7 +57,7 @@ class _Tables:
 
 @lru_cache(maxsize=32)
 def _tables(config: WorldConfig) -> _Tables:
-    kinds, colours = config.kinds or tuple(KINDS), config.colours or tuple(COLOURS)
+    kinds, colours = config.known_kinds, config.known_colours
     backdrops = config.backdrops or tuple(BACKDROP_COLOURS)
     for given, known, name in (
         (kinds, KINDS, "kind"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from compoclip.errors import UsageError
+from compoclip.world.vocabulary import COLOURS, KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +101,13 @@ class WorldConfig:
                 "world: attributes needs 4 weights, none negative and one above zero "
                 "(the chance of 0, 1, 2 and 3 attributes)"
             )
+
+    @property
+    def known_kinds(self) -> tuple[str, ...]:
+        """The kinds that things may be of."""
+        return self.kinds or tuple(KINDS)
+
+    @property
+    def known_colours(self) -> tuple[str, ...]:
+        """The colours that things may have."""
+        return self.colours or tuple(COLOURS)

@@ -16,7 +16,7 @@ from compoclip.world.export.texts import is_false, is_true
 from compoclip.world.pairs import WorldPair
 from compoclip.world.scene import Scene, Thing
 from compoclip.world.splits import held_out_in
-from compoclip.world.vocabulary import COLOURS, clashes, with_article
+from compoclip.world.vocabulary import clashes, with_article
 
 _FIRST = 11_000_000
 _SLOT = 60
@@ -66,7 +66,7 @@ def _recoloured(scene: Scene, rng: Random, spec: SuiteSpec) -> WorldPair | None:
     thing = scene.things[place]
     fitting = [
         colour
-        for colour in spec.config.colours or COLOURS
+        for colour in spec.config.known_colours
         if colour != thing.colour and not clashes(colour, scene.backdrop.colour)
     ]
     if not fitting:

@@ -14,7 +14,7 @@ from compoclip.world.export.texts import foils, form_of, is_false, is_true
 from compoclip.world.logic import Form, NounPhrase, count_atoms
 from compoclip.world.scene import Scene, Thing
 from compoclip.world.splits import NOVEL_ATTRIBUTE, held_out_attributes
-from compoclip.world.vocabulary import COLOURS, KINDS, with_article
+from compoclip.world.vocabulary import with_article
 
 _FOLDER = "vg/VG_100K"
 _SET = "world"
@@ -167,8 +167,8 @@ def _compound(
     if not fitting:
         return None
     thing: Thing = rng.choice(fitting)
-    colours = [c for c in spec.config.colours or COLOURS if c != thing.colour]
-    kinds = [k for k in spec.config.kinds or KINDS if k != thing.kind]
+    colours = [c for c in spec.config.known_colours if c != thing.colour]
+    kinds = [k for k in spec.config.known_kinds if k != thing.kind]
     caption = _named(thing.colour, thing.kind)
     atoms: list[str] = []
     comps: list[str] = []

@@ -11,7 +11,7 @@ from compoclip.world.captions import facts_of
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.export.texts import is_false, is_true
 from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import KINDS, with_article
+from compoclip.world.vocabulary import with_article
 from compoclip.world.wording import RELATION_PHRASES
 
 _FOLDER = "svo_probes/images"
@@ -33,7 +33,7 @@ class _Shown:
 
 def build(spec: SuiteSpec) -> list[Part]:
     """`svo_probes/svo_probes.csv`, photos named by the md5 of an address that was never live."""
-    kinds = (spec.config.kinds or tuple(KINDS))[:_KINDS]
+    kinds = spec.config.known_kinds[:_KINDS]
     shape = {"objects": (0.0, 1.0), "inside": 0.0, "occlusion": 0.0, "repeat": 0.0, "kinds": kinds}
     pool = Photos(spec, _FOLDER, slot=25, shape=shape)
     rows: list[dict[str, Any]] = []

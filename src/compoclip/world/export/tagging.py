@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import KINDS, with_article
+from compoclip.world.vocabulary import with_article
 
 _SLOT = 15
 _FOLDER = "elevater/things"
@@ -21,7 +21,7 @@ def build(spec: SuiteSpec) -> list[Part]:
     shown = {path: _kinds(scene) for path, scene in scenes.items()}
     kinds = [
         kind
-        for kind in spec.config.kinds or tuple(KINDS)
+        for kind in spec.config.known_kinds
         if 0 < sum(kind in each for each in shown.values()) < len(shown)
     ]
     kept = {path: each & set(kinds) for path, each in shown.items() if each & set(kinds)}

@@ -204,9 +204,9 @@ def _known(node: Node, config: WorldConfig) -> bool:
     """Whether the config has the kinds and colours that the node names."""
     match node:
         case NounPhrase():
-            return not config.kinds or node.kinds <= set(config.kinds)
+            return node.kinds <= set(config.known_kinds)
         case Attribute("colour", value):
-            return not config.colours or value in config.colours
+            return value in config.known_colours
     return True
 
 

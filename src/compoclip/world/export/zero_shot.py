@@ -8,7 +8,7 @@ from typing import Any
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.scene import Scene
 from compoclip.world.splits import NOVEL_ATTRIBUTE, generator, held_out_attributes
-from compoclip.world.vocabulary import COLOURS, KINDS, with_article
+from compoclip.world.vocabulary import with_article
 
 _FIRST_SLOT = 10
 _TEMPLATES = ("{}", "there is {}", "a picture of {}", "an image of {}", "a drawing of {}")
@@ -21,8 +21,8 @@ def build(spec: SuiteSpec) -> list[Part]:
     The two compound sets have equally many classes. The classes of a set share half the wanted
     number of items, since every item is a picture of its own.
     """
-    kinds = spec.config.kinds or tuple(KINDS)
-    colours = spec.config.colours or tuple(COLOURS)
+    kinds = spec.config.known_kinds
+    colours = spec.config.known_colours
     held = sorted(
         (c, k) for c, k in held_out_attributes(spec.config) if c in colours and k in kinds
     )
