@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from compoclip.data.sample import Batch
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.losses.contract import Features, StatefulLoss
+from compoclip.losses.contract import StatefulLoss
 from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.lora_weights import lora_parameters
 from compoclip.models.parts import part_of
@@ -22,27 +22,9 @@ from compoclip.train.interrupt import Interrupts
 from compoclip.train.log import MetricsLog
 from compoclip.train.optim import build_optimizer, learning_rate
 from compoclip.train.state import Progress, latest_state, load_state, save_state
+from compoclip.train.step import Encoder, StepSettings, Tokenizer, step
 
 _MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
-
-
-class Encoder(Protocol):
-    """What the loop needs of a dual encoder (models.DualEncoder)."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features: ...
-
-    def train(self, mode: bool = True) -> object: ...
-
-
-class Tokenizer(Protocol):
-    """What the loop needs of a tokenizer (models.Tokenizer)."""
-
-    def __call__(self, texts: list[str]) -> Tensor: ...
-
-    def truncated(self, texts: list[str]) -> int: ...
 
 
 class Batches(Protocol):
@@ -58,15 +40,13 @@ class Batches(Protocol):
 class LoopSettings:
     """How a run is executed, as opposed to what it computes.
 
-    precision: "fp32" or "bf16" (autocast of the towers; losses are always float32).
-    save_every, log_every: steps. stop_after: end after this many steps in total, leaving a state
-    to resume from; 0 = run to the end.
+    step: how each step is computed. save_every, log_every: steps. stop_after: end after this many
+    steps in total, leaving a state to resume from; 0 = run to the end.
     """
 
     out: Path
     signature: str
-    device: str = "cpu"
-    precision: str = "fp32"
+    step: StepSettings = field(default_factory=StepSettings)
     save_every: int = 500
     log_every: int = 10
     stop_after: int = 0
@@ -116,9 +96,10 @@ def train_loop(
                 lr = learning_rate(progress.step, total, method.optim)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
-                values, loss = _losses(encoder, tokenize, method, batch, settings)
+                optimizer.zero_grad(set_to_none=True)
+                result = step(encoder, tokenize, method, batch, settings.step)
 
-                if not math.isfinite(loss.item()):
+                if not result.finite:
                     bad_steps += 1
                     log.write({"step": progress.step + 1, "skipped": "loss is not finite"})
                     if bad_steps == _MAX_BAD_STEPS:
@@ -128,8 +109,6 @@ def train_loop(
                         )
                 else:
                     bad_steps = 0
-                    optimizer.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
                     norm = _clip(parameters, method.optim.clip_grad)
                     optimizer.step()
                     _clamp_temperature(encoder.model, method.optim.max_logit_scale)
@@ -142,8 +121,8 @@ def train_loop(
                         "step": progress.step,
                         "epoch": round(progress.step / batches.steps_per_epoch, 4),
                         "lr": lr,
-                        "loss": loss.item(),
-                        **values,
+                        "loss": result.loss,
+                        **{f"loss/{name}": value for name, value in result.values.items()},
                         "grad_norm": norm,
                         "logit_scale": _temperature(encoder.model),
                         "images": progress.images,
@@ -201,27 +180,6 @@ def freeze(model: nn.Module, trains: Trains) -> None:
 def _remembering(method: Method) -> dict[str, StatefulLoss]:
     """The losses of a method that remember something from step to step, by name of the term."""
     return {t.name: t.loss for t in method.losses if isinstance(t.loss, StatefulLoss)}
-
-
-def _losses(
-    encoder: Encoder,
-    tokenize: Tokenizer,
-    method: Method,
-    batch: Batch,
-    settings: LoopSettings,
-) -> tuple[dict[str, float], Tensor]:
-    """Every loss term by name, and their weighted sum."""
-    device = torch.device(settings.device)
-    pixels = batch.pixels.to(device, non_blocking=True)
-    ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = batch.block.layout(method.kinds, device, ids)
-    active = method.terms_on(batch.kind)
-    local = any(term.needs_local for term in active)
-    with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-        features = encoder.features(pixels, ids, local=local)
-    terms = {term.name: term.loss(features, layout) for term in active}
-    loss = torch.stack([term.weight * terms[term.name] for term in active]).sum()
-    return {f"loss/{name}": value.item() for name, value in terms.items()}, loss
 
 
 def _clip(parameters: list[nn.Parameter], limit: float) -> float:

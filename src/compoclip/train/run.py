@@ -28,6 +28,7 @@ from compoclip.places import require_writable
 from compoclip.train import adapters
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
 from compoclip.train.state import latest_state
+from compoclip.train.step import StepSettings
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class RunSettings:
     out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
     a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
     crop: whether training images are randomly cropped. max_bad: unreadable images tolerated.
-    The other fields are those of `LoopSettings` and `BatchLoader`.
+    The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
     """
 
     out: Path
@@ -134,8 +135,7 @@ def run_training(
         LoopSettings(
             out=settings.out,
             signature=_signature(model, method, source, settings),
-            device=settings.device,
-            precision=settings.precision,
+            step=StepSettings(device=settings.device, precision=settings.precision),
             save_every=settings.save_every,
             log_every=settings.log_every,
             stop_after=settings.stop_after,

@@ -1,0 +1,91 @@
+"""One step of training up to the gradients: a batch in, losses out, gradients on the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from compoclip.data.sample import Batch
+from compoclip.losses.contract import Features, Layout
+from compoclip.methods.base import LossTerm, Method
+
+
+class Encoder(Protocol):
+    """What training needs of a dual encoder (models.DualEncoder)."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features: ...
+
+    def train(self, mode: bool = True) -> object: ...
+
+
+class Tokenizer(Protocol):
+    """What training needs of a tokenizer (models.Tokenizer)."""
+
+    def __call__(self, texts: list[str]) -> Tensor: ...
+
+    def truncated(self, texts: list[str]) -> int: ...
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """How a step is computed, as opposed to what.
+
+    precision: "fp32" or "bf16" (autocast of the towers; losses are always float32).
+    """
+
+    device: str = "cpu"
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """values: every loss term before weighting, by name. loss: their weighted sum. When that is not
+    finite, no gradient has been computed."""
+
+    values: Mapping[str, float]
+    loss: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether there are gradients to step along."""
+        return math.isfinite(self.loss)
+
+
+def step(
+    encoder: Encoder, tokenize: Tokenizer, method: Method, batch: Batch, settings: StepSettings
+) -> StepResult:
+    """Add the gradients of the method's loss on a batch to those of the parameters."""
+    device = torch.device(settings.device)
+    pixels = batch.pixels.to(device, non_blocking=True)
+    ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
+    layout = batch.block.layout(method.kinds, device, ids)
+    active = method.terms_on(batch.kind)
+    local = any(term.needs_local for term in active)
+    with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+        features = encoder.features(pixels, ids, local=local)
+    terms, loss = weighted_loss(active, features, layout)
+    result = _result(terms, loss)
+    if result.finite:
+        loss.backward()  # type: ignore[no-untyped-call]
+    return result
+
+
+def weighted_loss(
+    active: Sequence[LossTerm], features: Features, layout: Layout
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Every loss term by name, and their weighted sum."""
+    terms = {term.name: term.loss(features, layout) for term in active}
+    return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
+
+
+def _result(terms: Mapping[str, Tensor], loss: Tensor) -> StepResult:
+    *values, total = torch.stack([*terms.values(), loss]).detach().tolist()  # waits once
+    return StepResult(dict(zip(terms, values)), total)
