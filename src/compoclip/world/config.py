@@ -28,6 +28,7 @@ def crowded(config: WorldConfig) -> WorldConfig:
     return replace(
         config,
         objects=(0.05, 0.85, 0.1),
+        unlike=True,
         repeat=0.0,
         same_colour=0.0,
         attributes=(0.0, 0.2, 0.8, 0.0),

@@ -146,7 +146,13 @@ def draw_scene(config: WorldConfig, rng: random.Random, split: str = "train") ->
         if thing is None:
             return None
         things.append(thing)
+    if config.unlike and not _unlike(things):
+        return None
     return Scene(tuple(things), Backdrop(backdrop, texture, rng.randrange(8)))
+
+
+def _unlike(things: list[Thing]) -> bool:
+    return len(things) == len({t.kind for t in things}) == len({t.colour for t in things})
 
 
 def _link(

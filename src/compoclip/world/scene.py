@@ -53,11 +53,11 @@ class WorldConfig:
     objects. inside, occlusion: chance that a scene with two or more objects holds a thing inside a
     hollow one, or a thing in front of another. repeat: chance that a further object copies the
     kind and colour of an earlier one (this is what counts are about). same_colour: chance that it
-    copies just the colour. anchored: chance that an object sits clearly in one of the nine regions
-    of the picture (corner, edge, middle) instead of anywhere. patterned: chance of a pattern.
-    textured: chance of a background that is not plain. kinds, colours, backdrops (background
-    colours): the allowed subset, empty for all. synonyms: chance that a word of a caption is
-    replaced by a synonym.
+    copies just the colour. unlike: whether all things of a scene differ in kind and in colour.
+    anchored: chance that an object sits clearly in one of the nine regions of the picture (corner,
+    edge, middle) instead of anywhere. patterned: chance of a pattern. textured: chance of a
+    background that is not plain. kinds, colours, backdrops (background colours): the allowed
+    subset, empty for all. synonyms: chance that a word of a caption is replaced by a synonym.
     caption_weights: (caption type, weight) for the types that differ from the default.
     attributes: weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions.
     holdout_seed, holdout_attribute, holdout_relation: which share of the (colour, kind) pairs
@@ -70,6 +70,7 @@ class WorldConfig:
     occlusion: float = 0.12
     repeat: float = 0.25
     same_colour: float = 0.1
+    unlike: bool = False
     anchored: float = 0.6
     patterned: float = 0.4
     textured: float = 0.4
