@@ -13,9 +13,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import replacing
@@ -50,17 +51,46 @@ def write_records(
     Raises UsageError when `out` was made from something else, CompoclipError when it cannot be
     written.
     """
+    with appending(out, made_from, count) as records:
+        done = records.before
+        captions, extra = divmod(done, each)
+        todo = islice(iter(items), captions, None)
+        stream = islice(_stream(_batches(todo), make, workers), extra, None)
+        for made in _tracked(stream, each, extra, track):
+            count(made)
+            records.append(made)
+    return done
+
+
+class Appender:
+    """The record file that is being written; `before`: records of an interrupted run."""
+
+    def __init__(self, file: BinaryIO, before: int) -> None:
+        self.before = before
+        self._file = file
+
+    def append(self, made: Record, *, flush: bool = False) -> None:
+        """Add one record. flush: it outlives the end of this process, however sudden."""
+        self._file.write(_line(made))
+        if flush:
+            self._file.flush()
+
+
+@contextmanager
+def appending(
+    out: Path, made_from: Mapping[str, Any], count: Callable[[Record], None]
+) -> Iterator[Appender]:
+    """Append records to OUT.part, which becomes `out` when the block ends without an error.
+
+    made_from, count: as for `write_records`; count is called with the records of an interrupted
+    run before the block. Raises like `write_records`.
+    """
     part = out.with_name(out.name + ".part")
     try:
         _prepare(out, part, made_from)
         done = _recover(part, count)
-        captions, extra = divmod(done, each)
-        todo = islice(iter(items), captions, None)
-        stream = islice(_stream(_batches(todo), make, workers), extra, None)
         with part.open("ab") as file:
-            for made in _tracked(stream, each, extra, track):
-                count(made)
-                file.write(_line(made))
+            yield Appender(file, done)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, out)
@@ -68,7 +98,6 @@ def write_records(
         raise CompoclipError(
             f"{out}: cannot be written ({error.strerror or error}); check folder, rights and space"
         ) from error
-    return done
 
 
 def settings_path(out: Path) -> Path:
