@@ -15,12 +15,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
 from compoclip.data.extras import NOTHING, Extras
 from compoclip.data.sample import Sample
 from compoclip.errors import CompoclipError
 
-NO_CAPTION = "sample without a caption"
-EMPTY_CAPTION = "empty caption"
 EMPTY_NEGATIVE = "empty negative"
 NO_NEIGHBOUR = "similar image that the data has not"
 

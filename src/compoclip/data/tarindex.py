@@ -23,20 +23,25 @@ from typing import IO
 import pyarrow as pa
 
 from compoclip.data.cachefile import cache_paths, fingerprint, write_cache
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
 from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
-from compoclip.data.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION
-from compoclip.errors import CompoclipError
+from compoclip.data.rows import EMPTY_NEGATIVE
+from compoclip.data.tarmembers import (
+    BAD_JSON,
+    CAPTION_LIMIT,
+    sample_captions,
+    sample_key,
+    whole_members,
+)
 
 NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
-BAD_JSON = "unreadable .json member"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jp2")
 )
 _VERSION = 2
-_CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
@@ -114,7 +119,7 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
     named: list[str] = []  # of each sample kept: the member that is its negative image, or ""
     row = -1
     for row, group in enumerate(_groups(shard, left_out, places)):
-        captions = _captions(group, caption_key)
+        captions = sample_captions(group.text, group.fields, caption_key)
         kept = [caption.strip() for caption in captions if caption.strip()]
         left_out[EMPTY_CAPTION] += len(captions) - len(kept)
         if group.image is None:
@@ -149,17 +154,6 @@ def _extras(group: _Group, shard: Path) -> Extras:
     return read_extras(fields, shard, f"{shard}, sample {group.key}")
 
 
-def _captions(group: _Group, caption_key: str | None) -> list[str]:
-    if caption_key is None and group.text is not None:
-        return [group.text]
-    if not isinstance(group.fields, dict):
-        return []
-    keys = ("caption", "text") if caption_key is None else (caption_key,)
-    value: object = next((group.fields[key] for key in keys if key in group.fields), [])
-    values = value if isinstance(value, list) else [value]
-    return [item for item in values if isinstance(item, str)]
-
-
 def _groups(
     shard: Path, left_out: Counter[str], places: dict[str, tuple[int, int]]
 ) -> Iterator[_Group]:
@@ -169,17 +163,15 @@ def _groups(
     """
     group: _Group | None = None
     with shard.open("rb") as file:
-        for member in _members(shard, file):
+        for member in whole_members(shard, file):
             if member.isdir():
                 continue
             if not member.isreg() or member.sparse is not None:
                 left_out[NOT_A_FILE] += 1
                 continue
-            folder, _, base = member.name.rpartition("/")
-            stem, _, extension = base.partition(".")
-            if not stem:  # hidden files such as those that macOS adds
+            key, extension = sample_key(member.name)
+            if not key:
                 continue
-            key = f"{folder}/{stem}" if folder else stem
             if group is None or group.key != key:
                 if group is not None:
                     yield group
@@ -198,7 +190,7 @@ def _take(
         group.image = (member.offset_data, member.size)
     elif extension.startswith(f"{NEG_IMAGE}.") and extension.rpartition(".")[2] in IMAGE_EXTENSIONS:
         group.negative = (member.offset_data, member.size)
-    elif extension in ("txt", "json") and member.size <= _CAPTION_LIMIT:
+    elif extension in ("txt", "json") and member.size <= CAPTION_LIMIT:
         position = file.tell()
         file.seek(member.offset_data)
         text = file.read(member.size).decode("utf-8", "replace")
@@ -210,21 +202,3 @@ def _take(
             group.fields = json.loads(text)
         except (ValueError, RecursionError):
             left_out[BAD_JSON] += 1
-
-
-def _members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """The members of the tar, checking that it is whole up to its end mark."""
-    end = 0
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                end = member.offset_data + -(-member.size // 512) * 512
-                yield member
-                tar.members = []  # type: ignore[attr-defined]  # the list would only take memory
-    except tarfile.TarError as error:
-        raise CompoclipError(
-            f"{shard}: not a whole tar file ({error}); fetch or make the shard again"
-        ) from None
-    file.seek(end)
-    if len(file.read(512)) < 512:
-        raise CompoclipError(f"{shard}: the tar file is cut off; fetch or make the shard again")
