@@ -44,6 +44,25 @@ def write_index(folder: Path) -> None:
     (folder / "labels.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
 
 
+def coco_rows() -> dict[str, list[dict[str, object]]]:
+    """The photos of `write_index` in the layout of COCO, ids neither in order nor without gaps."""
+    return {
+        "images": [{"id": 9 - k, "file_name": f"test.zip@inner/my {k}.png"} for k in range(4)],
+        "annotations": [
+            {"id": k, "image_id": 9 - k, "category_id": 10 * label + 1}
+            for k, label in enumerate(LABELS)
+        ],
+        "categories": [{"id": 10 * k + 1, "name": NAMES[k]} for k in (2, 0, 1)],
+    }
+
+
+def write_coco(folder: Path) -> None:
+    write_index(folder)
+    for name in ("test.txt", "labels.txt"):
+        (folder / name).unlink()
+    (folder / "test_meta.json").write_text(json.dumps(coco_rows()), encoding="utf-8")
+
+
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(data)
@@ -87,6 +106,7 @@ def write_folders(folder: Path) -> None:
 
 LAYOUTS = {
     "index": write_index,
+    "coco": write_coco,
     "shards": write_shards,
     "table": write_table,
     "folders": write_folders,
@@ -174,6 +194,48 @@ def test_malformed_indexes(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(CompoclipError, match=message) as caught:
         content_of(tmp_path)
     expect_one_line(caught.value, "labels.txt" if "whole zip" in message else "test.txt")
+
+
+COCO: list[tuple[str, object, str]] = [
+    ("images", None, "no key 'images'"),
+    ("images", {}, "'images': expected a JSON list"),
+    ("images", [], "no image 9 in the file"),
+    ("images", [7], "images 0: expected a JSON object"),
+    ("images", [{"id": 9}], "images 0: no key 'file_name'"),
+    ("images", [{"id": "9", "file_name": "a"}], "'id' must be a whole number"),
+    ("images", [{"id": 9, "file_name": "../a.png"}, *coco_rows()["images"][1:]], "leads outside"),
+    ("images", [*coco_rows()["images"], {"id": 9, "file_name": "b"}], "the id 9 is there twice"),
+    ("images", [*coco_rows()["images"], {"id": 1, "file_name": "b"}], "images 4: no annotation"),
+    ("annotations", [{"image_id": 9, "category_id": 3}], "no category 3 in the file"),
+    ("annotations", [{"image_id": True, "category_id": 3}], "must be a whole number"),
+    ("categories", [{"id": 1, "name": ""}], "categories 0: 'name' is empty"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), COCO)
+def test_malformed_coco_files(tmp_path: Path, key: str, value: object, message: str) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write_coco(folder)
+    rows: dict[str, object] = {**coco_rows(), key: value}
+    if value is None:
+        del rows[key]
+    (folder / "test_meta.json").write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(CompoclipError, match=message) as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, "test_meta.json")
+
+
+def test_coco_categories_keep_their_toolkit_numbers(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "hateful-memes"
+    write_coco(folder)
+    rows = coco_rows()
+    rows["categories"] = [{"id": 1, "name": "benign"}, {"id": 21, "name": "other"}]
+    rows["annotations"] = [r for r in rows["annotations"] if r["category_id"] != 11]
+    rows["images"] = [r for r in rows["images"] if r["id"] != 7]
+    (folder / "test_meta.json").write_text(json.dumps(rows), encoding="utf-8")
+    content = content_of(tmp_path, "hateful-memes")
+    assert content.classes == ("meme", "hatespeech meme")
+    assert content.labels == (0, 1, 0)
 
 
 def spoil_label(folder: Path) -> None:

@@ -18,33 +18,49 @@ from compoclip.benchmarks.imagenet_names import imagenet_prompts
 from compoclip.benchmarks.prompts import read_aliases, read_names, read_templates
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.suites import SUITES
-from compoclip.benchmarks.zero_shot_sets import ELEVATER, IMAGENET, SETS, SHIFTS
+from compoclip.benchmarks.zero_shot_sets import ELEVATER, SETS
 from compoclip.errors import CompoclipError, UsageError
 
 PUBLISHED = "classification/class_names_templates"
-WHOLE = (  # names and templates of the published scores without any further file
-    "food-101",
-    "hateful-memes",
-    "kitti-distance",
-    "mnist",
-    "oxford-iiit-pets",
-    "patch-camelyon",
-    "rendered-sst2",
-    "voc-2007",
-    *IMAGENET,
-    *SHIFTS,
-)
-NAMED = ("cifar-10", "cifar-100", "dtd", "eurosat_clip", "fer-2013", "resisc45_clip")
+COUNTS = {  # classes and templates of BENCHMARKS 3.1
+    "caltech-101": (102, 34),
+    "cifar-10": (10, 18),
+    "cifar-100": (100, 18),
+    "country211": (211, 5),
+    "dtd": (47, 8),
+    "eurosat_clip": (10, 3),
+    "fer-2013": (7, 6),
+    "fgvc-aircraft-2013b": (100, 2),
+    "food-101": (101, 1),
+    "gtsrb": (43, 3),
+    "hateful-memes": (2, 1),
+    "kitti-distance": (4, 1),
+    "mnist": (10, 1),
+    "oxford-flower-102": (102, 1),
+    "oxford-iiit-pets": (37, 1),
+    "patch-camelyon": (2, 1),
+    "rendered-sst2": (2, 1),
+    "resisc45_clip": (45, 18),
+    "stanford-cars": (196, 8),
+    "voc-2007": (20, 1),
+    "imagenet-1k": (1000, 80),
+    "imagenet-a": (200, 80),
+    "imagenet-r": (200, 80),
+    "imagenet-sketch": (1000, 80),
+    "imagenet-v2": (1000, 80),
+}
+CHECKSUMS = {
+    class_names.SHIPPED: "6a5f0b3e2221b7338750e2a7e27d518f2e87cce47572b7e84d64bcba48ad1974",
+    class_names.TOOLKIT: "1f8b00c835748b300d1cb991c3d8d017ce4bc0a51d1fcc9dcf86bf548b113daf",
+}
 
 
-def make(root: Path, name: str, *directories: str, prompts: str = "") -> Path:
+def make(root: Path, name: str, *directories: str) -> Path:
     """A set with one photo in each class directory."""
     folder = root / "elevater" / name
     for directory in directories:
         (folder / directory).mkdir(parents=True)
         (folder / directory / "a.png").write_bytes(b"")
-    if prompts:
-        (root / "elevater" / "prompts.md").write_text(prompts, encoding="utf-8")
     return folder
 
 
@@ -53,38 +69,36 @@ def content_of(found: Benchmark) -> Classification:
     return found.content
 
 
-def test_the_shipped_file_is_as_it_was_checked() -> None:
-    data = resources("compoclip.benchmarks").joinpath(class_names.SHIPPED).read_bytes()
-    known = "4c942c38499458ff1cc1d23dc0605419d1e171b7c85eae9bbb2122b6ef2818ea"
-    assert hashlib.sha256(data).hexdigest() == known
+@pytest.mark.parametrize("file", CHECKSUMS)
+def test_the_shipped_files_are_as_they_were_checked(file: str) -> None:
+    data = resources("compoclip.benchmarks").joinpath(file).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == CHECKSUMS[file]
     value = json.loads(data)
     assert "MIT" in value["licence"]
+    assert value["sources"]
     assert set(value["sets"]) <= set(ELEVATER)
 
 
-def test_what_is_whole_out_of_the_box(tmp_path: Path) -> None:
+def test_every_set_is_whole_out_of_the_box() -> None:
+    assert set(COUNTS) == set(SETS)
     for name, about in SETS.items():
-        known = published(name, tmp_path)
+        known = published(name)
         names = [each[0] for each in known.classes]
-        assert len(names) in (0, about.classes)
+        assert (len(names), len(known.templates)) == COUNTS[name], name
+        assert len(names) == about.classes
         assert len(set(names)) == len(names) or name.startswith("imagenet")
-        assert len(known.templates) in (0, about.templates)
-        assert bool(known.classes) is (name in (*WHOLE, *NAMED)), name
-        assert bool(known.templates) is (name in WHOLE), name
-    assert published("shapes", tmp_path) == Published()
+        assert all(each.count("{}") == 1 for each in known.templates)
+        assert sorted(known.toolkit) in ([], list(range(about.classes)))
+    assert published("shapes") == Published()
 
 
 def test_shipped_names_are_the_published_ones(shared_data: Path) -> None:
     folder = shared_data / PUBLISHED
     path = folder / "openai_clip_prompts.md"
     for name, about in ELEVATER.items():
-        names, templates = read_names(path, about.section), read_templates(path, about.section)
-        assert (len(names), len(templates)) == (about.classes, about.templates)
-        known = published(name, Path("nowhere"))
-        if known.classes:
-            assert tuple(each[0] for each in known.classes) == names
-        if known.templates:
-            assert known.templates == templates
+        known = published(name)
+        assert tuple(each[0] for each in known.classes) == read_names(path, about.section)
+        assert known.templates == read_templates(path, about.section)
     _, names, templates = imagenet_prompts("imagenet-1k")
     assert names == read_names(folder / "clip_benchmark_en_classnames.json", "imagenet1k")
     file = folder / "clip_benchmark_en_zeroshot_classification_templates.json"
@@ -92,63 +106,99 @@ def test_shipped_names_are_the_published_ones(shared_data: Path) -> None:
     assert templates == filled
 
 
-def test_prompts_of_the_clip_repository_complete_every_set(
-    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_classes_by_codes_numbers_and_directories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (shared_data / PUBLISHED / "openai_clip_prompts.md").read_text(encoding="utf-8")
-    codes = [f"{a}{b}" for a in "ABCDEFGHI" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"][:211]
-    make(tmp_path, "country211", *codes, prompts=text)
+    make(tmp_path, "country211", "ZW", "AE", "XK", "CD")
     make(tmp_path, "gtsrb", *(f"{k:05d}" for k in range(43)))
     make(tmp_path, "oxford-flower-102", *(str(k) for k in range(1, 103)))
     make(tmp_path, "eurosat_clip", "AnnualCrop", "SeaLake", "Forest")
-    found = {
-        name: load_benchmark(f"zero_shot:{name}", tmp_path)
-        for name in ("country211", "gtsrb", "oxford-flower-102", "eurosat_clip")
-    }
-    assert capsys.readouterr().err == ""
-    for name, each in found.items():
-        content, about = content_of(each), SETS[name]
-        assert len(content.classes) == about.classes
-        assert {len(prompts) for prompts in content.prompts} == {about.templates}
-        assert each.headline == about.metric
-        assert each.expected == {"zero_shot": about.photos}
-    assert content_of(found["country211"]).classes[:2] == ("Andorra", "United Arab Emirates")
-    flowers = content_of(found["oxford-flower-102"])
-    of_first = next(
-        y for ref, y in zip(flowers.images, flowers.labels) if ref.path.parent.name == "1"
+    make(tmp_path, "fgvc-aircraft-2013b", "F-16A_B", "707-320")
+    make(
+        tmp_path, "stanford-cars", "Ram C-V Cargo Van Minivan 2012", "smart fortwo Convertible 2012"
     )
-    assert flowers.classes[of_first] == "pink primrose"
-    assert flowers.prompts[0] == ("a photo of a pink primrose, a type of flower.",)
-    eurosat = content_of(found["eurosat_clip"])
-    shown = {
-        ref.path.parent.name: eurosat.classes[y] for ref, y in zip(eurosat.images, eurosat.labels)
+    shown = {}
+    for name in ELEVATER:
+        if not (tmp_path / "elevater" / name).is_dir():
+            continue
+        found = load_benchmark(f"zero_shot:{name}", tmp_path)
+        content = content_of(found)
+        assert len(content.classes) == SETS[name].classes
+        assert {len(prompts) for prompts in content.prompts} == {COUNTS[name][1]}
+        assert found.headline == SETS[name].metric
+        assert found.expected == {"zero_shot": SETS[name].photos}
+        shown[name] = {
+            ref.path.parent.name: content.classes[y]
+            for ref, y in zip(content.images, content.labels)
+        }
+    assert capsys.readouterr().err == ""
+    assert shown["country211"] == {
+        "ZW": "Zimbabwe",
+        "AE": "United Arab Emirates",
+        "XK": "Kosovo",
+        "CD": "DR Congo",
     }
-    assert shown == {
+    assert shown["gtsrb"]["00014"] == "stop"
+    assert shown["oxford-flower-102"]["1"] == "pink primrose"
+    assert shown["oxford-flower-102"]["102"] == "blackberry lily"
+    assert shown["eurosat_clip"] == {
         "AnnualCrop": "annual crop land",
         "SeaLake": "lake or sea",
         "Forest": "forest",
     }
+    assert shown["fgvc-aircraft-2013b"] == {"F-16A_B": "F-16A/B", "707-320": "707-320"}
+    assert shown["stanford-cars"]["Ram C-V Cargo Van Minivan 2012"].startswith("Ram C/V")
 
 
-def test_caltech_by_the_order_of_its_directories(shared_data: Path, tmp_path: Path) -> None:
+def test_caltech_by_its_directories(shared_data: Path, tmp_path: Path) -> None:
     real = shared_data / "classification" / "caltech101"
     names = sorted(each.name for each in real.iterdir() if each.is_dir())
-    text = (shared_data / PUBLISHED / "openai_clip_prompts.md").read_text(encoding="utf-8")
-    folder = make(tmp_path, "caltech-101", *names, prompts=text)
-    with pytest.raises(CompoclipError, match="make directories that lack"):
-        load_benchmark("zero_shot:caltech-101", tmp_path)
-    make(tmp_path, "caltech-101", "BACKGROUND_Google")
+    folder = make(tmp_path, "caltech-101", *names)
     found = load_benchmark("zero_shot:caltech-101", tmp_path)
     content = content_of(found)
+    assert (len(names), len(content.classes), len(set(content.labels))) == (101, 102, 101)
     shown = {r.path.parent.name: content.classes[y] for r, y in zip(content.images, content.labels)}
-    assert shown["BACKGROUND_Google"] == "background"
     assert shown["Faces"] == "off-center face"
+    assert shown["Faces_easy"] == "centered face"
     assert shown["crocodile_head"] == "head of a  crocodile"
     assert shown["yin_yang"] == "yin and yang symbol"
     assert found.headline == "mean-per-class"
-    (folder / "ant").rename(folder / "Zebra")  # one more before, one less behind
-    with pytest.raises(CompoclipError, match="is not one of the set's"):
+    (folder / "ant").rename(folder / "Zebra")
+    with pytest.raises(CompoclipError, match="'Zebra' is not one of the set's"):
         load_benchmark("zero_shot:caltech-101", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "shown"),
+    [
+        ("caltech-101", 4, "background"),
+        ("caltech-101", 37, "centered face"),
+        ("cifar-100", 0, "chimpanzee"),
+        ("cifar-100", 99, "bicycle"),
+        ("eurosat_clip", 9, "lake or sea"),
+        ("fer-2013", 4, "neutral"),
+        ("fgvc-aircraft-2013b", 34, "An-12"),
+        ("fgvc-aircraft-2013b", 72, "F-16A/B"),
+        ("food-101", 16, "cheesecake"),
+        ("oxford-iiit-pets", 1, "american bulldog"),
+        ("stanford-cars", 0, "Acura Integra Type R 2001"),
+        ("stanford-cars", 195, "Volvo XC90 SUV 2007"),
+        ("gtsrb", 14, "stop"),
+        ("dtd", 46, "zigzagged"),
+    ],
+)
+@pytest.mark.parametrize("labels", [False, True], ids=["bare", "labels that fit no name"])
+def test_numbers_of_the_toolkit(
+    tmp_path: Path, name: str, label: int, shown: str, labels: bool
+) -> None:
+    folder = make(tmp_path, name)
+    folder.mkdir(parents=True)
+    (folder / "test.txt").write_text(f"test.zip@1.jpg {label}\n", encoding="utf-8")
+    if labels:
+        text = "".join(f"x{k}\n" for k in range(SETS[name].classes))
+        (folder / "labels.txt").write_text(text, encoding="utf-8")
+    content = content_of(load_benchmark(f"zero_shot:{name}", tmp_path))
+    assert content.classes[content.labels[0]] == shown
 
 
 def test_other_prompts_than_the_published_ones_are_noted(
@@ -158,15 +208,22 @@ def test_other_prompts_than_the_published_ones_are_noted(
     content = content_of(load_benchmark("zero_shot:cifar-10", tmp_path))
     assert (content.classes[0], content.classes[8]) == ("airplane", "ship")
     assert content.labels == (0, 8)
-    said = capsys.readouterr().err
-    assert "18 prompt templates, not 1" in said
-    assert "prompts.md" in said
+    assert len(content.prompts[0]) == 18
+    assert capsys.readouterr().err == ""
+    templates = write_json(tmp_path / "templates.json", ["a {}"])
+    load_benchmark("zero_shot:cifar-10", tmp_path, templates=templates)
+    assert "other prompt templates (18 other than these 1)" in capsys.readouterr().err
     make(tmp_path, "stanford-cars", "a_car", "b_car")
     assert content_of(load_benchmark("zero_shot:stanford-cars", tmp_path)).classes == (
         "a car",
         "b car",
     )
-    assert "class names" in capsys.readouterr().err
+    assert "other class names (not 'a car')" in capsys.readouterr().err
+    same = [f"{each.replace('{}', '{c}')}" for each in published("dtd").templates]
+    make(tmp_path, "dtd", "banded")
+    written = write_json(tmp_path / "dtd.json", same)
+    load_benchmark("zero_shot:dtd", tmp_path, templates=written)
+    assert capsys.readouterr().err == ""
 
 
 def test_names_that_fit_in_part_are_refused(tmp_path: Path) -> None:

@@ -1,23 +1,30 @@
-"""Photos listed in a text file, as the ELEVATER toolkit stores its sets.
+"""Photos listed in one file, as the ELEVATER toolkit stores its sets.
 
-Lines `archive.zip@inner/path.jpg label[,label...]`, labels being numbers from 0; the archives lie
-beside the file. A line without "archive.zip@" names a photo file below that folder. The names of
-the labels stand in a file beside it, one a line in the order of the labels.
+A text file has lines `archive.zip@inner/path.jpg label[,label...]`, labels being numbers from 0;
+the names of the labels stand in a file beside it, one a line in the order of the labels. A JSON
+file has the layout of COCO (`photo_coco`). The archives lie beside the file. A photo without
+"archive.zip@" is a file below that folder.
 """
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
+from compoclip.benchmarks.photo_coco import Row, read_coco
 from compoclip.benchmarks.photo_set import PhotoSet
 from compoclip.benchmarks.prompts import read_names
 from compoclip.errors import CompoclipError
 
-INDEXES = ("test.txt", "test_images.txt", "val.txt", "val_images.txt")
+INDEXES = tuple(
+    f"{split}{kind}"
+    for split in ("test", "val")
+    for kind in (".txt", "_images.txt", "_ic.txt", "_meta.json", ".json")
+)
 LABELS = ("labels.txt", "labelmap.txt", "classnames.txt")
 
 
@@ -32,13 +39,34 @@ def read_photo_index(path: Path) -> PhotoSet:
     Raises CompoclipError for malformed lines, photos listed twice, paths that lead outside, and
     archives that cannot be read.
     """
-    folder = path.parent
+    if path.suffix == ".json":
+        rows, names = read_coco(path)
+    else:
+        rows, names = _of_lines(path), _names(path.parent)
     held: dict[Path, frozenset[str] | None] = {}
     images: list[ImageRef] = []
     labels: list[tuple[int, ...]] = []
+    keys: list[str] = []
     seen: set[str] = set()
-    lines = files.read_text(path).split("\n")
-    for number, line in enumerate(lines, start=1):
+    for where, photo, found in rows:
+        if photo in seen:
+            raise CompoclipError(f"{where}: {photo!r} is listed twice; fetch the index again")
+        seen.add(photo)
+        images.append(_image(path.parent, photo, where, held))
+        labels.append(found)
+        keys.append(f"{photo} {','.join(map(str, found))}")
+    if not images:
+        raise CompoclipError(f"{path}: lists no photo; fetch the index again")
+    if names and 1 + max(max(each) for each in labels) > len(names):
+        raise CompoclipError(
+            f"{path}: label {max(max(each) for each in labels)} has no name among the "
+            f"{len(names)} of {path.parent}; labels count from 0"
+        )
+    return PhotoSet(tuple(images), tuple(labels), names, tuple(keys), toolkit=True)
+
+
+def _of_lines(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(files.read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}: line {number}"
@@ -47,20 +75,7 @@ def read_photo_index(path: Path) -> PhotoSet:
             raise CompoclipError(
                 f"{where}: expected 'archive.zip@path label[,label]', found {line[:60]!r}"
             )
-        if photo in seen:
-            raise CompoclipError(f"{where}: {photo!r} is listed twice; fetch the index again")
-        seen.add(photo)
-        images.append(_image(folder, photo.strip(), where, held))
-        labels.append(_labels(tail, where))
-    if not images:
-        raise CompoclipError(f"{path}: lists no photo; fetch the index again")
-    names, keys = _names(folder), [line.strip() for line in lines if line.strip()]
-    if names and 1 + max(max(each) for each in labels) > len(names):
-        raise CompoclipError(
-            f"{path}: label {max(max(each) for each in labels)} has no name among the "
-            f"{len(names)} of {folder}; labels count from 0"
-        )
-    return PhotoSet(tuple(images), tuple(labels), names, tuple(keys))
+        yield where, photo.strip(), _labels(tail, where)
 
 
 def _image(

@@ -19,7 +19,8 @@ class PhotoSet:
 
     labels: of each photo, one or several numbers. names: what the data call the classes, by label
     (directories, a label file, the names of a column); () when they do not say. folders: the names
-    are those of directories, in sorted order. templates: a file of prompt templates among the data.
+    are those of directories, in sorted order. toolkit: numbers that no name explains are those of
+    the ELEVATER toolkit. templates: a file of prompt templates among the data.
     keys: texts that decide the items and the labels, for the data hash. left_out: reason -> count.
     """
 
@@ -28,6 +29,7 @@ class PhotoSet:
     names: tuple[str, ...]
     keys: tuple[str, ...]
     folders: bool = False
+    toolkit: bool = False
     templates: Path | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 

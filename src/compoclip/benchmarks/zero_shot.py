@@ -3,7 +3,7 @@
 A family: load one set as `zero_shot:NAME`, in one of four layouts below <root>/elevater/NAME (or in
 the folder of the argument `images`), looked for in this order:
 
-    test.txt or val.txt, zip archives, labels.txt      `photo_index`, as ELEVATER
+    test.txt or test.json, zip archives, labels.txt   `photo_index`, as ELEVATER
     *.tar or test/*.tar, classnames.txt               `photo_shards`, as CLIP_benchmark
     *.parquet or data/*.parquet                       `photo_tables`, as on hubs
     <class directory>/**/<photo>, index.json          `photo_folders`
@@ -15,9 +15,10 @@ Templates: option `templates`, those among the data, the published ones, "a phot
 formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME in
 `prompts.md`, or the option `key`. A class without photos still competes.
 
-Published names and templates: ImageNet's come with installed libraries, those of the smaller sets
-with compoclip. For all others, and for sets with several templates, put `prompts.md` of the CLIP
-repository into <root>/elevater. ImageNet-A and -R are restricted to their 200 classes.
+Published names and templates are OpenAI's; scores hang on them, and a note says where others are
+used. Those of the twenty sets come with compoclip (see `data/README.md`), ImageNet's with installed
+libraries. ImageNet-A and -R are restricted to their 200 classes. Where an index of the ELEVATER
+toolkit has no label names that fit, its numbers mean what they mean in the toolkit.
 
 Each known set has its own metric, and `kitti-distance` is squashed instead of cropped (see
 `zero_shot_sets`); option `metric` overrides the metric.
@@ -32,7 +33,7 @@ from pathlib import Path
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, TiePolicy
-from compoclip.benchmarks.class_names import PROMPTS, match, published
+from compoclip.benchmarks.class_names import Published, match, published
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import classification_rules, close
 from compoclip.benchmarks.photo_folders import read_folders
@@ -59,7 +60,7 @@ META = Meta(
     citation="Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented "
     "Visual Models, NeurIPS 2022 Datasets and Benchmarks; prompts after Radford et al., ICML 2021",
     source="repository Computer-Vision-in-the-Wild/Elevater_Toolkit_IC and each data set's page; "
-    "any folder of classes works; class names and templates: prompts.md of openai/CLIP",
+    "any folder of classes works; class names and templates come with compoclip",
     licence="per data set",
     status="partly gated",
     access="per data set; ImageNet by registration",
@@ -97,10 +98,10 @@ def load(
         raise UsageError("give either the option index or the option classes, not both")
     if metric is not None and metric not in METRICS:
         raise UsageError(f"no metric {metric!r}; {close(metric, METRICS)}")
-    about = SETS.get(name, ZeroShotSet(0, 0, 0))
+    about = SETS.get(name, ZeroShotSet(0, 0))
     folder = images or files.image_path(root / "elevater", name, f"zero_shot:{name}")
     photos = _read(folder, annotations, "" if name in SETS else f" ({close(name, SETS)})")
-    known = published(name, root / "elevater")
+    known = published(name)
     if index is None and photos.folders and (folder / "index.json").is_file():
         index = folder / "index.json" if classes is None else None
     section = key or about.section or name
@@ -110,18 +111,16 @@ def load(
         names = _listed(photos, folder, classes, section if _markdown(classes) else key or name)
         place = list(range(len(names)))
     else:
-        fitting = match(photos, known, about.by_folder, str(folder))
+        fitting = match(photos, known, str(folder))
         names = tuple(each[0] for each in known.classes) if fitting else _own(photos, folder)
         place = fitting or list(range(len(names)))
-        if fitting is None and name in SETS:
-            _lacking(name, "class names", root)
     source = templates or photos.templates
     if source is not None:
         used = read_templates(source, section if _markdown(source) else key or name)
     else:
         used = known.templates or DEFAULT_TEMPLATES
-    if len(used) != about.templates and name in SETS:
-        _lacking(name, f"{about.templates} prompt templates, not {len(used)}", root)
+    if name in SETS:
+        _note_others(name, names, used, known)
     content = Classification(
         images=tuple(replace(each, squash=about.squash) for each in photos.images),
         labels=tuple(place[label] for labels in photos.labels for label in labels),
@@ -167,11 +166,17 @@ def _markdown(path: Path) -> bool:
     return path.suffix.lower() == ".md"
 
 
-def _lacking(name: str, what: str, root: Path) -> None:
-    note(
-        f"zero_shot:{name}: published scores use other prompts ({what}); put {PROMPTS} of the CLIP "
-        f"repository into {root / 'elevater'}, or give the options classes and templates"
-    )
+def _note_others(
+    name: str, names: Sequence[str], templates: Sequence[str], known: Published
+) -> None:
+    """Say so where prompts are not those of published scores: the scores hang on them."""
+    own = {each[0] for each in known.classes}
+    odd = next((each for each in names if each not in own), None)
+    if odd is not None:
+        note(f"zero_shot:{name}: published scores use other class names (not {odd!r})")
+    if set(fill(templates, name)) != set(fill(known.templates, name)):
+        counts = f"{len(known.templates)} other than these {len(templates)}"
+        note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
 
 
 def _own(photos: PhotoSet, folder: Path) -> tuple[str, ...]:
@@ -179,7 +184,7 @@ def _own(photos: PhotoSet, folder: Path) -> tuple[str, ...]:
     if not photos.names:
         raise CompoclipError(
             f"{folder}: the data do not name their classes; add a file of names (see zero_shot), "
-            f"put {PROMPTS} of the CLIP repository beside the set, or give the option classes"
+            "or give the option classes"
         )
     return tuple(name.replace("_", " ") for name in photos.names)
 
