@@ -195,7 +195,16 @@ def _conjunction(facts: Facts, config: WorldConfig, rng: random.Random) -> Form 
     if len(facts.things) < 2:
         return None
     count = min(len(facts.things), rng.choice((2, 2, 2, 3, 4)))
-    return tuple(Exists(_told(t, config, rng)) for t in rng.sample(facts.things, count))
+    chosen = rng.sample(range(len(facts.things)), count)
+    return tuple(Exists(_placed(facts, i, config, rng)) for i in chosen)
+
+
+def _placed(facts: Facts, i: int, config: WorldConfig, rng: random.Random) -> NounPhrase:
+    """ "a red star on the left": a thing, with one of its places as often as the config says."""
+    phrase = _told(facts.things[i], config, rng)
+    if not config.placed or not facts.positions[i] or rng.random() >= config.placed:
+        return phrase
+    return _extend(phrase, Position(rng.choice(facts.positions[i])))
 
 
 def _fact(facts: Facts, rng: random.Random) -> tuple[str, int, int] | None:
