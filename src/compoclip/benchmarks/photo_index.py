@@ -9,7 +9,7 @@ file has the layout of COCO (`photo_coco`). The archives lie beside the file. A 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from compoclip import files as room_files
@@ -39,6 +39,7 @@ def read_photo_index(path: Path) -> PhotoSet:
     Raises CompoclipError for malformed lines, photos listed twice, paths that lead outside, and
     archives that cannot be read.
     """
+    rows: Iterable[Row]
     if path.suffix == ".json":
         rows, names = read_coco(path)
     else:
