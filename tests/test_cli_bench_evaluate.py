@@ -9,7 +9,8 @@ import pytest
 
 from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, Retrieval
 from compoclip.cli.main import main
-from compoclip.evaluation.economy import economies
+from compoclip.evaluation.economy import economies, encoding_seconds
+from compoclip.evaluation.encode import EncodeOptions
 from evaluation_helpers import FakeEncoder, photos
 
 
@@ -61,3 +62,13 @@ def test_the_verb_prints_a_table_and_refuses_nonsense(
     assert "all together" in capsys.readouterr().out
     assert main(["bench", "evaluate", "--on", "sugarcrepe", "--workers", "0"]) == 2
     assert main(["bench", "evaluate", "--on", "no-such-thing"]) == 2
+
+
+def test_encoding_seconds_encode_each_once_or_every_items(tmp_path: Path) -> None:
+    refs = photos(tmp_path, ["a", "b"])
+    cases = tuple(Case(str(i), Form.CHOOSE_TEXT, (refs["a"],), ("x", "y"), "s") for i in range(5))
+    encoder = FakeEncoder()
+    naive, once = encoding_seconds(encoder, [Benchmark("c", cases, "d")], EncodeOptions())
+    assert naive > 0 < once
+    assert len(encoder.images_seen) == 5 + 1
+    assert len(encoder.texts_seen) == 10 + 2

@@ -1,4 +1,9 @@
-"""`compoclip bench STAGE`: throughput of a stage, measured against a named reference."""
+"""`compoclip bench STAGE`: throughput of a stage, measured against a named reference.
+
+The code of a stage is the module `compoclip.cli.bench_<stage>`, imported only when called, with
+`main(arguments)` for the stage alone and `rows(inputs)` for its part of the table of `bench all`
+(see `bench_rows`).
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,21 @@ from importlib import import_module
 
 from compoclip.errors import UsageError
 
-# stage -> what it measures; the code is compoclip.cli.bench_<stage>, imported only when called.
+# stage -> what it measures
 STAGES = {
     "evaluate": "how many images and texts an evaluation encodes, against one item at a time",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",
     "text": "captions/s of the text encoder, against open_clip's own encode_text",
 }
+ALL = "all"
 
 
 def usage() -> str:
     """The text of `compoclip bench --help`."""
+    known = {**STAGES, ALL: "every stage, as one table with targets (--quick: within minutes)"}
+    width = max(map(len, known))
     lines = ["usage: compoclip bench STAGE [options]    (compoclip bench STAGE --help)", ""]
-    return "\n".join([*lines, *(f"  {stage:<8} {what}" for stage, what in STAGES.items())])
+    return "\n".join([*lines, *(f"  {stage:<{width}} {what}" for stage, what in known.items())])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         print(usage())
         return 0 if arguments else 2
     stage, rest = arguments[0], arguments[1:]
-    if stage not in STAGES:
-        raise UsageError(f"no stage '{stage}' to measure; one of {', '.join(STAGES)}")
+    if stage not in (*STAGES, ALL):
+        raise UsageError(f"no stage '{stage}' to measure; one of {', '.join(STAGES)}, {ALL}")
     run: Callable[[Sequence[str]], int] = import_module(f"compoclip.cli.bench_{stage}").main
     return run(rest)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import open_clip
 import torch
 
 from compoclip import __version__
+from compoclip.cli.bench_rows import Inputs, Row, machine
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.device import device_named
 from compoclip.cli.options import parse
@@ -53,6 +53,37 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Options, "bench text", arguments)
     if min(options.batch_size, options.batches, options.repeats) < 1:
         raise UsageError("--batch-size, --batches and --repeats must be at least 1")
+    speed, setting = _measured(options)
+    if options.json:
+        emit_json({"setting": setting, "result": asdict(speed)})
+    else:
+        print(_text(setting, speed))
+    return 0
+
+
+def rows(inputs: Inputs) -> list[Row]:
+    """The text encoder of ViT-B/32 against open_clip's."""
+    options = Options(inputs.captions, device="cpu")
+    if inputs.quick:
+        options = replace(options, batch_size=64, batches=1, repeats=1)
+    speed, _ = _measured(options)
+    what = "ViT-B/32 text features, captions/s"
+    ours = ((what, speed.ours, speed.ratio),)
+    once = ((f"{what}, equal texts once", speed.ours_distinct, speed.ratio_distinct),)
+    return [
+        Row(
+            bench="text",
+            what=name,
+            ours=way.captions_per_second,
+            baseline=speed.open_clip.captions_per_second,
+            against="open_clip encode_text",
+            ratio=ratio,
+        )
+        for name, way, ratio in ours + once
+    ]
+
+
+def _measured(options: Options) -> tuple[TextSpeed, dict[str, Any]]:
     device = device_named(options.device)
     captions = read_captions(options.captions)
     wanted = options.batch_size * options.batches
@@ -70,16 +101,11 @@ def main(arguments: Sequence[str]) -> int:
         options.repeats,
         options.precision,
     )
-    setting = _setting(options, loaded.encoder.device)
-    if options.json:
-        emit_json({"setting": setting, "result": asdict(speed)})
-    else:
-        print(_text(setting, speed))
-    return 0
+    return speed, _setting(options, loaded.encoder.device)
 
 
 def _setting(options: Options, device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else machine()
     return {
         "model": options.model,
         "captions": str(options.captions),
@@ -96,15 +122,6 @@ def _setting(options: Options, device: torch.device) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    name = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "")
-    return f"{name or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def _text(setting: dict[str, Any], speed: TextSpeed) -> str:

@@ -1,0 +1,110 @@
+"""`compoclip bench all`: every stage, as one table."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from compoclip import __version__
+from compoclip.cli.bench import STAGES
+from compoclip.cli.bench_rows import Inputs, Row, Rows, machine, shown
+from compoclip.cli.options import parse
+from compoclip.console import emit_json, note
+from compoclip.errors import CompoclipError, UsageError
+
+_WORLD_CAPTIONS = 2000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure every stage on this machine, each against the way it is compared with in the same
+    run, and show what was aimed at. The ratios are what to look at: the numbers of a busy machine
+    change from run to run."""
+
+    quick: bool = False
+    """measure less of everything: minutes on two cores"""
+    captions: Path | None = None
+    """real captions (a .txt, .json, .jsonl file or a folder of them); else those of the world"""
+    photos: str | None = None
+    """image-text data as for train --data; else photo-like images are made"""
+    only: tuple[str, ...] = ()
+    """only these stages"""
+    json: bool = False
+    """print JSON"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit code, 1 when a stage could not be measured."""
+    options = parse(Options, "bench all", arguments)
+    unknown = set(options.only) - set(STAGES)
+    if unknown:
+        raise UsageError(f"no stage '{min(unknown)}' to measure; one of {', '.join(STAGES)}")
+    rows: list[Row] = []
+    failed: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        captions = options.captions or _world_captions(Path(folder) / "captions.txt")
+        for stage in options.only or STAGES:
+            note(f"measuring {stage}")
+            place = Path(folder) / stage
+            place.mkdir()
+            start = time.monotonic()
+            measure: Rows = import_module(f"compoclip.cli.bench_{stage}").rows
+            try:
+                rows += measure(Inputs(options.quick, captions, options.photos, place))
+            except CompoclipError as error:
+                failed[stage] = str(error)
+            seconds[stage] = round(time.monotonic() - start, 1)
+    setting = _setting(options)
+    if options.json:
+        found = [row.to_json() for row in rows]
+        emit_json({"setting": setting, "rows": found, "failed": failed, "seconds": seconds})
+    else:
+        versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
+        print(f"{setting['machine']}, {setting['threads']} threads; {versions}")
+        print(f"captions: {setting['captions']}; photos: {setting['photos']}\n")
+        print(shown(rows))
+        for stage, reason in failed.items():
+            print(f"{stage}: could not be measured: {reason}")
+        parts = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
+        print(f"\n{sum(seconds.values()):.0f} s ({parts})")
+    return 1 if failed else 0
+
+
+def _setting(options: Options) -> dict[str, Any]:
+    import torch
+
+    return {
+        "quick": options.quick,
+        "captions": str(options.captions or "of the world"),
+        "photos": options.photos or "made, photo-like",
+        "machine": machine(),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "compoclip": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _world_captions(path: Path) -> Path:
+    """A file of captions of made scenes, for a machine without real ones."""
+    from compoclip.world.captions import captions_for
+    from compoclip.world.sampling import scene_for
+    from compoclip.world.scene import WorldConfig
+
+    config = WorldConfig()
+    texts = [
+        caption.text
+        for index in range(_WORLD_CAPTIONS // 4)
+        for caption in captions_for(scene_for(config, 0, "train", index), config, 0, index, 4)
+    ]
+    path.write_text("\n".join(texts), encoding="utf-8")
+    return path
