@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -15,6 +15,10 @@ from compoclip.cli.device import device_named
 from compoclip.cli.options import joined, parse
 from compoclip.errors import UsageError
 from compoclip.places import require_writable
+
+if TYPE_CHECKING:
+    from compoclip.evaluation.results import Results
+    from compoclip.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,12 @@ class EvaluateOptions:
         json: Print the results as JSON.
     """
 
+    on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
     models: Annotated[
         tuple[str, ...],
         tyro.conf.Positional,
         tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-    ]
-    on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
+    ] = ()
     data: Path = Path("data")
     images: Path | None = None
     out: Path = Path("results")
@@ -88,15 +92,38 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(options: EvaluateOptions) -> int:
-    """Load benchmarks, then one model after the other."""
-    if not options.models or not options.on:
+    """Measure every model, print a table a benchmark."""
+    if not options.models:
+        raise UsageError("name at least one model and one benchmark; see evaluate --help")
+    models = named_models(options.models)
+    results = measure(options, models, _silent if options.json else _shown(options))
+    if options.json:
+        console.emit_json([asdict(each) for each in results])
+    elif len(models) > 1:
+        from compoclip.evaluation.overview import overview_text
+
+        print(overview_text(results, base=next(iter(models))))
+    return 0
+
+
+def measure(
+    options: EvaluateOptions,
+    models: Mapping[str, str | LoadedModel],
+    done: Callable[[str, list[Results]], None],
+) -> list[Results]:
+    """Load benchmarks, then one model after the other: all their results.
+
+    models: by name, to load or loaded (then where it is); `options.models` is not looked at. done:
+    called with the results of each model. Raises UsageError for wrong options, and what loading
+    and `evaluation.run.evaluate` raise.
+    """
+    if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     for name in ("batch_size", "workers", "resamples"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
     if options.max_bad < 0:
         raise UsageError("--max-bad must not be negative")
-    models = named_models(options.models)
     require_writable(options.out)
 
     from compoclip.evaluation.targets import parse_targets
@@ -110,9 +137,6 @@ def run(options: EvaluateOptions) -> int:
     device = device_named(options.device)
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.model_encoder import ModelEncoder
-    from compoclip.evaluation.overall import overall_scores, overall_text
-    from compoclip.evaluation.overview import overview_text
-    from compoclip.evaluation.tables import results_text
     from compoclip.models.checkpoint import load_model
 
     settings = Options(
@@ -126,21 +150,36 @@ def run(options: EvaluateOptions) -> int:
         fresh=options.fresh,
         audits={each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {},
     )
-    everything = []
+    everything: list[Results] = []
     for name, spec in models.items():
-        loaded = load_model(spec, activation=options.activation, device=device)
+        loaded = (
+            load_model(spec, activation=options.activation, device=device)
+            if isinstance(spec, str)
+            else spec
+        )
         results = evaluate(name, ModelEncoder(loaded), benchmarks, options.out, settings)
         everything += results
-        if not options.json:
-            print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
-            means = overall_scores(results, options.resamples, options.seed)
-            if means:
-                print(overall_text(name, means), end="\n\n", flush=True)
-    if options.json:
-        console.emit_json([asdict(each) for each in everything])
-    elif len(models) > 1:
-        print(overview_text(everything, base=next(iter(models))))
-    return 0
+        done(name, results)
+    return everything
+
+
+def _silent(name: str, results: list[Results]) -> None:
+    """What is printed of each model when all are printed at the end."""
+
+
+def _shown(options: EvaluateOptions) -> Callable[[str, list[Results]], None]:
+    """Prints the tables of a model's results."""
+
+    def show(name: str, results: list[Results]) -> None:
+        from compoclip.evaluation.overall import overall_scores, overall_text
+        from compoclip.evaluation.tables import results_text
+
+        print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
+        means = overall_scores(results, options.resamples, options.seed)
+        if means:
+            print(overall_text(name, means), end="\n\n", flush=True)
+
+    return show
 
 
 def named_models(texts: Sequence[str]) -> dict[str, str]:

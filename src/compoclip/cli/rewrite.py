@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
-    settings = Settings(_names(options.rewrites), options.seed, options.epoch, options.tagger)
+    settings = Settings(names_of(options.rewrites), options.seed, options.epoch, options.tagger)
     file = caption_file(options.source, options.column)
     if file is None:
         if options.out is not None:
@@ -81,8 +81,8 @@ def main(argv: Sequence[str]) -> int:
     return _produce(options, options.out, file, settings)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """The rewrite names of the --rewrites option, each once."""
+def names_of(text: str) -> tuple[str, ...]:
+    """The rewrite names of the --rewrites option, each once. Raises UsageError for unknown ones."""
     if text.strip() == "all":
         return rewrite_names()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -14,6 +14,8 @@ from compoclip.methods.registry import load_recipe, method_summaries
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
+    from compoclip.models.loaded import LoadedModel
+    from compoclip.train.run import RunSummary
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class TrainOptions:
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
         crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
+        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown: faster,
+            with slightly other pixels than decoding them whole (--no-draft).
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
@@ -74,6 +78,7 @@ class TrainOptions:
     device: str = "cpu"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     crop: bool = True
+    draft: bool = True
     max_bad: int = 0
     save_every: int = 500
     log_every: int = 10
@@ -161,9 +166,21 @@ def adapted(method: Method, options: TrainOptions, own_lr: bool) -> Method:
 
 
 def start(options: TrainOptions, method: Method) -> int:
-    """Build model and data as the options say, and train."""
+    """Train and print a summary."""
+    model, summary = execute(options, method)
+    show(options, summary, model.tokenizer.context_length)
+    return 0
+
+
+def execute(
+    options: TrainOptions, method: Method, model: LoadedModel | None = None
+) -> tuple[LoadedModel, RunSummary]:
+    """Build model and data as the options say, and train: the model as it is then, the summary.
+
+    model: what is trained, instead of what the options name. Raises UsageError for options that do
+    not go together, and what `run_training` raises.
+    """
     from compoclip.data.open_source import open_source
-    from compoclip.models.checkpoint import create_model, load_model, read_config
     from compoclip.train.run import RunSettings, run_training
 
     for name in ("workers", "max_bad", "save_every", "log_every", "stop_after"):
@@ -174,11 +191,8 @@ def start(options: TrainOptions, method: Method) -> int:
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
     device = device_named(options.device)
-    if options.from_scratch:
-        config = read_config(Path(options.model))
-        model = create_model(config, seed=options.seed, image_weights=options.image_weights)
-    else:
-        model = load_model(options.model, activation=options.activation)
+    if model is None:
+        model = _start(options)
     source = open_source(
         options.data,
         images=options.images,
@@ -200,6 +214,7 @@ def start(options: TrainOptions, method: Method) -> int:
             device=str(device),
             precision=precision,
             crop=options.crop,
+            draft=options.draft,
             max_bad=options.max_bad,
             save_every=options.save_every,
             log_every=options.log_every,
@@ -208,11 +223,25 @@ def start(options: TrainOptions, method: Method) -> int:
             merge=options.merge,
         ),
     )
+    return model, summary
+
+
+def _start(options: TrainOptions) -> LoadedModel:
+    from compoclip.models.checkpoint import create_model, load_model, read_config
+
+    if options.from_scratch:
+        config = read_config(Path(options.model))
+        return create_model(config, seed=options.seed, image_weights=options.image_weights)
+    return load_model(options.model, activation=options.activation)
+
+
+def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
+    """Print what a run amounts to. context: tokens that the model reads."""
     if options.json:
         data = asdict(summary)
         paths = {"model": summary.model, "adapter": summary.adapter}
         console.emit_json({**data, **{k: str(v) if v else None for k, v in paths.items()}})
-        return 0
+        return
     where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
     print(
         f"{summary.method}: {console.counted(summary.steps, 'step')}, {summary.images} images, "
@@ -223,12 +252,10 @@ def start(options: TrainOptions, method: Method) -> int:
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
     if summary.truncated:
-        context = model.tokenizer.context_length
         cut = console.counted(summary.truncated, "text")
         console.note(f"  {cut} cut: longer than the model's context of {context} tokens")
     for name, made in summary.rewrites.items():
         print(f"  {name}: a text for {made['coverage']:.1%} of the samples{_each(made)}")
-    return 0
 
 
 def _each(made: dict[str, float]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ def decode(
     *,
     box: tuple[float, float, float, float] | None = None,
     name: str = "",
+    least: tuple[int, int] | None = None,
 ) -> Image.Image:
     """The image as RGB, cropped to `box` (left, upper, right, lower, in pixels) when given.
 
@@ -32,29 +35,36 @@ def decode(
     A path that ends in .npy is a numpy array (height, width, 3) of bytes with blue first, as OpenCV
     reads frames (the YouCook2 part of EqBen); arrays that hold Python objects are never loaded.
 
-    `name` is what errors call the image; a path names itself. Raises CompoclipError when the file
-    is missing, not an image, truncated, larger than MAX_PIXELS, or when the box is empty, lies
-    outside the image or is itself larger than MAX_PIXELS.
+    `name` is what errors call the image; a path names itself. least: see `reduce`; not with a box.
+    Raises CompoclipError when the file is missing, not an image, truncated, larger than MAX_PIXELS,
+    or when the box is empty, lies outside the image or is itself larger than MAX_PIXELS.
     """
-    label = name or (str(image) if isinstance(image, Path) else "image")
-    if isinstance(image, Path) and image.suffix.lower() == ARRAY:
-        rgb = _from_array(image, label)
-    else:
-        rgb = _from_file(image, label)
-    return rgb if box is None else _crop(rgb, box, label)
+    with opened(image, name) as file:
+        if least is not None:
+            reduce(file, least)
+        rgb = to_rgb(file)
+    return rgb if box is None else _crop(rgb, box, name or _label(image))
 
 
-def _from_file(image: Path | bytes, label: str) -> Image.Image:
+@contextmanager
+def opened(image: Path | bytes, name: str = "") -> Iterator[Image.Image]:
+    """The image with its size known and its pixels not yet decoded (`to_rgb` does that).
+
+    Raises what `decode` does, also for errors within the block.
+    """
+    label = name or _label(image)
     try:
-        with Image.open(
-            io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS
-        ) as opened:
-            if opened.width * opened.height > MAX_PIXELS:
+        if isinstance(image, Path) and image.suffix.lower() == ARRAY:
+            yield _from_array(image, label)
+            return
+        source = io.BytesIO(image) if isinstance(image, bytes) else image
+        with Image.open(source, formats=FORMATS) as file:
+            if file.width * file.height > MAX_PIXELS:
                 raise CompoclipError(
-                    f"{label}: {opened.width} x {opened.height} pixels is more than the "
+                    f"{label}: {file.width} x {file.height} pixels is more than the "
                     f"{MAX_PIXELS:,} allowed; scale the image down"
                 )
-            return _to_rgb(opened)
+            yield file
     except CompoclipError:
         raise
     except FileNotFoundError:
@@ -68,6 +78,20 @@ def _from_file(image: Path | bytes, label: str) -> Image.Image:
     except Exception as error:  # decoders fail on damaged files with errors of every kind
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
+
+
+def reduce(image: Image.Image, least: tuple[int, int]) -> None:
+    """Have an opened JPEG decoded at 1/2, 1/4 or 1/8 of its size, if it is then at least `least`
+    (width, height) large; other formats stay as they are.
+
+    The decoder leaves out the fine frequencies of each block of 8 x 8 pixels, which costs less than
+    to decode them and scale them away. The pixels are not those of scaling the whole image down.
+    """
+    image.draft(None, least)
+
+
+def _label(image: Path | bytes) -> str:
+    return str(image) if isinstance(image, Path) else "image"
 
 
 def _from_array(path: Path, label: str) -> Image.Image:
@@ -95,7 +119,8 @@ def _from_array(path: Path, label: str) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
+    """An opened image as RGB, in the way that `decode` describes."""
     if image.mode == "RGB" and "transparency" not in image.info:
         image.load()
         return image.copy() if image.readonly else image

@@ -1,0 +1,188 @@
+"""compoclip from Python: the same functions as the command line, and the examples."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import compoclip
+from compoclip.cli.main import main
+from compoclip.models.checkpoint import load_model
+from method_data import write_world
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("api") / "world")
+
+
+@pytest.fixture(scope="module")
+def base(world: Path) -> compoclip.Model:
+    return compoclip.load(world / "base")
+
+
+def test_every_name_is_there_and_documented() -> None:
+    assert set(compoclip.__all__) <= set(dir(compoclip))
+    for name in set(compoclip.__all__) - {"__version__"}:
+        assert inspect.getdoc(getattr(compoclip, name))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = compoclip.nonsense  # type: ignore[attr-defined]
+
+
+def test_importing_the_package_and_naming_an_option_needs_no_torch() -> None:
+    code = "import compoclip, sys; compoclip.TrainOptions; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_scores_are_cosines_of_the_models_own_features(base: compoclip.Model, world: Path) -> None:
+    captions = [f"a red star {n}" for n in range(70)]  # more than one batch
+    images = [world / "0.png", str(world / "1.png"), Image.open(world / "2.png")]
+    scores = base.score(images, captions)
+    assert scores.shape == (3, 70)
+    assert scores.dtype == np.float32
+    loaded = load_model(world / "base")
+    with torch.no_grad():
+        for row in range(3):
+            pixels = loaded.preprocess.evaluation(Image.open(world / f"{row}.png").convert("RGB"))
+            features = loaded.encoder.features(pixels[None], loaded.tokenizer(captions))
+            expected = (features.image @ features.text.T)[0].numpy()
+            np.testing.assert_allclose(scores[row], expected, atol=1e-5)
+
+
+def test_pictures_with_transparency_are_read_like_files(
+    base: compoclip.Model, tmp_path: Path
+) -> None:
+    image = Image.new("RGBA", (40, 30), (200, 30, 30, 90))
+    image.save(tmp_path / "a.png")
+    of_file, of_picture = base.encode_images([tmp_path / "a.png", image])
+    np.testing.assert_array_equal(of_file, of_picture)
+
+
+@pytest.mark.parametrize(
+    ("images", "captions", "message"),
+    [
+        ([], ["a"], "the list is empty"),
+        ("photo.png", ["a"], "images are a list"),
+        (["absent.png"], ["a"], "absent.png: image not found"),
+        ([Image.new("L", (9, 9))], "a caption", "captions are a list"),
+    ],
+)
+def test_wrong_input_is_said_in_one_line(
+    base: compoclip.Model, images: list[str], captions: list[str], message: str
+) -> None:
+    with pytest.raises(compoclip.CompoclipError, match=message):
+        base.score(images, captions)
+
+
+def test_rewrite_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    caption = "a red star above a blue mug"
+    assert main(["rewrite", caption, "--json"]) == 0
+    assert compoclip.rewrite(caption) == json.loads(capsys.readouterr().out)
+    (one,) = compoclip.rewrite(caption, "negclip", seed=3)
+    assert (one["rewrite"], one["seed"]) == ("negclip", 3)
+    with pytest.raises(compoclip.UsageError, match="nonsense"):
+        compoclip.rewrite(caption, "nonsense")
+
+
+def test_training_and_measuring_are_those_of_the_command(
+    base: compoclip.Model, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(world / "plain.jsonl")
+    before = base.identity
+    options = compoclip.TrainOptions(data=data, out=tmp_path / "api", seed=1)
+    tuned = base.train("negclip", options, epochs=0.5, batch_size=8, lr=1e-3)
+    steps = ["--epochs=0.5", "--batch-size=8", "--lr=1e-3", "--seed=1", f"--data={data}"]
+    model = f"--model={world / 'base'}"
+    assert main(["train", "negclip", model, f"--out={tmp_path / 'cli'}", *steps]) == 0
+    assert tuned.identity == load_model(tmp_path / "cli" / "model").identity
+    assert tuned.identity.base == before.weights
+    assert base.identity == before  # what was loaded stays as it was
+
+    write_suite(tmp_path / "suite", "--size=32", "--benchmarks", "sugarcrepe")
+    capsys.readouterr()
+    wanted = compoclip.EvaluateOptions(
+        on=[str(tmp_path / "suite")],  # type: ignore[arg-type]  # as notebooks write it
+        out=str(tmp_path / "results"),  # type: ignore[arg-type]
+        resamples=50,
+    )
+    capsys.readouterr()
+    of_api = tuned.evaluate(wanted, name="tuned")
+    assert capsys.readouterr().out == ""
+    words = [f"--on={tmp_path / 'suite'}", f"--out={tmp_path / 'again'}", "--resamples=50"]
+    assert main(["evaluate", str(tmp_path / "cli" / "model"), *words, "--json"]) == 0
+    of_cli = json.loads(capsys.readouterr().out)
+    assert [r.benchmark for r in of_api] == [r["benchmark"] for r in of_cli]
+    for ours, theirs in zip(of_api, of_cli):
+        assert ours.aggregates[ours.headline].value == theirs["aggregates"][ours.headline]["value"]
+    assert (tmp_path / "results" / "tuned").is_dir()
+
+
+def test_adapters_take_their_own_rate_unless_told(
+    base: compoclip.Model, world: Path, tmp_path: Path
+) -> None:
+    data = str(world / "plain.jsonl")
+    run = tmp_path / "run"
+    options = compoclip.TrainOptions(data=data, out=run, lora=True, stop_after=1, log_every=1)
+    base.train("clip-ft", options, epochs=1, batch_size=8, warmup=0, lr=1e-3)
+    lines = (run / "train.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["lr"] == 1e-3
+
+
+def test_settings_of_another_model_are_refused(
+    base: compoclip.Model, world: Path, tmp_path: Path
+) -> None:
+    options = compoclip.TrainOptions(data="x", out=tmp_path / "run", model="other")
+    with pytest.raises(compoclip.UsageError, match="leave model out"):
+        base.train("negclip", options)
+    options = compoclip.TrainOptions(data="x", out=tmp_path / "run")
+    with pytest.raises(compoclip.UsageError, match="no parameter 'learning_rate'; it has: "):
+        base.train("negclip", options, learning_rate=1e-3)
+    with pytest.raises(compoclip.UsageError, match="leave models and activation out"):
+        base.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), models=("bundled",)))
+
+
+def test_a_model_is_saved_and_loaded_again(base: compoclip.Model, tmp_path: Path) -> None:
+    base.save(tmp_path / "copy")
+    copy = compoclip.load(tmp_path / "copy")
+    assert copy.identity == base.identity
+    assert repr(copy) == f"Model('{tmp_path / 'copy'}', {base.identity.architecture}, cpu)"
+
+
+def write_suite(folder: Path, *options: str) -> None:
+    assert main(["world", "suite", f"--out={folder}", "--items-per-task=5", *options]) == 0
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_that_scores() -> None:
+    leads = example("score").main()
+    assert leads
+    assert all(abs(lead) <= 2 for lead in leads.values())
+
+
+def test_the_example_that_trains_and_evaluates(tmp_path: Path) -> None:
+    assert main(["world", "train", f"--out={tmp_path / 'train'}", "--count=16"]) == 0
+    write_suite(tmp_path / "suite", "--benchmarks", "sugarcrepe", "zero_shot")
+    gained = example("train_and_evaluate").main(tmp_path, tmp_path / "run", batch_size=8)
+    assert "world-sugarcrepe" in gained
+    assert all(-100 <= points <= 100 for points in gained.values())
