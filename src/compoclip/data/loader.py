@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class BatchLoader:
 
     A sample whose image cannot be read is left out of its batch, which is then smaller; it is
     reported once and listed in `Batch.skipped`. After more than `max_bad` such samples the loader
-    gives up.
+    gives up. When this process makes only a part of every batch, the part may be empty.
 
     counts: what the caption plan made since the loader was built. bad: sample id -> reason.
     """
@@ -64,6 +64,7 @@ class BatchLoader:
         self.counts = PlanCounts()
         self.bad: dict[str, str] = {}
         self._max_bad = max_bad
+        self._may_be_empty = world > 1
         self._assembler = Assembler(
             source, plan, transform, seed, images, companions or Companions()
         )
@@ -94,6 +95,22 @@ class BatchLoader:
         """End the workers; a later epoch starts new ones."""
         self._workers = None  # the last reference: the workers are told to end at once
 
+    def report_bad(self, bad: Mapping[str, str]) -> None:
+        """Count samples whose images could not be read, by this process or another: id -> reason.
+
+        Raises CompoclipError when there are more than `max_bad` by now.
+        """
+        fresh = {id: reason for id, reason in bad.items() if id not in self.bad}
+        self.bad.update(fresh)
+        if len(self.bad) > self._max_bad:
+            first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
+            raise CompoclipError(
+                f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
+                "mend the data or raise --max-bad"
+            )
+        for reason in fresh.values():
+            note(f"left out: {reason}")
+
     def _results(self) -> Iterator[Made]:
         if self._worker_count == 0:
             return (self._assembler[task] for task in self._tasks)
@@ -113,19 +130,10 @@ class BatchLoader:
         return iter(self._workers)
 
     def _account(self, made: Made) -> Batch:
-        fresh = {id: reason for id, reason in made.bad if id not in self.bad}
-        self.bad.update(fresh)
-        if len(self.bad) > self._max_bad:
-            first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
-            raise CompoclipError(
-                f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
-                "mend the data or raise --max-bad"
-            )
-        for reason in fresh.values():
-            note(f"left out: {reason}")
+        self.report_bad(dict(made.bad))
         if made.batch is None:
             raise CompoclipError(made.error)
-        if not made.batch.ids:
+        if not made.batch.ids and not self._may_be_empty:
             raise CompoclipError(
                 f"no image of a batch could be read ({made.bad[0][1]}); mend the data"
             )

@@ -1,0 +1,265 @@
+"""The processes of one run (`torchrun`): who they are, what they tell each other, how they fail.
+
+Without torchrun there is one process and nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+# A process that ends closes its connections, which the others notice at once. Waiting long means
+# that the first one parses captions, not that somebody is lost.
+_PATIENCE = timedelta(days=1)
+_SECONDS_TO_SPEAK = 5
+
+
+class PeerLostError(CompoclipError):
+    """Another process of the run has ended, so that nothing can be exchanged with it."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the `world` processes of a run; the default is a process alone."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    def exchange(self, record: Any) -> list[Any]:
+        """What every process says, in the order of the ranks; all must call it.
+
+        `record` is anything that JSON keeps as it is. Raises PeerLostError when a process is gone.
+        """
+        if self.world == 1:
+            return [record]
+        import torch
+
+        text = json.dumps(record).encode()
+        counts = self._gathered(torch.tensor([len(text)])).tolist()
+        whole = self.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8), counts)
+        return [json.loads(part.numpy().tobytes()) for part in torch.split(whole, counts)]
+
+    def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """The (n, ...) rows of all processes below each other; counts: n of each process.
+
+        Rows of all processes have the same shape and lie on the CPU or on the device of the
+        process. No gradient flows. Raises PeerLostError when a process is gone.
+        """
+        if self.world == 1:
+            return rows
+        most = max(counts)
+        padded = rows.new_zeros((most, *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        return self._gathered(padded)[_kept(counts, most)]
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Replace `tensor`, of equal shape everywhere, by its sum over all processes."""
+        if self.world == 1:
+            return
+        import torch.distributed as dist
+
+        with _peers():
+            dist.all_reduce(tensor)
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """If the block fails in one process it fails in all, with the error of the lowest rank.
+
+        All processes must enter it, and leave it together.
+        """
+        own: CompoclipError | None = None
+        try:
+            yield
+        except PeerLostError:
+            raise
+        except CompoclipError as error:
+            if self.world == 1:
+                raise
+            own = error
+        raise_first(self.exchange(failure(own)), own)
+
+    @contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """The block runs in the first process, then in the others at once: for what is made once
+        and then found on disk. Fails like `agreed`."""
+        if self.first:
+            with self.agreed():
+                yield
+            with self.agreed():
+                pass
+        else:
+            with self.agreed():
+                pass
+            with self.agreed():
+                yield
+
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """(n, ...) tensors of equal shape -> (world * n, ...)."""
+        import torch.distributed as dist
+
+        out = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
+        with _peers():
+            dist.all_gather_into_tensor(out, tensor.contiguous())
+        return out
+
+
+ALONE = Ranks()
+
+
+def launched() -> tuple[int, int]:
+    """(rank, number of processes) as `torchrun` tells them; (0, 1) without it.
+
+    Raises UsageError when the variables are there and wrong.
+    """
+    try:
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    except ValueError:
+        rank, world = -1, 0
+    if not 0 <= rank < world:
+        raise UsageError(
+            f"RANK={os.environ.get('RANK')} and WORLD_SIZE={os.environ.get('WORLD_SIZE')} are no "
+            "process of a run; start it with torchrun, or unset both"
+        )
+    return rank, world
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Nothing is printed inside."""
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
+        yield
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """Meet the other processes of `torchrun`; `ALONE` without it.
+
+    Tensors on the CPU go through gloo, those on a CUDA device through nccl. An error that leaves
+    the block ends the whole run: it is told to the other processes, and one of them, the first if
+    it still can, raises it for the person to see. Raises CompoclipError when the processes cannot
+    meet.
+    """
+    rank, world = launched()
+    if world == 1:
+        yield ALONE
+        return
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"torchrun needs --device cpu or cuda, not {device.type}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        store, rank, world = next(rendezvous("env://"))
+        told = PrefixStore("compoclip", store)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=_PATIENCE
+        )
+    except (RuntimeError, ValueError) as error:
+        raise CompoclipError(
+            f"process {rank} of {world} cannot meet the others ({_line(error)}); start the run "
+            "with torchrun"
+        ) from error
+    try:
+        yield Ranks(rank, world)
+    except BaseException as error:
+        failed = _Failure(told, rank, world)
+        if isinstance(error, PeerLostError):
+            raise failed.of_others() from error
+        failed.tell(error)
+        dist.destroy_process_group()  # so that the others wait no longer
+        if rank and not failed.first_speaks():
+            print(f"compoclip: process {rank}: {_line(error)}", file=sys.__stderr__, flush=True)
+        raise
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class _Failure:
+    """What processes that fail leave for each other in the store of the run."""
+
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        self._store, self._rank, self._world = store, rank, world
+
+    def tell(self, error: BaseException) -> None:
+        with suppress(RuntimeError):
+            self._store.set(f"failed/{self._rank}", json.dumps(failure(error)))
+
+    def first_speaks(self) -> bool:
+        """Whether the first process says why the run ends; waits a moment for it."""
+        try:
+            self._store.wait(["failed/0"], timedelta(seconds=_SECONDS_TO_SPEAK))
+        except RuntimeError:
+            return False
+        return True
+
+    def of_others(self) -> CompoclipError:
+        """The error of the process that failed; the first process then speaks for it."""
+        found: list[Any] = []
+        with suppress(RuntimeError):
+            for rank in range(self._world):
+                if rank != self._rank and self._store.check([f"failed/{rank}"]):
+                    found.append(json.loads(self._store.get(f"failed/{rank}")))
+        if self._rank == 0:
+            self.tell(CompoclipError("told"))
+        return _error(found[0]) if found else PeerLostError("another process of the run has ended")
+
+
+def failure(error: BaseException | None) -> list[Any] | None:
+    """An error as a record to exchange: [message, exit code]; None for None."""
+    return None if error is None else [_line(error), getattr(error, "exit_code", 1)]
+
+
+def raise_first(failures: Sequence[list[Any] | None], own: CompoclipError | None = None) -> None:
+    """Raise the error of the lowest rank that has one, if any; `own`: this process's."""
+    for rank_failure in failures:
+        if rank_failure is not None:
+            raise _error(rank_failure) from own
+
+
+def _error(record: list[Any]) -> CompoclipError:
+    kinds = {kind.exit_code: kind for kind in (CompoclipError, UsageError, RunInterruptedError)}
+    return kinds.get(record[1], CompoclipError)(record[0])
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, CompoclipError) else f"{type(error).__name__}: {text}"
+
+
+def _kept(counts: Sequence[int], most: int) -> list[int]:
+    """Which rows of padded parts of `most` rows are real."""
+    return [part * most + row for part, count in enumerate(counts) for row in range(count)]
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(f"another process of the run has ended ({_line(error)})") from error

@@ -1,0 +1,217 @@
+"""Training in several processes: each makes and encodes its part of every batch.
+
+What is computed is what one process with the whole batch computes (see `gather`): the losses see
+the features and the layout of the whole batch, in its order, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from compoclip.data.merge import Merged, from_record, merge, to_record
+from compoclip.data.sample import Batch
+from compoclip.data.textblock import TextBlock
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import Features, Layout
+from compoclip.ranks import ALONE, Ranks, failure, raise_first
+from compoclip.train.gather import gather_features
+from compoclip.train.log import MetricsLog
+
+
+class Batches(Protocol):
+    """What the loop needs of the data: replayable epochs (data.BatchLoader)."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    @property
+    def bad(self) -> dict[str, str]: ...
+
+    def report_bad(self, bad: Mapping[str, str]) -> None: ...
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What the parts of a batch make together.
+
+    merged: all texts, and where images and texts are in the parts. skipped: samples of all parts
+    that were left out. truncated: texts of all parts that the tokenizer cuts. asked: whether any
+    process was asked to stop before the batch.
+    """
+
+    ranks: Ranks
+    merged: Merged
+    skipped: int = 0
+    truncated: int = 0
+    asked: bool = False
+
+    @staticmethod
+    def alone(block: TextBlock) -> Whole:
+        """Of the only process."""
+        return Whole(ALONE, merge([block], [block.images]))
+
+    def layout(self, kinds: Sequence[str], device: torch.device, ids: Tensor) -> Layout:
+        """Of the whole batch. ids: (t, context) token ids of this process's texts."""
+        if self.ranks.world > 1:
+            counts = self.ranks.exchange(len(ids))
+            ids = self.ranks.gather(ids, counts)[list(self.merged.texts)]
+        return self.merged.block.layout(kinds, device, ids)
+
+    def features(self, own: Features, images: int) -> Features:
+        """Of the whole batch, from those of this process's part; see `gather_features`.
+
+        images: how many the part has. Of a part without any the features are of a stand-in, since
+        towers need something to encode; they are dropped here, with a gradient of zero.
+        """
+        if images == 0:
+            cut = {name: value[:0] for name, value in _tensors(own) if name != "logit_scale"}
+            own = replace(own, **cut)
+        return gather_features(own, self.ranks, self.merged.images, self.merged.texts)
+
+
+class SharedBatches:
+    """The batches of a loader with what the other processes have of each.
+
+    An error in the data of one process is raised in all, at the same batch. Unreadable images are
+    counted over all processes. asked: whether this process was asked to stop.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        ranks: Ranks,
+        truncated: Callable[[list[str]], int],
+        asked: Callable[[], bool],
+    ) -> None:
+        self._batches, self._ranks = batches, ranks
+        self._truncated, self._asked = truncated, asked
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Batch, Whole]]:
+        """This process's part of each batch, and the whole.
+
+        Raises CompoclipError for what the data of any process raise, and when no process has an
+        image for a batch.
+        """
+        batches = self._batches.epoch(epoch, start_step)
+        told: set[str] = set(self._batches.bad)
+        while True:
+            error: CompoclipError | None = None
+            batch: Batch | None = None
+            try:
+                batch = next(batches, None)
+            except CompoclipError as found:
+                error = found
+            record: dict[str, Any] = {"failure": failure(error), "end": batch is None}
+            if batch is not None:
+                record |= {
+                    "block": to_record(batch.block) if self._ranks.world > 1 else None,
+                    "drawn": len(batch.ids),
+                    "skipped": len(batch.skipped),
+                    "bad": {k: v for k, v in self._batches.bad.items() if k not in told},
+                    "truncated": self._truncated(list(batch.block.texts)),
+                    "asked": self._asked(),
+                }
+            records = self._ranks.exchange(record)
+            raise_first([each["failure"] for each in records], error)
+            if batch is None:
+                return
+            yield batch, self._whole(batch, records)
+            told = set(self._batches.bad)
+
+    def _whole(self, batch: Batch, records: Sequence[dict[str, Any]]) -> Whole:
+        for record in records:
+            self._batches.report_bad(record["bad"])
+        if not any(record["drawn"] for record in records):
+            first = next(iter(self._batches.bad.values()), "none was found")
+            raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
+        blocks = (
+            [from_record(record["block"]) for record in records]
+            if self._ranks.world > 1
+            else [batch.block]
+        )
+        return Whole(
+            self._ranks,
+            merge(blocks, [record["drawn"] for record in records]),
+            skipped=sum(record["skipped"] for record in records),
+            truncated=sum(record["truncated"] for record in records),
+            asked=any(record["asked"] for record in records),
+        )
+
+
+def _tensors(features: Features) -> list[tuple[str, Tensor]]:
+    values = ((each.name, getattr(features, each.name)) for each in fields(features))
+    return [(name, value) for name, value in values if value is not None]
+
+
+class FirstLog:
+    """The log, written by the first process; all learn whether it could be written."""
+
+    def __init__(self, path: Path, resume_step: int, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._log: MetricsLog | None = None
+        with ranks.agreed():
+            if ranks.first:
+                self._log = MetricsLog(path, resume_step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._log is not None:
+            self._log.__exit__(kind, error, trace)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record. Raises CompoclipError when the disk is full."""
+        with self._ranks.agreed():
+            if self._log is not None:
+                self._log.write(record)
+
+
+def share_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:
+    """Let batch norms that learn take their statistics over the whole batch.
+
+    Raises UsageError on a CPU, for which torch has no such layer. Frozen ones have none to take.
+    """
+    learning = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+    if ranks.world == 1 or not learning:
+        return
+    if device.type != "cuda":
+        raise UsageError(
+            f"{learning[0]} is a batch norm that learns, and on a CPU its statistics cannot be "
+            "taken over several processes: freeze that tower, train on GPUs, or in one process"
+        )
+    nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+
+
+def require_same(progress: int, ranks: Ranks) -> None:
+    """Raise CompoclipError unless all processes go on from the same step."""
+    steps = ranks.exchange(progress)
+    if len(set(steps)) > 1:
+        raise CompoclipError(
+            f"the processes found training states of different steps ({sorted(set(steps))}): --out "
+            "must be on a disk that all machines share"
+        )
+
+
+def random_of_rank(step: int, ranks: Ranks) -> None:
+    """Let dropout draw other masks in every process; the first draws what one process would."""
+    if not ranks.first:
+        torch.manual_seed(torch.initial_seed() + 1_000_003 * ranks.rank + step)

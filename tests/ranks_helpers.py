@@ -1,0 +1,68 @@
+"""Several processes of one run, as torchrun would start them, for functions of tests."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+# One clean interpreter imports torch once, every process is forked from it.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["compoclip.train.run", "compoclip.evaluation.run"])
+SECONDS = 120
+
+
+def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `function(ranks, *arguments)` returns in each of `world` processes that have met.
+
+    An exception is returned as the string of its trace.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pipes, processes = [], []
+    for rank in range(world):
+        ours, theirs = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(
+            target=_main, args=(theirs, rank, world, port, function, arguments), daemon=True
+        )
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    results = []
+    for rank, pipe in enumerate(pipes):
+        assert pipe.poll(SECONDS), f"process {rank} of {world} hangs"
+        results.append(pipe.recv())
+    for process in processes:
+        process.join(SECONDS)
+    return results
+
+
+def _main(
+    pipe: Connection,
+    rank: int,
+    world: int,
+    port: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    import torch
+
+    from compoclip.ranks import joined
+
+    torch.set_num_threads(1)
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world)
+    )
+    try:
+        with joined(torch.device("cpu")) as ranks:
+            result = function(ranks, *arguments)
+            ranks.exchange(None)  # the first holds the store: it must not leave before the others
+    except Exception:
+        result = traceback.format_exc()
+    pipe.send(result)
