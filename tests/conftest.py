@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,3 +31,22 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"real data not found at {path}; set COMPOCLIP_SHARED_DATA")
     return path
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium of the system, driven by Playwright; skips when either is absent."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium on this machine")
+    flags = (
+        "no-sandbox", "disable-gpu", "disable-quic", "disable-sync", "no-first-run",
+        "disable-background-networking", "disable-component-update",
+    )  # fmt: skip
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(
+            executable_path=chromium, args=[f"--{flag}" for flag in flags], timeout=120_000
+        )
+        yield started
+        started.close()

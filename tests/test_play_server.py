@@ -78,7 +78,7 @@ def test_the_score_of_every_rewrite(server: PlayServer) -> None:
     status, answer = post(server, "/api/score", {"image": encoded(png), "caption": CAPTION})
     assert status == 200
     assert answer["caption"] == CAPTION
-    assert any("star" in line and "red" in line for line in answer["graph"])
+    assert any("star" in line and "red" in line for line in answer["graph"]["lines"])
     assert [each["name"] for each in answer["models"]] == ["one", "two"]
     first, second = (each["candidates"] for each in answer["models"])
     assert first == second

@@ -16,6 +16,7 @@ from compoclip.analysis.patch_maps import PatchMaps, patch_maps
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph_tree import graph_tree
 from compoclip.captions.parse import parse
+from compoclip.captions.types import SceneGraph
 from compoclip.errors import CompoclipError
 from compoclip.models.loaded import LoadedModel
 from compoclip.play.inputs import MAX_IMAGE, MAX_TEXT, caption_of, image_of
@@ -72,7 +73,7 @@ class Playground:
                     "truncated": model.tokenizer.truncated(texts),
                 }
             )
-        graph = [] if caption.graph is None else graph_tree(caption.graph)
+        graph = _graph_record(caption.graph or SceneGraph())
         return {"caption": text, "graph": graph, "refused": refused, "models": models}
 
     def maps(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,6 +94,22 @@ class Playground:
                 continue
             models.append({"name": name, **_maps_record(maps, image, shown)})
         return {"caption": text, "models": models}
+
+
+def _graph_record(graph: SceneGraph) -> dict[str, Any]:
+    """Objects in caption order with their attributes, relations between them by place, and the
+    same as lines of text."""
+    return {
+        "objects": [
+            {"name": node.name, "attributes": [each.name for each in node.attributes]}
+            for node in graph.objects
+        ],
+        "relations": [
+            {"subject": each.subject, "words": each.words or each.name, "object": each.object}
+            for each in graph.relations
+        ],
+        "lines": graph_tree(graph),
+    }
 
 
 def _record(each: Scored) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import json
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -20,14 +21,18 @@ from compoclip.play.inputs import MAX_BODY, read_request
 _PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_WAITING = 8  # requests that may wait for the models at once
+_WAITING = 256  # requests that may wait for the models at once
+_HELD = 4 * MAX_BODY  # bytes of requests in memory at once; a request beyond them waits unread
+_CONNECTIONS = 512  # each is a thread; more are closed at once
 _TIMEOUT = 30.0  # seconds a client may be silent
+_PATIENCE = 120.0  # seconds a request may wait to be read
 
 Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -35,11 +40,13 @@ Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 class PlayServer(ThreadingHTTPServer):
     """Serves a `Playground` at (host, port); port 0 takes a free one. Start with `serve_forever`.
 
-    Requests are answered one after the other, since they share the models; more than a few that
-    wait are turned away. Raises UsageError when the address cannot be used.
+    Requests are answered one after the other, since they share the models. Those that wait hold a
+    bounded number of bytes, and beyond a bounded number they are turned away. Raises UsageError
+    when the address cannot be used.
     """
 
     daemon_threads = True
+    request_queue_size = 256  # connections that the system holds until a thread takes them
 
     def __init__(self, playground: Playground, host: str, port: int) -> None:
         self.answers: Mapping[str, Answer] = {
@@ -56,6 +63,8 @@ class PlayServer(ThreadingHTTPServer):
             self.pages[f"/examples/{number}.png"] = (example.png, "image/png")
         self.computing = threading.Lock()
         self.waiting = threading.BoundedSemaphore(_WAITING)
+        self.connections = threading.BoundedSemaphore(_CONNECTIONS)
+        self.held = Budget(_HELD)
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -69,6 +78,41 @@ class PlayServer(ThreadingHTTPServer):
     def url(self) -> str:
         """Where the page is."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection, or close it when there are too many."""
+        if self.connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection until it ends."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
+
+
+class Budget:
+    """Bytes that requests may hold together; who finds too few left waits."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def take(self, size: int, patience: float) -> Iterator[bool]:
+        """Hold `size` bytes while the block runs; yields False when they did not become free."""
+        with self._changed:
+            had = self._changed.wait_for(lambda: self.left >= size, patience)
+            self.left -= size if had else 0
+        try:
+            yield had
+        finally:
+            with self._changed:
+                self.left += size if had else 0
+                self._changed.notify_all()
 
 
 def is_loopback(host: str) -> bool:
@@ -112,20 +156,22 @@ class _Handler(BaseHTTPRequestHandler):
         if len(length) > 12 or int(length) > MAX_BODY:
             self._fail(413, f"the request is larger than the {MAX_BODY:,} bytes allowed")
             return
-        body = self.rfile.read(int(length))
         if not self.server.waiting.acquire(blocking=False):
             self._fail(503, "too many requests are waiting; try again")
             return
         try:
-            self._answer(answer, body)
+            with self.server.held.take(int(length), _PATIENCE) as free:
+                if free:
+                    self._answer(answer, self.rfile.read(int(length)))
+                else:
+                    self._fail(503, "too much is waiting to be read; try again")
         finally:
             self.server.waiting.release()
 
     def _answer(self, answer: Answer, body: bytes) -> None:
         try:
-            request = read_request(body)
-            with self.server.computing:
-                made = answer(request)
+            with self.server.computing:  # one image at a time is decoded, too
+                made = answer(read_request(body))
         except CompoclipError as error:
             self._fail(400, str(error))
         except Exception:  # a fault of ours: told here in full, to the client in short

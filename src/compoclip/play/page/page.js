@@ -10,8 +10,11 @@ const make = (tag, kind, text) => {
 
 let limits = { image_bytes: 8000000 };
 let image = "";    // data URI of what is asked about
+let photo = "";    // address of the image that the answer on the page is about
 let maps = null;   // what /api/maps answered, or its promise, for the question on the page
 let asked = null;  // the question whose answer is on the page
+let pinned = null; // the place of the word that was clicked
+let looked = null; // the place of the word whose maps are shown, or on their way
 
 const say = (text, bad) => {
   at("status").textContent = text;
@@ -80,18 +83,21 @@ function verdict(model) {
 }
 
 function show(answer) {
-  at("answer").hidden = false;
+  at("answer").hidden = at("parsed").hidden = false;
+  pinned = null;
   at("models").replaceChildren(...answer.models.map((model) => {
     const column = make("div", "model");
     const map = make("img", "map");
-    map.hidden = true;
     const list = make("ol");
     list.append(...model.candidates.map(row));
-    column.append(make("h2", "", model.name), verdict(model), make("div", "looks"), map, list);
+    column.append(make("h2", "", model.name), verdict(model), map, make("p", "looks soft"), list);
     if (model.truncated) column.append(make("p", "soft", `${model.truncated} of the texts are cut to the context.`));
     return column;
   }));
-  at("graph").textContent = answer.graph.join("\n");
+  at("between").hidden = answer.models.length < 2;
+  at("between").textContent = answer.models.length < 2 ? "" : between(...answer.models);
+  at("graph").replaceChildren(answer.graph.objects.length
+    ? drawGraph(answer.graph) : make("p", "soft", "The parser finds no object in this caption."));
   const refused = Object.entries(answer.refused);
   at("refusals").textContent = `${refused.length} rewrites do not apply to this caption`;
   at("refused").replaceChildren(...refused.map(([name, why]) => make("li", "", `${name}: ${why}`)));
@@ -99,20 +105,45 @@ function show(answer) {
     const button = make("button", "", word);
     button.type = "button";
     button.setAttribute("aria-pressed", "false");
-    button.onclick = () => look(place, button);
+    button.onclick = () => pin(place);
+    // a finger does not point: there a tap is the click
+    button.onpointerenter = (event) => { if (event.pointerType !== "touch") look(place); };
+    button.onpointerleave = () => look(pinned);
+    button.onfocus = () => look(place);
+    button.onblur = () => look(pinned);
     return button;
   }));
+  look(null);
 }
 
-async function look(place, button) {
-  const again = button.getAttribute("aria-pressed") === "true";
-  for (const each of at("words").children) each.setAttribute("aria-pressed", "false");
-  const columns = document.querySelectorAll(".model");
-  if (again) {
-    for (const column of columns) column.querySelector(".map").hidden = true;
+// Which negatives fool one of two models only.
+function between(one, other) {
+  const fooled = (model) => new Set(model.candidates.filter((c) => c.flip && c.kind === "negative").map((c) => c.text));
+  const [before, after] = [fooled(one), fooled(other)];
+  const mended = [...before].filter((text) => !after.has(text)).length;
+  const made = [...after].filter((text) => !before.has(text)).length;
+  return mended || made
+    ? `Of the negatives, ${mended} fool ${one.name} only, and ${made} fool ${other.name} only.`
+    : `The same negatives fool ${one.name} and ${other.name}${before.size ? "" : ": none"}.`;
+}
+
+function pin(place) {
+  pinned = pinned === place ? null : place;
+  [...at("words").children].forEach((each, number) => each.setAttribute("aria-pressed", String(number === pinned)));
+  look(pinned ?? place);
+}
+
+// Shows the maps of a word, or the plain image for null.
+async function look(place) {
+  looked = place;
+  const columns = [...document.querySelectorAll(".model")];
+  if (place === null) {
+    for (const column of columns) {
+      Object.assign(column.querySelector(".map"), { src: photo, alt: "the image" });
+      column.querySelector(".looks").textContent = "";
+    }
     return;
   }
-  button.setAttribute("aria-pressed", "true");
   const question = asked;
   maps ??= call("api/maps", question);
   let answer;
@@ -123,34 +154,50 @@ async function look(place, button) {
     say(error.message, true);
     return;
   }
-  if (question !== asked || button.getAttribute("aria-pressed") !== "true") return;
+  if (question !== asked || looked !== place) return;
   answer.models.forEach((model, number) => {
     const picture = columns[number].querySelector(".map");
     const all = model.words ? model.words.length + model.left_out.length : 0;
     const same = all === at("words").children.length;  // a tokenizer may see other words
     const found = same && model.words[place];
-    picture.hidden = !found;
-    if (found) {
-      picture.src = found.overlay;
-      picture.alt = `patches that "${found.word}" aligns with, by ${model.name}`;
-    }
-    const why = model.error || (found ? "" : same
-      ? "no map: the word lies beyond the model's context" : "no map: the tokenizer sees other words");
-    columns[number].querySelector(".looks").textContent = why;
+    picture.src = found ? found.overlay : photo;
+    picture.alt = found ? `patches that "${found.word}" aligns with, by ${model.name}` : "the image";
+    columns[number].querySelector(".looks").textContent = found
+      ? `“${found.word}”: yellow patches align most, cosine ${found.cosine.toFixed(2)}`
+      : model.error || (same ? "no map: the word lies beyond the model's context"
+        : "no map: the tokenizer sees other words");
   });
+}
+
+// A choice of the models to see, when there are two.
+function offer(names) {
+  if (names.length < 2) return;
+  const choices = [["both", null], ...names.map((name, number) => [name, number])];
+  choices.forEach(([name, number]) => {
+    const label = make("label");
+    const button = make("input");
+    Object.assign(button, { type: "radio", name: "which", checked: number === null });
+    button.onchange = () => { at("models").dataset.only = number === null ? "" : String(number + 1); };
+    label.append(button, name);
+    at("which").append(label);
+  });
+  at("which").hidden = false;
 }
 
 async function ask() {
   if (!image) return say("Choose an image first.", true);
   if (!at("caption").value.trim()) return say("Type a caption first.", true);
   const question = { image, caption: at("caption").value };
+  const address = at("photo").src;
   say("Scoring …");
   at("go").disabled = true;
   try {
     const answer = await call("api/score", question);
-    [asked, maps] = [question, null];
+    [asked, maps, photo] = [question, null, address];
     show(answer);
     say("");
+    // on a narrow page the answer is below all this
+    if (matchMedia("(max-width: 760px)").matches) at("answer").scrollIntoView({ behavior: "smooth" });
   } catch (error) {
     say(error.message, true);
   } finally {
@@ -161,6 +208,7 @@ async function ask() {
 async function start() {
   const info = await call("api/info");
   limits = info.limits;
+  offer(info.models.map((each) => each.name));
   const buttons = info.examples.map((caption, number) => {
     const button = make("button");
     const picture = make("img");

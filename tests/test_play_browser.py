@@ -1,0 +1,221 @@
+"""The playground as people use it: in a browser, with two models, and many asking at once."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import resource
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compoclip.cli.play import _examples
+from compoclip.models.checkpoint import load_model
+from compoclip.play.answers import Playground
+from compoclip.play.inputs import MAX_BODY
+from compoclip.play.server import Budget, PlayServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CAPTION = "a red star to the left of a large blue mug"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PlayServer]:
+    """The bundled model beside one whose text tower is turned around, so that they disagree."""
+    one, other = load_model("bundled"), load_model("bundled")
+    other.encoder.model.text_projection.data.neg_()  # type: ignore[union-attr,operator]
+    playground = Playground({"one": one, "other": replace(other, name="other")}, _examples(64))
+    with PlayServer(playground, "127.0.0.1", 0) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def page(browser: Browser, server: PlayServer) -> Iterator[Page]:
+    """The page, opened; whatever it logs fails the test."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    logged: list[str] = []
+    opened.on("console", lambda message: logged.append(message.text))
+    opened.on("pageerror", lambda error: logged.append(str(error)))
+    opened.goto(server.url)
+    opened.locator("#examples button").nth(5).wait_for()
+    yield opened
+    assert [line for line in logged if "400" not in line] == []  # refused input is told as such
+    opened.close()
+
+
+def upload(page: Page, png: bytes, name: str = "scene.png") -> None:
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": png})
+
+
+def ask(page: Page, caption: str) -> None:
+    page.fill("#caption", caption)
+    page.click("#go")
+
+
+def test_upload_type_and_see_the_rewrites_in_order(page: Page, server: PlayServer) -> None:
+    upload(page, server.pages["/examples/0.png"][0])
+    ask(page, CAPTION)
+    page.locator(".model li").first.wait_for()
+    columns = page.locator(".model").all()
+    assert [column.locator("h2").inner_text() for column in columns] == ["one", "other"]
+    for column in columns:
+        scores = [float(each) for each in column.locator(".score").all_inner_texts()]
+        assert len(scores) > 5
+        assert scores == sorted(scores, reverse=True)
+        assert column.locator("li.caption").count() == 1
+        own = float(column.locator("li.caption .score").inner_text())
+        above = [
+            each
+            for each in column.locator("li.negative").all()
+            if float(each.locator(".score").inner_text()) >= own
+        ]
+        assert all("flip" in each.inner_text() for each in above)
+        assert column.locator("li.negative .flip").count() == len(above)
+        assert column.locator("li.negative mark, li.positive mark").count() > 0
+    assert "fool" in page.locator("#between").inner_text()
+    assert page.locator("#graph .object-name").all_text_contents() == ["star", "mug"]
+    assert page.locator("#graph .attribute-name").all_text_contents() == ["red", "large", "blue"]
+    assert page.locator("#graph .relation-name").text_content() == "to the left of"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_switch_between_the_models(page: Page) -> None:
+    page.locator("#examples button").first.click()
+    page.locator(".model li").first.wait_for()
+    columns = page.locator(".model").all()
+    for choice, shown in (("one", [True, False]), ("other", [False, True]), ("both", [True, True])):
+        page.get_by_label(choice, exact=True).check()
+        assert [column.is_visible() for column in columns] == shown
+
+
+def test_point_at_a_word_and_see_where_it_looks(page: Page) -> None:
+    page.locator("#examples button").first.click()
+    words = page.locator("#words button")
+    words.nth(1).wait_for()
+    maps = page.locator(".model .map").all()
+    plain = [each.get_attribute("src") for each in maps]
+    assert all(source and source.startswith("blob:") for source in plain)
+    words.nth(1).hover()
+    page.locator(".map[src^='data:image/png']").nth(1).wait_for()
+    assert "by one" in (maps[0].get_attribute("alt") or "")
+    assert "align most" in page.locator(".looks").first.inner_text()
+    page.locator("h1").hover()
+    page.locator(".map[src^='blob:']").nth(1).wait_for()
+    words.nth(0).click()
+    page.locator("h1").hover()
+    page.locator(".map[src^='data:image/png']").nth(1).wait_for()  # a click keeps the map
+    assert all(each.evaluate("image => image.naturalWidth > 0") for each in maps)
+
+
+def test_bad_input_is_told_in_words(page: Page, server: PlayServer) -> None:
+    status = page.locator("#status")
+    ask(page, "a star")
+    assert status.inner_text() == "Choose an image first."
+    upload(page, b"this is no picture", "notes.png")
+    ask(page, "a star")
+    page.locator("#status.bad", has_text="the file is no image of a known kind").wait_for()
+    upload(page, b"\x89PNG" + bytes(8_100_000), "huge.png")
+    page.locator("#status.bad", has_text="larger than the 8 MB allowed").wait_for()
+    upload(page, server.pages["/examples/0.png"][0])
+    page.fill("#caption", "word " * 100)
+    assert len(page.input_value("#caption")) == 300  # the field takes no more
+    ask(page, "a star <b>& more</b>")
+    page.locator(".model li").first.wait_for()
+    assert page.locator(".model li b:not(.flip)").count() == 0  # text stays text
+    assert status.inner_text() == ""
+
+
+def test_on_a_phone(browser: Browser, server: PlayServer) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(server.url)
+    page.locator("#examples button").first.click()
+    page.locator(".model li").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.close()
+
+
+@pytest.mark.slow
+def test_two_hundred_ask_at_once(server: PlayServer) -> None:
+    image = base64.b64encode(server.pages["/examples/0.png"][0]).decode()
+    body = json.dumps({"image": image, "caption": CAPTION})
+    ready = threading.Barrier(200)
+
+    def one(_: int) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)
+        ready.wait()
+        connection.request("POST", "/api/score", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    before = resident()
+    with ThreadPoolExecutor(200) as pool:
+        answers = list(pool.map(one, range(200)))
+    assert {status for status, _ in answers} == {200}
+    assert len({text for _, text in answers}) == 1
+    assert resident() - before < 200  # MB, with the clients' own share
+    assert server.held.left == 4 * MAX_BODY
+    assert threading.active_count() < 50  # their threads have ended
+
+
+def resident() -> float:
+    """Memory of this process, in MB."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        pytest.skip("memory is read from /proc")
+    return pages * resource.getpagesize() / 1e6
+
+
+def test_who_finds_the_budget_spent_waits_for_it() -> None:
+    budget = Budget(10)
+    with budget.take(8, 0) as had:
+        assert had
+        with budget.take(3, 0.01) as too_much:
+            assert not too_much
+        assert budget.left == 2
+        entered = threading.Event()
+
+        def wait() -> None:
+            with budget.take(3, 30) as late:
+                assert late
+                entered.set()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not entered.wait(0.05)
+    assert entered.wait(30)
+    waiting.join()
+    assert budget.left == 10
+
+
+def test_large_requests_wait_instead_of_filling_memory(server: PlayServer) -> None:
+    """Twelve of the largest size at once: at most four are read at a time, all are answered."""
+    body = json.dumps({"image": "A" * (MAX_BODY - 100), "caption": "a star"})
+    lowest = [server.held.left]
+
+    def one(_: int) -> int:
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)
+        connection.request("POST", "/api/score", body, {"Content-Type": "application/json"})
+        lowest.append(server.held.left)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    with ThreadPoolExecutor(12) as pool:
+        assert set(pool.map(one, range(12))) == {400}  # no image, and over its size
+    assert min(lowest) >= 0
+    assert server.held.left == 4 * MAX_BODY
