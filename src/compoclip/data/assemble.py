@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,14 +12,14 @@ from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image
 
 from compoclip.data.companions import Companions, photo_key
-from compoclip.data.compose import PairTexts, join_images
+from compoclip.data.compose import PairTexts, half_of, join_images
 from compoclip.data.decode import decode
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.plans import GIVEN, Composed, ImagePlan, NegativeImages, Neighbours
 from compoclip.data.sample import Batch, Sample, Source
 from compoclip.data.schedule import Task
 from compoclip.data.textblock import TextBlock
-from compoclip.data.transform import ImageTransform, normalised
+from compoclip.data.transform import ImageTransform, pixels_of
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import rng_for
@@ -95,16 +97,27 @@ class Assembler:
                 building.skipped.append(sample.id)
         parts = [*building.parts, *building.more]
         height, width = self._transform.preprocess.size
+        mean, std = self._normalisation(task.kind)
         batch = Batch(
             pixels=torch.stack([part.pixels for part in parts])
             if parts
-            else torch.zeros(0, 3, height, width),
+            else torch.zeros(0, 3, height, width, dtype=torch.uint8),
             block=_block(parts),
             ids=tuple(building.ids),
             skipped=tuple(building.skipped),
             kind=task.kind,
+            mean=mean,
+            std=std,
         )
         return Made(batch, building.counts, tuple(building.bad))
+
+    def _normalisation(self, kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation by which the pixels of a batch are normalised."""
+        plan, preprocess = self._images, self._transform.preprocess
+        as_released = isinstance(plan, Composed) and plan.normalisation == "imagenet"
+        if as_released and kind == "composed":
+            return IMAGENET_MEAN, IMAGENET_STD
+        return preprocess.mean, preprocess.std
 
     def _add(self, building: _Building, index: int, sample: Sample, epoch: int) -> None:
         """A sample by itself, and the images that its plan adds."""
@@ -171,35 +184,50 @@ class Assembler:
             building.skipped.append(sample.id)
             return
         other = self._source[partner]
-        pair = [self._decoded(each.id, each.image) for each in (sample, other)]
         preprocess = self._transform.preprocess
+        landscape = self._companions.landscape(index)
+        half = half_of(preprocess.size, landscape)
+        pair = [self._decoded(each.id, each.image, half) for each in (sample, other)]
         first, second = rng.sample(pair, 2)
         joined = join_images(
             first,
             second,
             preprocess.size,
-            landscape=self._companions.landscape(index),
+            landscape=landscape,
             layout=plan.layout,
             resampling=self._transform.resampling,
             fill=preprocess.fill_color,
         )
-        own = plan.normalisation == "model"
-        mean, std = (preprocess.mean, preprocess.std) if own else (IMAGENET_MEAN, IMAGENET_STD)
         texts, counts = self._pair_texts.draw(sample, other, epoch)
         photo = f"{photo_key(sample.image)}\x1f{photo_key(other.image)}"
-        building.parts.append(_Part(normalised(joined, mean, std), texts, photo))
+        building.parts.append(_Part(pixels_of(joined), texts, photo))
         building.ids.append(sample.id)
         building.counts.add(counts)
 
     def _pixels(self, id: str, image: Path | bytes, key: str, epoch: int) -> torch.Tensor:
-        decoded = self._decoded(id, image)
-        return self._transform(decoded, rng_for(self._seed, key, epoch, "crop"))
+        rng = rng_for(self._seed, key, epoch, "crop")
+        with _unreadable(id):
+            return self._transform.read(image, rng, _name(id, image))
 
-    def _decoded(self, id: str, image: Path | bytes) -> Image.Image:
-        try:
-            return decode(image, name=id if isinstance(image, bytes) else "")
-        except CompoclipError as error:
-            raise _UnreadableError(id, str(error)) from None
+    def _decoded(
+        self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
+    ) -> Image.Image:
+        """A whole image, at least `least` large if it is stored so."""
+        with _unreadable(id):
+            least = least if self._transform.draft else None
+            return decode(image, name=_name(id, image), least=least)
+
+
+@contextmanager
+def _unreadable(id: str) -> Iterator[None]:
+    try:
+        yield
+    except CompoclipError as error:
+        raise _UnreadableError(id, str(error)) from None
+
+
+def _name(id: str, image: Path | bytes) -> str:
+    return id if isinstance(image, bytes) else ""
 
 
 def _block(parts: list[_Part]) -> TextBlock:

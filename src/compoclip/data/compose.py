@@ -42,7 +42,7 @@ def join_images(
     height, width = size
     if (height if landscape else width) % 2:
         raise CompoclipError(f"{height} x {width} pixels cannot be cut in half; use an even size")
-    half = (width, height // 2) if landscape else (width // 2, height)
+    half = half_of(size, landscape)
     joined = Image.new("RGB", (width, height))
     for image, corner in (first, (0, 0)), (second, _corner(half, landscape)):
         if layout == "squash":
@@ -51,6 +51,12 @@ def join_images(
             part = ImageOps.pad(image, half, method=resampling, color=(fill, fill, fill))
         joined.paste(part, corner)
     return joined
+
+
+def half_of(size: tuple[int, int], landscape: bool) -> tuple[int, int]:
+    """(width, height) of what each image gets of `size` (height, width)."""
+    height, width = size
+    return (width, height // 2) if landscape else (width // 2, height)
 
 
 def _corner(half: tuple[int, int], landscape: bool) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from compoclip.data.textblock import TextBlock
+from compoclip.data.transform import normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """What the training loop receives: pixels (B, 3, H, W) float32 and the texts that go with them.
+    """What the training loop receives: pixels (B, 3, H, W) uint8 and the texts that go with them.
 
     ids: of the samples drawn; there may be more images, such as neighbours, after theirs.
     skipped: ids of samples left out of this batch because they could not be read.
-    kind: "single" or "composed", for methods whose steps differ.
+    kind: "single" or "composed", for methods whose steps differ. mean, std: what the pixels are to
+    be normalised by, of values in [0, 1].
     """
 
     pixels: torch.Tensor
@@ -54,3 +56,9 @@ class Batch:
     ids: tuple[str, ...]
     skipped: tuple[str, ...] = ()
     kind: str = "single"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def normalised(self, device: torch.device) -> torch.Tensor:
+        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
+        return normalised(self.pixels.to(device, non_blocking=True), self.mean, self.std)

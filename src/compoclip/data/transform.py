@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from compoclip.data.decode import opened, reduce, to_rgb
 from compoclip.models.preprocess import Preprocess, random_crop
 
 _RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -30,35 +33,85 @@ class RandomCrop:
 class ImageTransform:
     """What training does to an image: `crop` it at random, or (None) treat it as evaluation does.
 
+    draft: whether large JPEGs are decoded at a fraction of their size, never below what is shown.
+
     Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, but skips the general
-    machinery where it has nothing to do, which matters for small images.
+    machinery where it has nothing to do, which matters for small images. They stay bytes, a quarter
+    of what numbers take on the way from the workers; `normalised` makes numbers of them.
     """
 
     preprocess: Preprocess
     crop: RandomCrop | None = RandomCrop()
+    draft: bool = True
+
+    def read(self, image: Path | bytes, rng: random.Random, name: str = "") -> torch.Tensor:
+        """(3, H, W) uint8 pixels of an image file or its bytes, which errors call `name`.
+
+        `rng` places the crop and is not used without one. Raises what `decode` raises.
+        """
+        with opened(image, name) as file:
+            stored = file.size
+            box = self._box(stored, rng)
+            if self.draft:
+                reduce(file, self._least(stored, box))
+            rgb = to_rgb(file)
+        return self._pixels(rgb, stored, box)
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
-        """(3, H, W) float32 pixels; `rng` places the crop and is not used without one."""
-        height, width = self.preprocess.size
-        if self.crop is not None:
-            top, left, h, w = random_crop(
-                image.height, image.width, rng, self.crop.scale, self.crop.ratio
-            )
-            image = image.crop((left, top, left + w, top + h))
-            if image.size != (width, height):
-                image = image.resize((width, height), self.resampling)
-        elif image.size != (width, height):
-            return self.preprocess.evaluation(image)
-        return normalised(image, self.preprocess.mean, self.preprocess.std)
+        """The same of an RGB image."""
+        return self._pixels(image, image.size, self._box(image.size, rng))
 
     @property
     def resampling(self) -> Image.Resampling:
         """The filter images are resized with."""
         return _RESAMPLING[self.preprocess.interpolation]
 
+    def _box(self, stored: tuple[int, int], rng: random.Random) -> tuple[int, int, int, int] | None:
+        """Left, upper, right, lower of what is shown; None is all that evaluation shows."""
+        if self.crop is None:
+            return None
+        top, left, h, w = random_crop(*stored[::-1], rng, self.crop.scale, self.crop.ratio)
+        return left, top, left + w, top + h
 
-def normalised(image: Image.Image, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """(3, H, W) float32 pixels: (value / 255 - mean) / std for each channel of an RGB image."""
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float()
-    centre = torch.tensor(mean).view(3, 1, 1)
-    return pixels.div_(255).sub_(centre).div_(torch.tensor(std).view(3, 1, 1))
+    def _least(
+        self, stored: tuple[int, int], box: tuple[int, int, int, int] | None
+    ) -> tuple[int, int]:
+        """Width and height of the whole image with which what is shown need not be enlarged."""
+        height, width = self.preprocess.size
+        if box is None:
+            return width, height
+        left, top, right, bottom = box
+        return ceil(stored[0] * width / (right - left)), ceil(stored[1] * height / (bottom - top))
+
+    def _pixels(
+        self,
+        image: Image.Image,
+        stored: tuple[int, int],
+        box: tuple[int, int, int, int] | None,
+    ) -> torch.Tensor:
+        """`box` refers to the size the image is stored with, which it may be smaller than."""
+        height, width = self.preprocess.size
+        if box is None:
+            if image.size != (width, height):
+                image = self.preprocess.framed(image)
+        elif image.size == stored:
+            image = image.crop(box)
+            if image.size != (width, height):
+                image = image.resize((width, height), self.resampling)
+        else:
+            across, down = image.width / stored[0], image.height / stored[1]
+            scaled = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+            image = image.resize((width, height), self.resampling, box=scaled)
+        return pixels_of(image)
+
+
+def pixels_of(image: Image.Image) -> torch.Tensor:
+    """(3, H, W) uint8 pixels of an RGB image."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def normalised(pixels: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """(..., 3, H, W) uint8 pixels to float32: (value / 255 - mean) / std for each channel."""
+    centre = torch.tensor(mean, device=pixels.device).view(3, 1, 1)
+    spread = torch.tensor(std, device=pixels.device).view(3, 1, 1)
+    return pixels.float().div_(255).sub_(centre).div_(spread)

@@ -81,9 +81,19 @@ class Preprocess:
 
     def evaluation(self, image: Image.Image) -> torch.Tensor:
         """(3, H, W) float32 pixels, exactly as open_clip's evaluation transform makes them."""
-        config = PreprocessCfg(**{**self.to_config(), "size": self.size})
-        pixels: torch.Tensor = image_transform_v2(config, is_train=False)(image)
+        pixels: torch.Tensor = self._transform()(image)
         return pixels
+
+    def framed(self, image: Image.Image) -> Image.Image:
+        """The image that `evaluation` makes pixels of: resized, cropped or padded."""
+        *steps, _, _ = self._transform().transforms  # the last two: to numbers, normalised
+        for step in steps:
+            image = step(image)
+        return image
+
+    def _transform(self) -> Any:
+        config = PreprocessCfg(**{**self.to_config(), "size": self.size})
+        return image_transform_v2(config, is_train=False)
 
 
 def random_crop(

@@ -37,7 +37,8 @@ class RunSettings:
 
     out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
     a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
-    crop: whether training images are randomly cropped. max_bad: unreadable images tolerated.
+    crop: whether training images are randomly cropped. draft: whether large JPEGs are decoded at a
+    fraction of their size (see `ImageTransform`). max_bad: unreadable images tolerated.
     The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
     """
 
@@ -47,6 +48,7 @@ class RunSettings:
     device: str = "cpu"
     precision: str = "fp32"
     crop: bool = True
+    draft: bool = True
     max_bad: int = 0
     save_every: int = 500
     log_every: int = 10
@@ -106,7 +108,7 @@ def run_training(
     loader = BatchLoader(
         source,
         plan,
-        ImageTransform(model.preprocess, RandomCrop() if settings.crop else None),
+        ImageTransform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
         batch_size=method.optim.batch_size,
         seed=settings.seed,
         workers=settings.workers,
@@ -167,6 +169,8 @@ def run_training(
         "data": source.describe(),
         "seed": settings.seed,
         "precision": settings.precision,
+        "crop": settings.crop,
+        "draft": settings.draft,
         "torch": torch.__version__,
         "run": asdict(replace(summary, model=None, adapter=None)),
     }
@@ -212,6 +216,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         "seed": settings.seed,
         "precision": settings.precision,
         "crop": settings.crop,
+        "draft": settings.draft,
     }
     text = json.dumps(record, sort_keys=True)
     return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"

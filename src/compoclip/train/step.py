@@ -64,7 +64,7 @@ def step(
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to those of the parameters."""
     device = torch.device(settings.device)
-    pixels = batch.pixels.to(device, non_blocking=True)
+    pixels = batch.normalised(device)
     ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
     layout = batch.block.layout(method.kinds, device, ids)
     active = method.terms_on(batch.kind)
