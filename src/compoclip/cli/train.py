@@ -42,8 +42,6 @@ class TrainOptions:
         crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown: faster,
             with slightly other pixels than decoding them whole (--no-draft).
-        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown: faster,
-            with slightly other pixels than decoding them whole (--no-draft).
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
@@ -216,7 +214,6 @@ def execute(
             device=str(device),
             precision=precision,
             crop=options.crop,
-            draft=options.draft,
             draft=options.draft,
             max_bad=options.max_bad,
             save_every=options.save_every,
