@@ -31,7 +31,9 @@ from compoclip.evaluation.judgement import data_notes
 from compoclip.evaluation.results import Clean, Results, Score
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import score_cases
+from compoclip.evaluation.tables import clean_cell
 from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.report.write import write_report
 from evaluation_helpers import features_from, ref
 from train_helpers import write_config
 
@@ -82,11 +84,14 @@ def test_both_numbers_from_the_command_line(
     arguments += ["--out", str(out), "--resamples", "50"]
     assert main(arguments) == 0
     assert "clean" not in capsys.readouterr().out
+    page = write_report([out], tmp_path / "plain.html", resamples=20).read_text(encoding="utf-8")
+    assert "Clean" not in page
     assert load_results(out)[0].clean is None
 
     assert main([*arguments, "--exclude-faulty"]) == 0
     printed = capsys.readouterr().out
-    assert "vl_compo, clean" in printed
+    (head,) = [line for line in printed.splitlines() if line.startswith("part ")]
+    assert head.split()[-2:] == ["ties", "clean"]
     assert "clean: without 4 faulty items (negative-equals-caption 2" in printed
     (result,) = load_results(out)
     clean = result.clean
@@ -109,6 +114,16 @@ def test_both_numbers_from_the_command_line(
     assert clean.aggregates["macro"].value == pytest.approx(sum(means.values()) / 7)
     assert clean.scores["swap_obj"]["accuracy"].value == pytest.approx(means["swap_obj"])
     assert set(clean.aggregates) == set(result.aggregates)
+    for name, scores in (("= macro", clean.aggregates), ("swap_obj", clean.scores["swap_obj"])):
+        (line,) = [each for each in printed.splitlines() if each.startswith(f"{name} ")]
+        score = scores["macro" if name == "= macro" else "accuracy"]
+        assert clean_cell(score) in line
+        assert f"{100 * score.value:.1f} (" in clean_cell(score)
+        assert clean_cell(score).endswith(f" of {score.n}")
+    page = write_report([out], tmp_path / "r.html", resamples=20).read_text(encoding="utf-8")
+    assert "Clean: without the items that an audit finds faulty" in page
+    assert page.count('<th scope="col" class="num">Clean</th>') == 2
+    assert "42 items" in page
 
     assert main([*arguments, "--exclude-faulty", "--json"]) == 0
     captured = capsys.readouterr()
@@ -170,6 +185,7 @@ def test_ties_are_wrong_and_broken_groups_go() -> None:
         {"s": 6},
     )
     assert nothing.aggregates == nothing.scores == {}
+    assert clean_cell(nothing.aggregates.get("micro")) == "-"
     assert nothing.left_out == 6
 
 

@@ -13,27 +13,40 @@ from compoclip.evaluation.results import Results, Score
 def results_text(results: Results) -> str:
     """One benchmark: sub-tasks and aggregates with interval, chance, ties, items used of expected.
 
-    The headline is marked; below each aggregate stands that without faulty items, if measured.
-    Scores at or below chance are flagged. Where ties decide outcomes, their number is followed by
-    the strict and the fractional value.
+    The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
+    number is followed by the strict and the fractional value. Where scores without faulty items
+    were measured, they stand in a column of their own with their interval and number of items.
     """
     title = f"{results.model} on {results.benchmark}"
-    rows = [
-        [part, *_cells(score)]
-        for part, metrics in results.scores.items()
-        for metric, score in metrics.items()
-        if metric != POSITIVE_SCORE
-    ]
+    clean = results.clean
+    rows = []
+    for part, metrics in results.scores.items():
+        own = clean.scores.get(part, {}) if clean else {}
+        for metric, score in metrics.items():
+            if metric != POSITIVE_SCORE:
+                rows.append([part, *_cells(score), clean_cell(own.get(metric)), chance_flag(score)])
     for name, score in results.aggregates.items():
         mark = " (headline)" if name == results.headline else ""
-        rows.append([f"= {name}{mark}", *_cells(score)])
-        clean = results.clean.aggregates.get(name) if results.clean else None
-        if clean is not None and name != POSITIVE_SCORE:
-            rows.append([f"  {name}, clean", *_cells(clean)])
-    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
+        twin = clean.aggregates.get(name) if clean else None
+        rows.append([f"= {name}{mark}", *_cells(score), clean_cell(twin), chance_flag(score)])
+    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", "clean", ""]
+    if clean is None:
+        column = header.index("clean")
+        header, rows = _without(header, column), [_without(row, column) for row in rows]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     notes += data_notes(results)
     return "\n".join([title, table(rows, header), *(f"  {line}" for line in notes)])
+
+
+def clean_cell(score: Score | None) -> str:
+    """ "72.9 (60.1 to 80.2) of 42": a score without faulty items; "-" where nothing is left."""
+    if score is None:
+        return "-"
+    return f"{percent(score.value)} ({percent(score.low)} to {percent(score.high)}) of {score.n}"
+
+
+def _without(cells: list[str], column: int) -> list[str]:
+    return cells[:column] + cells[column + 1 :]
 
 
 def _cells(score: Score) -> list[str]:
@@ -48,7 +61,6 @@ def _cells(score: Score) -> list[str]:
         "" if positive else percent(score.chance),
         n,
         "" if positive else ties,
-        chance_flag(score),
     ]
 
 

@@ -4,9 +4,10 @@ templates."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compoclip.benchmarks.skills import SKILLS
+from compoclip.console import counted
 from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.judgement import chance_flag, data_notes
@@ -54,7 +55,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Detail:
-    """One number of one model in a benchmark's own table."""
+    """One number of one model in a benchmark's own table. clean: the number without faulty items,
+    clean_about: its interval and items; "" where it was not asked for."""
 
     part: str
     metric: str
@@ -68,11 +70,14 @@ class Detail:
     fractional: str
     flags: tuple[str, ...]
     headline: bool = False
+    clean: str = ""
+    clean_about: str = ""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A benchmark: its headline by model, its numbers, what was left out."""
+    """A benchmark: its headline by model, its numbers, what was left out. cleaned: whether numbers
+    without faulty items are there."""
 
     benchmark: str
     headline: str
@@ -81,6 +86,7 @@ class Sheet:
     aggregates: tuple[Detail, ...]
     notes: tuple[str, ...]
     partial: bool
+    cleaned: bool
 
 
 def profile_rows(study: Study) -> tuple[Row, ...]:
@@ -196,13 +202,21 @@ def _sheet(study: Study, benchmark: str) -> Sheet:
         headline=first.headline,
         headlines=tuple((m, percent(r.aggregates[r.headline].value)) for m, r in measured.items()),
         details=tuple(
-            _detail(part, metric, model, each.scores[part][metric])
+            _with_clean(
+                _detail(part, metric, model, each.scores[part][metric]),
+                each,
+                each.clean.scores.get(part, {}).get(metric) if each.clean else None,
+            )
             for part, metric in parts
             for model, each in measured.items()
             if metric in each.scores.get(part, {})
         ),
         aggregates=tuple(
-            _detail(rule, score.metric, m, score, rule == first.headline)
+            _with_clean(
+                _detail(rule, score.metric, m, score, rule == first.headline),
+                each,
+                each.clean.aggregates.get(rule) if each.clean else None,
+            )
             for rule in rules
             for m, each in measured.items()
             for score in [each.aggregates.get(rule)]
@@ -210,6 +224,7 @@ def _sheet(study: Study, benchmark: str) -> Sheet:
         ),
         notes=_notes(measured),
         partial=any(each.partial for each in measured.values()),
+        cleaned=any(each.clean is not None for each in measured.values()),
     )
 
 
@@ -234,6 +249,15 @@ def _detail(part: str, metric: str, model: str, score: Score, headline: bool = F
         flags=tuple(flag for flag in flags if flag),
         headline=headline,
     )
+
+
+def _with_clean(detail: Detail, results: Results, score: Score | None) -> Detail:
+    if results.clean is None:
+        return detail
+    if score is None:
+        return replace(detail, clean="–", clean_about="no items left")
+    about = f"{interval(score.low, score.high)}, {counted(score.n, 'item')}"
+    return replace(detail, clean=percent(score.value), clean_about=about)
 
 
 def _notes(measured: Mapping[str, Results]) -> tuple[str, ...]:
