@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,29 @@ def test_malformed_files(tmp_path: Path) -> None:
     write(tmp_path, row())
     with pytest.raises(CompoclipError, match="no items of ag"):
         load_benchmark("eqben:ag", tmp_path)
+
+
+def test_memory_of_a_case_is_small(tmp_path: Path) -> None:
+    """The full benchmark has 251,048 cases: 1.5 kB each, as here, are less than 400 MB."""
+    rows = [
+        {
+            "image0": f"eqbenag/clip{k % 40:05d}.mp4/{k:06d}.png",
+            "image1": f"eqbenag/clip{(k + 1) % 40:05d}.mp4/{k + 1:06d}.png",
+            "caption0": f"a person holding a cup {k % 97} while sitting on a chair",
+            "caption1": f"a person holding a book {k % 97} while standing at a table",
+        }
+        for k in range(5000)
+    ]
+    path = write_json(tmp_path / "eqben" / "annotation.json", rows)
+    assert path.is_file()
+    del rows
+    tracemalloc.start()
+    try:
+        found = load_benchmark("eqben:ag", tmp_path)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.content) == 5000
+    assert kept / 5000 < 1500
+    refs = {id(ref) for case in found.content for ref in case.images}
+    assert len(refs) == 5001

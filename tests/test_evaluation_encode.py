@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 
 import numpy as np
@@ -146,3 +147,27 @@ def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
         encode_contents(encoder, [content], EncodeOptions(cache=cache))
     assert tuned.images_seen == []
     assert len(tuned.texts_seen) == 60
+
+
+def test_many_features_lie_in_a_file_without_a_name(tmp_path, monkeypatch):
+    data = choice_benchmark(tmp_path / "p", n=30)
+    usual = encode_contents(FakeEncoder(), [data.content])
+    monkeypatch.setattr(encode, "IN_MEMORY", 0)
+    assert not isinstance(encode_contents(FakeEncoder(), [data.content]).images, np.memmap)
+    encoder = FakeEncoder()
+    paged = encode_contents(encoder, [data.content], cached(tmp_path, encoder))
+    for name in ("images", "texts"):
+        assert isinstance(getattr(paged, name), np.memmap)
+        assert np.array_equal(getattr(paged, name), getattr(usual, name))
+    left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert {path.suffix for path in left} == {".safetensors"}
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    cache = FeatureCache(tmp_path / "cache", FakeEncoder())
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(CompoclipError, match=r"no room for features .No space left on device"):
+        cache.scratch((3, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from compoclip.models.identity import ModelIdentity
 from compoclip.models.parts import Tower
 
 KEY_BYTES = 16
+_ZEROS = 1 << 24
 _LAYOUT = "2"  # raised when features of the same model and input would come out different
 
 _PARTS: dict[str, Tower] = {"images": "image", "texts": "text"}
@@ -63,6 +65,7 @@ class FeatureCache:
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self._folder = folder
         self._folders = {
             kind: folder / _tower_name(encoder.identity, encoder.tower_weights(part)) / kind
             for kind, part in _PARTS.items()
@@ -99,3 +102,20 @@ class FeatureCache:
             "features": np.ascontiguousarray(features, dtype=np.float32),
         }
         write_atomically(path, lambda place: save_file(tensors, place))
+
+    def scratch(self, shape: tuple[int, int]) -> Scores:
+        """Zeros (float32) in a nameless file below `folder`, gone when nothing uses them any more,
+        even after a kill. Raises CompoclipError when the disk refuses."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                left = 4 * shape[0] * shape[1]
+                while left:  # a file with holes would end the process when the disk is full
+                    left -= file.write(bytes(min(left, _ZEROS)))
+                file.flush()
+                return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
+        except OSError as error:
+            raise CompoclipError(
+                f"{self._folder}: no room for features ({error.strerror}); name another place with "
+                "--cache"
+            ) from error

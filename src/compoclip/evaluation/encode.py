@@ -20,6 +20,7 @@ from compoclip.evaluation.cache import FeatureCache, content_key, image_content_
 from compoclip.evaluation.encoder import Encoder, TextKey
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.outcomes import Scores
+from compoclip.ranks import ALONE, Ranks
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,18 +29,24 @@ CHUNK = 1024
 """Features are written to the cache when so many are new,"""
 SAVE_SECONDS = 30.0
 """or so long after the last time: what a killed run loses at most."""
+IN_MEMORY = 256_000_000
+"""Bytes of the features of all images, or of all texts, beyond which they are kept in a file that
+the system pages in and out, when there is a cache."""
 _KEYS_AT_ONCE = 4096
+_SHARED_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
 class EncodeOptions:
     """batch_size: images or texts encoded at once. workers: threads that read images. max_bad:
-    damaged images to leave out before giving up. cache: keep and reuse features on disk."""
+    damaged images to leave out before giving up. cache: keep and reuse features on disk. ranks:
+    the processes that share the work."""
 
     batch_size: int = 64
     workers: int = 2
     max_bad: int = 0
     cache: FeatureCache | None = None
+    ranks: Ranks = ALONE
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
@@ -74,8 +81,9 @@ def encode_contents(
     Images with the same bytes and box are encoded once, wherever they lie, and so are texts with
     the same tokens; they share a row. Texts go in order of length, so that batches hold little
     padding. What has been encoded is stored in the cache chunk by chunk,
-    also when the run is interrupted. Raises CompoclipError for the first damaged image beyond
-    `max_bad`, and when the model yields numbers that are not finite.
+    also when the run is interrupted. Several processes encode every so-manyth batch each; the first
+    has all features then, the others only their own. Raises CompoclipError for the first damaged
+    image beyond `max_bad`, and when the model yields numbers that are not finite.
     """
     options = options or EncodeOptions()
     images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options)
@@ -87,12 +95,13 @@ def _encode_images(
     encoder: Encoder, refs: Sequence[ImageRef], options: EncodeOptions
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Features of the distinct images by content, the row of each reference, and damaged ones."""
-    keys, row_of = by_content(refs, options.workers)
+    ranks = options.ranks
+    keys, row_of = by_content(refs, options.workers, ranks)
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
-    store = _Store("images", keys, options.cache)
-    todo = store.missing()
+    store = _Store("images", keys, options.cache, ranks)
+    todo = _own_part(store.missing(), options)
     bad: dict[ImageRef, str] = {}
 
     def read(row: int) -> Any:
@@ -117,13 +126,23 @@ def _encode_images(
                 batch = []
         if batch:
             _encode_batch(store, batch, encoder.encode_images)
+    if ranks.world > 1:
+        for others in ranks.exchange([[row_of[ref], reason] for ref, reason in bad.items()]):
+            bad |= {ref: reason for row, reason in others for ref in sharing[row]}
+        if len(bad) > options.max_bad:
+            first = CompoclipError(next(iter(bad.values())))
+            raise CompoclipError(_too_many(first, options.max_bad))
+    store.share()
     return store.matrix(), {ref: row for ref, row in row_of.items() if ref not in bad}, bad
 
 
-def by_content(refs: Sequence[ImageRef], workers: int) -> tuple[list[bytes], dict[ImageRef, int]]:
+def by_content(
+    refs: Sequence[ImageRef], workers: int, ranks: Ranks = ALONE
+) -> tuple[list[bytes], dict[ImageRef, int]]:
     """Keys of the distinct images, and which of them each reference shows.
 
     Copies of a photo at several paths are one image. What cannot be read is an image of its own.
+    Several processes share the reading.
     """
     members = Members()
 
@@ -135,7 +154,11 @@ def by_content(refs: Sequence[ImageRef], workers: int) -> tuple[list[bytes], dic
 
     rows: dict[bytes, int] = {}
     row_of: dict[ImageRef, int] = {}
-    found = track(_ahead(refs, key, workers, 256), "looking images up", len(refs), "images")
+    own = refs[ranks.rank :: ranks.world]
+    found = list(track(_ahead(own, key, workers, 256), "looking images up", len(own), "images"))
+    if ranks.world > 1:
+        parts = ranks.exchange([name.hex() for name in found])
+        found = [bytes.fromhex(parts[k % ranks.world][k // ranks.world]) for k in range(len(refs))]
     for ref, name in zip(refs, found):
         row_of[ref] = rows.setdefault(name, len(rows))
     return list(rows), row_of
@@ -158,11 +181,11 @@ def _encode_texts(
             if key.truncated:
                 truncated.add(text)
     keys = [content_key(key.key) for _, key in representatives]
-    store = _Store("texts", keys, options.cache)
+    store = _Store("texts", keys, options.cache, options.ranks)
     by_length = [
         (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
     ]
-    todo = sorted(store.missing(), key=by_length.__getitem__)
+    todo = _own_part(sorted(store.missing(), key=by_length.__getitem__), options)
     batches = [
         todo[start : start + options.batch_size]
         for start in range(0, len(todo), options.batch_size)
@@ -171,13 +194,28 @@ def _encode_texts(
         for batch in track(batches, "encoding texts", len(batches), "batches"):
             pairs = [(position, representatives[position][0]) for position in batch]
             _encode_batch(store, pairs, encoder.encode_texts)
+    store.share()
     return store.matrix(), text_rows, frozenset(truncated)
 
 
-class _Store:
-    """Features by row, some taken from the cache, the new ones written to it in parts."""
+def _own_part(rows: list[int], options: EncodeOptions) -> list[int]:
+    """What this process encodes: whole batches of those that one process would make, in turn."""
+    size, ranks = options.batch_size, options.ranks
+    return [row for k, row in enumerate(rows) if k // size % ranks.world == ranks.rank]
 
-    def __init__(self, kind: str, keys: Sequence[bytes], cache: FeatureCache | None) -> None:
+
+class _Store:
+    """Features by row, some taken from the cache, the new ones written to it in parts.
+
+    Of several processes the first takes from the cache and says what is missing, so that all agree
+    on it; each writes down what it encodes.
+    """
+
+    def __init__(
+        self, kind: str, keys: Sequence[bytes], cache: FeatureCache | None, ranks: Ranks
+    ) -> None:
+        self._ranks = ranks
+        self._new: list[int] = []
         self._kind = kind
         self._keys = keys
         self._cache = cache
@@ -185,21 +223,41 @@ class _Store:
         self._known = np.zeros(len(keys), dtype=bool)
         self._unsaved: list[int] = []
         self._saved_at = time.monotonic()
-        if cache is not None:
+        if cache is not None and ranks.first:
             for rows, features in cache.find(kind, keys):
                 self._put(rows, features)
 
     def missing(self) -> list[int]:
-        """Rows without a feature."""
-        return [int(row) for row in np.flatnonzero(~self._known)]
+        """Rows without a feature in the first process."""
+        rows: list[int] = np.flatnonzero(~self._known).tolist()
+        return rows if self._ranks.world == 1 else self._ranks.exchange(rows)[0]
 
     def add(self, rows: Sequence[int], features: Scores) -> None:
         """Take new features; write them down when there are many, or after a while."""
         self._put(rows, features)
+        self._new += rows
         self._unsaved += rows
         late = time.monotonic() - self._saved_at > SAVE_SECONDS
         if len(self._unsaved) >= CHUNK or late:
             self._save()
+
+    def share(self) -> None:
+        """Give the first process what the others encoded."""
+        if self._ranks.world == 1:
+            return
+        import torch
+
+        sizes = self._ranks.exchange([len(self._new), self._features.shape[1]])
+        counts, width = [size[0] for size in sizes], max(size[1] for size in sizes)
+        if not self._features.shape[1]:
+            self._features = self._space(width)
+        for start in range(0, max(counts), _SHARED_AT_ONCE):
+            part = [min(max(n - start, 0), _SHARED_AT_ONCE) for n in counts]
+            rows = np.array(self._new[start : start + _SHARED_AT_ONCE], dtype=np.int64)
+            places = self._ranks.gather(torch.from_numpy(rows), part)
+            features = self._ranks.gather(torch.from_numpy(self._features[rows]), part)
+            if self._ranks.first:
+                self._put(places.tolist(), features.numpy())
 
     def matrix(self) -> Scores:
         """(rows, D); rows without a feature are zero and unused."""
@@ -207,9 +265,15 @@ class _Store:
 
     def _put(self, rows: Sequence[int], features: Scores) -> None:
         if not self._features.shape[1]:
-            self._features = np.zeros((len(self._keys), features.shape[1]), dtype=np.float32)
+            self._features = self._space(features.shape[1])
         self._features[rows] = features
         self._known[rows] = True
+
+    def _space(self, width: int) -> Scores:
+        shape = (len(self._keys), width)
+        if self._cache is not None and 4 * shape[0] * shape[1] > IN_MEMORY:
+            return self._cache.scratch(shape)
+        return np.zeros(shape, dtype=np.float32)
 
     def _save(self) -> None:
         rows, self._unsaved = self._unsaved, []
