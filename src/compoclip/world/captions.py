@@ -352,7 +352,7 @@ def captions_for(
     rng = generator("captions", seed, index, first.x, first.y)
     facts, names, chances = facts_of(scene), tuple(weights), tuple(weights.values())
     made: dict[str, WorldCaption] = {}
-    for _ in range(60 * count):
+    for _ in range(400 * count):  # a rare type may be the only one that fits
         kind = rng.choices(names, chances)[0]
         form = CAPTION_TYPES[kind][1](facts, config, rng)
         if form is None:
