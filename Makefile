@@ -2,13 +2,14 @@
 # make lab    all recipes compared under equal conditions (up to 90 minutes; goes on after a stop)
 # make test   the whole test suite
 # make lint   style and types
+# make docs   the guide and the API reference, in site/
 # Each does everything on a fresh machine with Python >= 3.11: creates .venv, installs, runs.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo lab test lint install clean
+.PHONY: demo lab test lint docs install clean
 
 install: $(VENV)/.installed
 
@@ -34,5 +35,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: install
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev,docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) demo-out lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site demo-out lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
