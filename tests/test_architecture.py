@@ -17,6 +17,7 @@ PACKAGE = ROOT / "src" / "compoclip"
 ROOMS = (
     "captions",
     "rewrites",
+    "language",
     "losses",
     "models",
     "data",
@@ -31,7 +32,7 @@ ROOMS = (
     "lab",
     "cli",
 )
-LIGHT = ("captions", "rewrites", "benchmarks")  # rooms without torch
+LIGHT = ("captions", "rewrites", "language", "benchmarks")  # rooms without torch
 MOST_LINES = 400
 LONGER = {
     "tests/test_bad_input.py": "one catalogue of everything that can be wrong with input",

@@ -71,7 +71,7 @@ class Appender:
 
     def append(self, made: Record, *, flush: bool = False) -> None:
         """Add one record. flush: it outlives the end of this process, however sudden."""
-        self._file.write(_line(made))
+        self._file.write(json_bytes(made) + b"\n")
         if flush:
             self._file.flush()
 
@@ -117,7 +117,7 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
                 f"{out}: exists, but {path.name} beside it does not say how it was made; "
                 "choose another -o or remove the file"
             ) from None
-        _compare(out, before, made_from)
+        require_same(out, before, made_from)
         if out.exists() and not part.exists():
             os.replace(out, part)
         return
@@ -126,7 +126,8 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
         place.write_text(text, encoding="utf-8")
 
 
-def _compare(out: Path, before: Any, now: Mapping[str, Any]) -> None:
+def require_same(out: Path, before: Any, now: Mapping[str, Any]) -> None:
+    """Raise UsageError, naming the first difference, if `out` was not made with these settings."""
     if not isinstance(before, dict):
         before = {}
     for key, value in now.items():
@@ -134,7 +135,7 @@ def _compare(out: Path, before: Any, now: Mapping[str, Any]) -> None:
         if old != value:
             raise UsageError(
                 f"{out}: was made with other settings ({key} was {_short(old)}, is now "
-                f"{_short(value)}); choose another -o or remove the file"
+                f"{_short(value)}); choose another -o or remove it"
             )
 
 
@@ -161,12 +162,12 @@ def _recover(part: Path, count: Callable[[Record], None]) -> int:
     return done
 
 
-def _line(made: Record) -> bytes:
-    """One record as a UTF-8 line; lone surrogates, which UTF-8 cannot hold, are escaped."""
+def json_bytes(made: Record) -> bytes:
+    """One record as UTF-8 JSON; lone surrogates, which UTF-8 cannot hold, are escaped."""
     try:
-        return (json.dumps(made, ensure_ascii=False) + "\n").encode()
+        return json.dumps(made, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return (json.dumps(made) + "\n").encode()
+        return json.dumps(made).encode()
 
 
 def _tracked(stream: Iterator[Record], each: int, extra: int, track: Track) -> Iterator[Record]:

@@ -24,6 +24,7 @@ VERBS = {
     "inspect": "what a checkpoint is: architecture, activation, adapter, sizes, origin",
     "convert": "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
     "rewrite": "show or mass-produce hard negatives and hard positives of captions",
+    "caption": "let a language model write positives, negatives, dense captions, paraphrases",
     "parse": "tags and scene graphs of captions",
     "data": "benchmark data: list, check, fetch, audit",
     "world": "make scenes, captions, training sets and benchmarks",

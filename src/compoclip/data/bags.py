@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.textfiles import read_jsonl
+from compoclip.data.textfiles import read_rows
 from compoclip.errors import CompoclipError, UsageError
 
 _SCHEMA = pa.schema(
@@ -36,7 +36,8 @@ class Bags:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read `path`: JSON lines {"id", "sentences"} and optionally "negatives" (null for none).
+        """Read `path`, JSON lines or Parquet: {"id", "sentences"} and optionally "negatives" (null
+        for none).
 
         Raises UsageError when no file is named, CompoclipError for one that is malformed or holds
         an id twice.
@@ -51,7 +52,7 @@ class Bags:
         self.path = path
         self._index: dict[str, int] = {}
         columns: tuple[list[Any], list[Any]] = ([], [])
-        for number, row in read_jsonl(path):
+        for number, row in read_rows(path):
             id, sentences, negatives = _bag(row, f"{path}: line {number}")
             if self._index.setdefault(id, len(self._index)) != len(columns[0]):
                 raise CompoclipError(f"{path}: line {number}: a second bag {id!r}; remove one")

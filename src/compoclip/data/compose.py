@@ -17,6 +17,7 @@ from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.registry import get_pair_rewrite
 from compoclip.rewrites.tokenkey import fits_context, token_key
+from compoclip.rewrites.written import form_objection
 
 EQUALS_POSITIVE = "equals-a-positive"
 TOO_LONG = "too-long"
@@ -70,8 +71,9 @@ class PairTexts:
     With c1, c2 the main (first) captions, each ending in a full stop: the CAPTION "c1 c2";
     "clic-2", "c2 c1"; "clic-3" and "clic-4", the k-th of the extra captions drawn of each image,
     in random order; and the NEGATIVE "cross-swap", in which c1 and c2 exchange a word, in random
-    order. Extras are drawn without replacement and repeated when there is one only; without any,
-    on either side, there is neither "clic-3" nor "clic-4".
+    order. Extras are the sample's other captions and the positives written for its main one. They
+    are drawn without replacement and repeated when there is one only; without any, on either side,
+    there is neither "clic-3" nor "clic-4".
     """
 
     plan: TextPlan
@@ -83,7 +85,7 @@ class PairTexts:
         mains = [sample.captions[0] for sample in (first, second)]
         one, two = map(stopped, mains)
         texts = [f"{one} {two}", f"{two} {one}"]
-        extras = [_two(sample.captions[1:], rng) for sample in (first, second)]
+        extras = [_two(self._extras(sample), rng) for sample in (first, second)]
         if all(extras):
             texts += [_shuffled(pair, rng) for pair in zip(*extras)]
         drawn = [Drawn(texts[0], Role.CAPTION)]
@@ -97,6 +99,14 @@ class PairTexts:
             drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
             _count(counts, CROSS_SWAP)
         return drawn, counts
+
+    def _extras(self, sample: Sample) -> list[str]:
+        """The captions beside the main one, those written for it included."""
+        main, *others = sample.captions
+        if self.plan.written is None:
+            return others
+        written = self.plan.written.find(main, positive=True)
+        return others + [text for text in written if form_objection(main, text) is None]
 
     def _negative(
         self, mains: Sequence[str], rng: random.Random, positives: Sequence[str]

@@ -134,7 +134,7 @@ class TextPlan:
         self.bags: Bags | None = None
         if bags is not None and bags.file != OWN_CAPTIONS:
             self.bags = Bags(Path(bags.file))
-        written = set(WRITTEN).intersection(self.plan.rewrite_names)
+        written = bool(self.plan.written) or set(WRITTEN).intersection(self.plan.rewrite_names)
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
         words = graph is not None and graph.vocabulary
         self._vocabulary = load_vocabulary(Path(words)) if words else None

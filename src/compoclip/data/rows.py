@@ -93,6 +93,10 @@ class RowSource:
             negative_image=self._open(negative) if negative else None,
         )
 
+    def ids(self) -> list[str]:
+        """The id of every sample, in order."""
+        return list(self._ids.to_pylist())
+
     def captions(self) -> Iterable[str]:
         """All captions in order, without touching the images."""
         for start in range(0, len(self._captions), _CHUNK):

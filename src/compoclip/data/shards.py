@@ -102,6 +102,14 @@ class ShardSource:
         known = (at for at, row in zip(found, rows) if at < len(self) and self._rows[at] == row)
         return tuple(at for at in known if at != index)
 
+    def ids(self) -> list[str]:
+        """The id of every sample, in order, without touching the images."""
+        return [
+            f"{name}/{key}"
+            for name, table in zip(self._names, self._tables)
+            for key in table.column("key").to_pylist()
+        ]
+
     def captions(self) -> Iterable[str]:
         """All captions in order, without touching the images."""
         for table in self._tables:

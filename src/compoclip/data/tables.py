@@ -15,11 +15,14 @@ from compoclip.data.embedded import EmbeddedImages, holds_bytes
 from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, read_extras
 from compoclip.data.paths import relative_image
 from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource
-from compoclip.data.textfiles import delimited_header, read_delimited, read_jsonl
+from compoclip.data.textfiles import (
+    PARQUET_BATCH,
+    delimited_header,
+    opened_parquet,
+    read_delimited,
+    read_jsonl,
+)
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import unreadable
-
-_PARQUET_BATCH = 8192
 
 
 def open_table(
@@ -100,23 +103,15 @@ def _add_parquet(
     row = 0
     embedded: set[str] = set()
     for file in files:
-        try:
-            with pq.ParquetFile(file) as parquet:
-                names = parquet.schema_arrow.names
-                columns = pick_columns(names, image_column, caption_column, file)
-                builder.columns += (columns[0], *columns[1])
-                held = {n for n in (columns[0], NEG_IMAGE) if n in names and _embeds(parquet, n)}
-                if row and held != embedded:
-                    raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
-                embedded = held
-                row = _add_rows(parquet, file, builder, root, columns, embedded, row)
-        except OSError as error:
-            raise unreadable(file, error) from None
-        except pa.ArrowException as error:
-            reason = str(error).splitlines()[0]
-            raise CompoclipError(
-                f"{file}: not a whole Parquet file ({reason}); fetch the file again"
-            ) from None
+        with opened_parquet(file) as parquet:
+            names = parquet.schema_arrow.names
+            columns = pick_columns(names, image_column, caption_column, file)
+            builder.columns += (columns[0], *columns[1])
+            held = {n for n in (columns[0], NEG_IMAGE) if n in names and _embeds(parquet, n)}
+            if row and held != embedded:
+                raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
+            embedded = held
+            row = _add_rows(parquet, file, builder, root, columns, embedded, row)
     if not embedded:
         return FolderImages(root)
     return ColumnImages(root, {name: EmbeddedImages(files, name) for name in sorted(embedded)})
@@ -159,7 +154,7 @@ def _add_rows(
     negative = EmbeddedImages([file], NEG_IMAGE).present() if NEG_IMAGE in embedded else []
     wanted = {image, *captions, *EXTRA_COLUMNS}.intersection(parquet.schema_arrow.names)
     first = row
-    for batch in parquet.iter_batches(_PARQUET_BATCH, columns=sorted(wanted - set(embedded))):
+    for batch in parquet.iter_batches(PARQUET_BATCH, columns=sorted(wanted - set(embedded))):
         for record in batch.to_pylist():
             origin = f"{file}, row {row}"
             extras = read_extras(record, root, origin)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.textfiles import read_jsonl
+from compoclip.data.textfiles import read_rows
 from compoclip.errors import CompoclipError, UsageError
 
 _KINDS = ("positive", "negative")
@@ -19,11 +19,12 @@ class WrittenTexts:
     """Written positives and negatives by caption, held compactly."""
 
     def __init__(self, path: Path) -> None:
-        """Read `path`: JSON lines {"caption", "positive", "negative"}, or one of the latter two.
+        """Read `path`, JSON lines or Parquet: {"caption", "positive", "negative"}, or one of the
+        latter two, as `compoclip caption` writes them.
 
         "positive" and "negative" are a text or a list of texts; "None" and null stand for none.
-        Lines of one caption add up. Raises UsageError when no file is named, CompoclipError for one
-        that is malformed.
+        Lines of one caption add up, each text once. Raises UsageError when no file is named,
+        CompoclipError for one that is malformed.
         """
         if path == Path():
             raise UsageError(
@@ -33,7 +34,7 @@ class WrittenTexts:
         self.path = path
         self._index: dict[str, int] = {}
         columns: dict[str, list[list[str]]] = {kind: [] for kind in _KINDS}
-        for number, row in read_jsonl(path):
+        for number, row in read_rows(path):
             caption = row.get("caption")
             if not isinstance(caption, str) or not any(kind in row for kind in _KINDS):
                 raise CompoclipError(
@@ -43,7 +44,8 @@ class WrittenTexts:
             for kind, column in columns.items():
                 if place == len(column):
                     column.append([])
-                column[place] += _texts(row.get(kind), f"{path}: line {number}: {kind!r}")
+                texts = _texts(row.get(kind), f"{path}: line {number}: {kind!r}")
+                column[place] += [text for text in texts if text not in column[place]]
         self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
 
     def __len__(self) -> int:

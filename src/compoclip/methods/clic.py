@@ -44,6 +44,7 @@ def recipe(
     normalisation: Literal["model", "imagenet"] = "model",
     alternate: bool = True,
     sentences: Literal["auto", "never"] = "auto",
+    paraphrases: str = "",
     optim: Optim = OPTIM,
 ) -> Method:
     r"""Text tower trained on composites of two images with four captions and a cross-swap negative.
@@ -69,6 +70,8 @@ def recipe(
         alternate: Show single images every other step.
         sentences: auto cuts captions into sentences where most images have one long caption;
             images of fewer than two sentences are then left out.
+        paraphrases: File of paraphrases of the main captions, to be extra sentences: JSON lines or
+            Parquet {"caption", "positive"}, a text, several, or "None".
         optim: Optimiser and schedule.
     """
     contrast = partial(composite_contrast_loss, positives=TEXTS)
@@ -93,7 +96,7 @@ def recipe(
     return Method(
         name="clic",
         paper="Peleg et al., 2025",
-        plan=CaptionPlan(main=True),
+        plan=CaptionPlan(main=True, written=paraphrases),
         images=Composed(layout, normalisation, alternate, sentences),
         losses=(*(term for term in terms if term.weight > 0), *single),
         trains=Trains(image_tower=False),
@@ -106,5 +109,6 @@ def recipe(
             "normalisation": normalisation,
             "alternate": alternate,
             "sentences": sentences,
+            "paraphrases": paraphrases,
         },
     )

@@ -1,0 +1,240 @@
+"""`compoclip caption DATA --task TASK`: texts by a language model, checked, for `train`."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from compoclip import console
+from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
+from compoclip.cli.caption_items import Item, caption_items
+from compoclip.cli.options import parse
+from compoclip.errors import RunInterruptedError, UsageError
+from compoclip.language.ask import Asking, collect
+from compoclip.language.engine import Engine
+from compoclip.language.judge import RULES_VERSION
+from compoclip.language.rows import Outputs, Tally, write_outputs
+from compoclip.language.task import Task, load_task
+from compoclip.places import require_writable
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """Let a language model write texts for captions: hard positives, hard negatives, dense
+    captions, paraphrases. Each is checked; train takes the file.
+
+    Tasks:
+        positives-swap, positives-replace, positives-verb, positives-spatial
+                          for train hard-positives --positives OUT
+        negatives, negatives-swap
+                          for train tsvlc-llm --negatives OUT, and others with --texts
+                          +written-negative --set texts.written=OUT
+        dense             for train dac --bags OUT
+        paraphrase        for train clic --paraphrases OUT
+
+    OUT gets one row a caption (dense: a sample), in the order of the data, with task, hash of the
+    prompt, engine, model, temperature and seed. Beside it lie OUT.rejected.jsonl with the texts
+    that were not taken and why, and OUT.answers.jsonl with all answers as they came: after a stop
+    the same command goes on with it, and asks again where there was no answer.
+
+    Examples:
+        compoclip caption coco.json --split train --task positives-replace --out positives.jsonl \
+            --server http://localhost:8000/v1 --model meta-llama/Llama-3.1-8B-Instruct
+        compoclip caption captions.txt --task dense --out bags.jsonl --model ./small-model
+        compoclip caption data.csv --task negatives --out negatives.parquet \
+            --server https://api.openai.com/v1 --model gpt-4o-mini --key-env OPENAI_API_KEY \
+            --price-in 0.15 --price-out 0.60
+
+    Args:
+        data: What train --data takes; or captions alone: .txt (one a line), .jsonl, .csv, .tsv.
+        task: What to write.
+        model: The model as the server calls it; without --server a folder or hub id of a model that
+            transformers loads in this process.
+        out: .jsonl or .parquet file to write.
+        server: URL of a server with OpenAI's chat interface (vLLM, llama.cpp, Ollama, OpenAI).
+        key_env: Environment variable that holds the API key; without it none is sent.
+        column: Column with the captions, for tables.
+        split: Split of the data to use, where the format names splits.
+        temperature: Randomness of answers [default: the task's].
+        max_tokens: Longest answer [default: the task's].
+        seed: Fixes, with caption and try, how an answer is drawn.
+        tries: Questions about one caption while the answers are of no use.
+        concurrency: Questions at once to a server; the result does not depend on it.
+        timeout: Seconds for one answer of a server.
+        retries: Further requests after errors that may pass (429, 5xx, a broken connection).
+        device: Of a model in this process: cpu, cuda, cuda:N, mps or auto.
+        price_in: Price of a million tokens of prompts, for the report of costs.
+        price_out: Price of a million tokens of answers.
+        json: Print the summary as JSON.
+    """
+
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    task: str
+    model: str
+    out: Path
+    server: str | None = None
+    key_env: str | None = None
+    column: str | None = None
+    split: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int = 0
+    tries: int = 2
+    concurrency: int = 8
+    timeout: float = 120.0
+    retries: int = 6
+    device: str = "auto"
+    price_in: float | None = None
+    price_out: float | None = None
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse, ask, write, sum up. Returns 1 when captions are left without an answer."""
+    options = parse(CaptionOptions, "caption", argv)
+    task = load_task(options.task)
+    _require_sense(options)
+    out = Outputs(options.out)
+    out.require_free()
+    require_writable(options.out.parent)
+    items = list(caption_items(options.data, options.column, options.split))
+    captions = list(dict.fromkeys(caption for _, several in items for caption in several))
+    if not any(task.asks(caption) for caption in captions):
+        raise UsageError(f"{options.data}: holds no caption to ask about")
+    asking = Asking(
+        task.temperature if options.temperature is None else options.temperature,
+        options.max_tokens or task.max_tokens,
+        options.seed,
+        options.tries,
+    )
+    provenance = {
+        "task": task.name,
+        "prompt": task.hash,
+        "model": options.model,
+        "temperature": asking.temperature,
+        "seed": asking.seed,
+        "rules": f"{RULES_VERSION} ({tagger_version(DEFAULT_TAGGER)})",
+    }
+    made_from = {
+        "captions": _digest(items),
+        "prompt": f"{task.name} {task.hash}",
+        "model": options.model,
+        **asdict(asking),
+    }
+    engine = _engine(options)
+    console.note(f"{task.name}: {len(captions):,} distinct captions, {engine.name}")
+
+    def track(done: Iterable[int]) -> Iterable[int]:
+        return console.track(done, "captions answered", unit="captions")
+
+    start = time.monotonic()
+    try:
+        collected = collect(task, captions, engine, asking, out.answers, made_from, track)
+    except KeyboardInterrupt:
+        raise RunInterruptedError(
+            f"interrupted; the answers are kept in {out.answers}.part, the same command goes on"
+        ) from None
+    seconds = time.monotonic() - start
+    numbers = {caption: number for number, caption in enumerate(captions)}
+    tally = write_outputs(task, items, numbers, collected, provenance, out)
+    asked = len(collected.records) - collected.before
+    summary = {
+        **asdict(tally),
+        "rejected": dict(sorted(tally.rejected.items())),
+        "answered_before": collected.before,
+        "answered_now": asked,
+        "seconds": round(seconds, 1),
+        "captions_a_minute": round(60 * asked / seconds, 1) if seconds > 0 else 0.0,
+        "requests": getattr(engine, "requests", None),
+        "retried": getattr(engine, "retried", None),
+        "cost": _cost(options, tally),
+        "out": str(out.rows),
+        **provenance,
+    }
+    if options.json:
+        console.emit_json(summary)
+    else:
+        _print(task, summary, out, collected.unanswered)
+    return 1 if collected.unanswered else 0
+
+
+def _require_sense(options: CaptionOptions) -> None:
+    for name in ("tries", "concurrency"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} must be at least 1")
+    for name in ("temperature", "retries", "price_in", "price_out"):
+        if (getattr(options, name) or 0) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
+    if options.timeout <= 0 or (options.max_tokens is not None and options.max_tokens < 1):
+        raise UsageError("--timeout and --max-tokens must be above 0")
+    if options.key_env and options.server is None:
+        raise UsageError("--key-env goes with --server")
+    if (options.price_in is None) != (options.price_out is None):
+        raise UsageError("--price-in and --price-out go together")
+
+
+def _engine(options: CaptionOptions) -> Engine:
+    if options.server is not None:
+        from compoclip.language.server import ChatServer, Patience
+
+        return ChatServer(
+            options.server,
+            options.model,
+            key_variable=options.key_env,
+            concurrency=options.concurrency,
+            patience=Patience(options.timeout, options.retries),
+        )
+    from compoclip.cli.device import device_named
+    from compoclip.language.in_process import InProcessModel
+
+    return InProcessModel(options.model, str(device_named(options.device)))
+
+
+def _digest(items: Iterable[Item]) -> str:
+    """Tells these captions from others."""
+    digest = hashlib.blake2b(digest_size=16)
+    for id, captions in items:
+        digest.update(repr((id, tuple(captions))).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _cost(options: CaptionOptions, tally: Tally) -> float | None:
+    """The price of all answers on record; None without prices."""
+    if options.price_in is None or options.price_out is None:
+        return None
+    spent = tally.tokens_in * options.price_in + tally.tokens_out * options.price_out
+    return round(spent / 1e6, 6)
+
+
+def _print(task: Task, made: dict[str, Any], out: Outputs, unanswered: dict[int, str]) -> None:
+    captions = made["captions"]
+    print(
+        f"{task.name}: {made['texts']:,} texts for {made['with_text']:,} of {captions:,} captions "
+        f"-> {out.rows}"
+    )
+    if made["rejected"]:
+        reasons = ", ".join(f"{n:,} x {why}" for why, n in made["rejected"].items())
+        print(f"  rejected: {reasons} -> {out.rejected}")
+    if made["not_asked"]:
+        print(f"  not asked about: {made['not_asked']:,} (empty, or without what the task changes)")
+    if made["refused"]:
+        print(f"  refused by the server: {made['refused']:,}, see {out.rejected.name}")
+    if unanswered:
+        last = list(unanswered.values())[-1]
+        print(f"  no answer: {len(unanswered):,} (last: {last}); the same command asks them again")
+    before = f", {made['answered_before']:,} were there" if made["answered_before"] else ""
+    print(
+        f"  {made['answered_now']:,} captions answered in {made['seconds']:.0f} s "
+        f"({made['captions_a_minute']:.0f} a minute){before}"
+    )
+    if made["requests"] is not None:
+        print(f"  {made['requests']:,} requests, {made['retried']:,} of them further tries")
+    cost = "" if made["cost"] is None else f", cost {made['cost']:.4f}"
+    missing = f" ({made['unmetered']:,} answers uncounted)" if made["unmetered"] else ""
+    print(f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out{missing}{cost}")

@@ -1,0 +1,1 @@
+"""Captions written by language models: asked for, checked, kept with where they come from."""

@@ -1,0 +1,214 @@
+"""Asking about every caption once: threads, further tries, a record of all answers.
+
+The record is the file of `recordfile`: one line a distinct caption, in the order in which answers
+come, each safe from the end of the process. What is asked is looked up in it by number, so that a
+stopped run asks about the other captions only, and no caption counts twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError
+from compoclip.language.engine import Answer, AskError, Engine, Sampling
+from compoclip.language.judge import NONE, Judged, judge
+from compoclip.language.task import Task
+from compoclip.recordfile import Record, Track, appending
+
+#: A further try of an answer that was of no use draws at this temperature at least.
+LIVELY = 0.7
+#: After so many questions in a row without an answer (or twice as many as are under way), stop.
+MOST_FAILURES = 12
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How to ask. tries: questions about one caption whose answers are of no use."""
+
+    temperature: float
+    max_tokens: int
+    seed: int = 0
+    tries: int = 2
+
+    def sampling(self, caption: str, attempt: int) -> Sampling:
+        """Of a caption, whatever the order of the questions."""
+        key = f"{self.seed}\x1f{attempt}\x1f{caption}".encode("utf-8", "surrogatepass")
+        seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
+        temperature = max(self.temperature, LIVELY) if attempt else self.temperature
+        return Sampling(temperature, self.max_tokens, seed)
+
+
+@dataclass
+class Collected:
+    """The answers on record. records: by number of the caption. before: how many were there.
+
+    unanswered: why a caption has no answer this time; a further run asks about it again.
+    """
+
+    records: dict[int, Record] = field(default_factory=dict)
+    before: int = 0
+    unanswered: dict[int, str] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Add a record; the first of a caption counts. Raises like damaged ones should."""
+        number, answers = record["n"], record["answers"]
+        if type(number) is not int or not isinstance(answers, list):
+            raise TypeError("not a record of answers")
+        for each in answers:
+            if not isinstance(each["text"], str):
+                raise TypeError("an answer is no text")
+        self.records.setdefault(number, record)
+
+
+def judged(task: Task, caption: str, record: Record) -> Judged:
+    """What the answers on record are worth by the present rules."""
+    return judge(task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]])
+
+
+def collect(
+    task: Task,
+    captions: Sequence[str],
+    engine: Engine,
+    asking: Asking,
+    path: Path,
+    made_from: Mapping[str, Any],
+    track: Track = iter,
+) -> Collected:
+    """Ask about all captions that have no answers in the file `path` yet, and add theirs.
+
+    captions: distinct. made_from: what tells this work from other, see `recordfile`. track wraps
+    the stream of captions that are done. Raises CompoclipError when the engine cannot go on; what
+    it answered is kept.
+    """
+    collected = Collected()
+    with appending(path, made_from, collected.add) as file:
+        collected.before = len(collected.records)
+        todo = [
+            number
+            for number, caption in enumerate(captions)
+            if number not in collected.records and task.asks(caption)
+        ]
+        judging = threading.Lock()
+
+        def work(number: int) -> Record:
+            record = _question(task, captions[number], engine, asking, judging)
+            return {"n": number, "caption": captions[number], **record, "engine": engine.name}
+
+        in_a_row = 0
+        with closing(_in_threads(work, todo, engine.concurrency)) as stream:
+            for number, outcome in _tracked(stream, track):
+                if isinstance(outcome, AskError):
+                    collected.unanswered[number] = str(outcome)
+                    in_a_row += 1
+                    if in_a_row >= max(MOST_FAILURES, 2 * engine.concurrency):
+                        raise CompoclipError(
+                            f"{engine.name}: no answer to {in_a_row} questions in a row (last: "
+                            f"{outcome}); {len(collected.records)} are on record, the same "
+                            "command goes on"
+                        )
+                    continue
+                in_a_row = 0
+                collected.add(outcome)
+                file.append(outcome, flush=True)
+    return collected
+
+
+def _question(
+    task: Task, caption: str, engine: Engine, asking: Asking, judging: threading.Lock
+) -> Record:
+    """The answers about one caption, the last of which is of use if any is.
+
+    Raises AskError when there is none.
+    """
+    answers: list[tuple[Answer, Sampling]] = []
+    refused = None
+    for attempt in range(asking.tries):
+        sampling = asking.sampling(caption, attempt)
+        try:
+            answers.append((engine.ask(task.messages(caption), sampling), sampling))
+        except AskError as error:
+            if not (answers or error.final):
+                raise
+            refused = str(error)
+            break
+        with judging:  # taggers are not made for threads
+            found = judge(task, caption, [(a.text, a.cut_off) for a, _ in answers])
+        if found.accepted or any(reason == NONE for _, reason in found.rejected):
+            break
+    return {
+        "answers": [
+            {
+                "text": answer.text,
+                "cut_off": answer.cut_off,
+                "tokens_in": answer.tokens_in,
+                "tokens_out": answer.tokens_out,
+                "temperature": sampling.temperature,
+                "seed": sampling.seed,
+            }
+            for answer, sampling in answers
+        ],
+        "refused": refused,
+    }
+
+
+def _tracked(
+    stream: Iterator[tuple[int, Record | AskError]], track: Track
+) -> Iterator[tuple[int, Record | AskError]]:
+    held: list[tuple[int, Record | AskError]] = []
+
+    def numbers() -> Iterator[int]:
+        for pair in stream:
+            held.append(pair)
+            yield pair[0]
+
+    for _ in track(numbers()):
+        yield held.pop()
+
+
+def _in_threads(
+    work: Callable[[int], Record], numbers: Iterable[int], threads: int
+) -> Generator[tuple[int, Record | AskError], None, None]:
+    """(number, its record or why there is none), in the order in which they are done.
+
+    Any other error ends the stream. Threads do not keep the process alive: an interrupted run ends
+    at once, and what is under way is asked again.
+    """
+    todo = iter(numbers)
+    drawing, stopped = threading.Lock(), threading.Event()
+    done: queue.SimpleQueue[tuple[int, Record | BaseException] | None] = queue.SimpleQueue()
+
+    def worker() -> None:
+        while not stopped.is_set():
+            with drawing:
+                number = next(todo, None)
+            if number is None:
+                break
+            try:
+                done.put((number, work(number)))
+            except BaseException as error:
+                done.put((number, error))
+        done.put(None)
+
+    for _ in range(threads):
+        threading.Thread(target=worker, daemon=True).start()
+    working = threads
+    try:
+        while working:
+            item = done.get()
+            if item is None:
+                working -= 1
+                continue
+            number, outcome = item
+            if isinstance(outcome, AskError) or not isinstance(outcome, BaseException):
+                yield number, outcome
+            else:
+                raise outcome
+    finally:
+        stopped.set()
