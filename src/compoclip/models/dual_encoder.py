@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,6 +16,7 @@ from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.parts import Part, part_of
 from compoclip.models.text_layers import TextLayers
 from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
+from compoclip.models.work import FeatureWork, Outputs, Piece, Work
 
 __all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]
 
@@ -90,11 +91,7 @@ class DualEncoder(nn.Module):
 
         Raises CompoclipError when patches are asked of a tower that has none.
         """
-        learns = torch.is_grad_enabled() and (
-            pixels.requires_grad or any(p.requires_grad for p in self._parameters_of("image"))
-        )
-        with torch.set_grad_enabled(learns), self._merged_once():
-            return self._image.encode(pixels, patches)
+        return self._image_work(pixels, patches).all()
 
     def encode_texts(
         self, ids: Tensor, tokens: bool = False, deduplicate: bool = True
@@ -106,16 +103,7 @@ class DualEncoder(nn.Module):
 
         Raises CompoclipError when tokens are asked of a tower that has none, or ids do not fit.
         """
-        if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
-            raise CompoclipError(
-                "text ids must be a (texts, context) int64 tensor with at least one text, "
-                f"not {tuple(ids.shape)} {ids.dtype}"
-            )
-        learns = torch.is_grad_enabled() and any(
-            p.requires_grad for p in self._parameters_of("text")
-        )
-        with torch.set_grad_enabled(learns), self._merged_once():
-            return self._text.encode(ids, self.device, tokens, deduplicate)
+        return self._text_work(ids, tokens, deduplicate).all()
 
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> TextPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
@@ -131,8 +119,22 @@ class DualEncoder(nn.Module):
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """All a loss may see: unit-length float32 features and the exponentiated scale; with
         `local` also patches, tokens and token mask (float32, not normalised)."""
-        image = self.encode_images(pixels, patches=local)
-        text = self.encode_texts(ids, tokens=local)
+        return self.work(pixels, ids, local).all()
+
+    def work(
+        self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
+    ) -> FeatureWork:
+        """What `features` computes, in pieces of `micro_batch` images, and of as many texts as have
+        no more positions than that many texts of full length. 0 is one piece a tower."""
+        image = self._image_work(pixels, local, micro_batch)
+        text = self._text_work(ids, local, limit=micro_batch)
+
+        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
+            return self._features(image.join(images), text.join(texts))
+
+        return FeatureWork(image, text, join)
+
+    def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
         return Features(
             image=F.normalize(image.pooled.float(), dim=-1),
             text=F.normalize(text.pooled.float(), dim=-1),
@@ -142,14 +144,34 @@ class DualEncoder(nn.Module):
             token_mask=text.token_mask,
         )
 
+    def _image_work(self, pixels: Tensor, patches: bool, limit: int = 0) -> Work[ImageFeatures]:
+        learns = pixels.requires_grad or self._learns("image")
+        work = self._image.work(pixels, patches, limit)
+        return work.within(lambda piece: self._run(piece, learns), learns)
+
+    def _text_work(
+        self, ids: Tensor, tokens: bool, deduplicate: bool = True, limit: int = 0
+    ) -> Work[TextFeatures]:
+        if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
+            raise CompoclipError(
+                "text ids must be a (texts, context) int64 tensor with at least one text, "
+                f"not {tuple(ids.shape)} {ids.dtype}"
+            )
+        learns = self._learns("text")
+        work = self._text.work(ids, self.device, tokens, deduplicate, limit)
+        return work.within(lambda piece: self._run(piece, learns), learns)
+
+    def _run(self, piece: Piece, learns: bool) -> Outputs:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and learns), self._merged_once():
+            return piece()
+
     def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """`features`, so that wrappers which hook `forward` (DDP) work."""
         return self.features(pixels, ids, local)
 
-    def _parameters_of(self, part: Part) -> Iterator[nn.Parameter]:
-        for name, parameter in self.model.named_parameters():
-            if part_of(name) == part:
-                yield parameter
+    def _learns(self, part: Part) -> bool:
+        parameters = self.model.named_parameters()
+        return any(p.requires_grad and part_of(name) == part for name, p in parameters)
 
     @contextmanager
     def _merged_once(self) -> Iterator[None]:

@@ -14,15 +14,18 @@ Patches go through *the same projection as the pooled feature*, position by posi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
+from compoclip.models.work import Outputs, Piece, Work, joined
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,24 @@ class ImageTower:
                 f"choose another model or do without {purpose}"
             )
 
-    def encode(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
-        """Encode (B, 3, H, W) pixels. Raises CompoclipError when patches are impossible."""
+    def work(self, pixels: Tensor, patches: bool = False, limit: int = 0) -> Work[ImageFeatures]:
+        """How (B, 3, H, W) pixels are encoded: `limit` images a piece, or all at once for 0.
+
+        Raises CompoclipError when patches are impossible.
+        """
+        if patches:
+            self.require_local()
+        parts = torch.split(pixels, limit or len(pixels))
+
+        def piece(part: Tensor) -> Piece:
+            return lambda: self._encode(part, patches)
+
+        return Work(tuple(map(piece, parts)), _joined)
+
+    def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
         if not patches:
             pooled = self._visual(pixels)  # some towers add tokens
-            return ImageFeatures(pooled[0] if isinstance(pooled, tuple) else pooled)
-        self.require_local()
+            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         visual = self._visual
         if isinstance(visual, VisionTransformer):
             return _vit(visual, pixels)
@@ -76,25 +91,27 @@ class ImageTower:
         return _timm(visual, pixels)
 
 
-def _vit(visual: VisionTransformer, pixels: Tensor) -> ImageFeatures:
+def _joined(outputs: Sequence[Outputs]) -> ImageFeatures:
+    return ImageFeatures(*map(joined, zip(*outputs)))
+
+
+def _vit(visual: VisionTransformer, pixels: Tensor) -> Outputs:
     out = visual.forward_intermediates(
         pixels, indices=1, normalize_intermediates=True, output_fmt="NLC"
     )
     patches = out["image_intermediates"][-1]
-    return ImageFeatures(
-        out["image_features"], patches if visual.proj is None else patches @ visual.proj
-    )
+    return out["image_features"], patches if visual.proj is None else patches @ visual.proj
 
 
-def _resnet(visual: ModifiedResNet, pixels: Tensor) -> ImageFeatures:
+def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
     out = visual.forward_intermediates(pixels, indices=1)
     pool = visual.attnpool
     positions = out["image_intermediates"][-1].flatten(2).transpose(1, 2)
     positions = positions + pool.positional_embedding[1:].to(positions.dtype)
-    return ImageFeatures(out["image_features"], pool.c_proj(pool.v_proj(positions)))
+    return out["image_features"], pool.c_proj(pool.v_proj(positions))
 
 
-def _timm(visual: TimmModel, pixels: Tensor) -> ImageFeatures:
+def _timm(visual: TimmModel, pixels: Tensor) -> Outputs:
     trunk = visual.trunk
     features = trunk.forward_features(pixels)
     pooled = visual.head(trunk.forward_head(features))
@@ -108,4 +125,4 @@ def _timm(visual: TimmModel, pixels: Tensor) -> ImageFeatures:
     else:
         alone = features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1], 1, 1)
     patches = visual.head(trunk.forward_head(alone))
-    return ImageFeatures(pooled, patches.reshape(batch, -1, patches.shape[-1]))
+    return pooled, patches.reshape(batch, -1, patches.shape[-1])

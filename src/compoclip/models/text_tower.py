@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
 from compoclip.models.text_layers import TextLayers
+from compoclip.models.work import Outputs, Piece, Work, joined
 
 # Token positions one more bucket must save to be worth its extra pass through the layers.
 _BUCKET_COST = {"cpu": 256, "cuda": 2048}
@@ -74,7 +75,7 @@ def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
 class TextPlan:
     """What is encoded and how it goes back: on the CPU, made before any device is asked.
 
-    ids: (R, context) rows by ascending length, cut to the longest. last: (R,) position of the
+    ids: (R, L) rows by ascending length, cut to the longest bucket. last: (R,) position of the
     end-of-text token. place: (T,) row of each text. buckets: runs of rows.
     """
 
@@ -87,6 +88,25 @@ class TextPlan:
     def positions(self) -> int:
         """Token positions that pass through the tower, padding inside buckets included."""
         return sum((b.stop - b.start) * b.length for b in self.buckets)
+
+    def pieces(self, limit: int) -> tuple[tuple[Bucket, ...], ...]:
+        """The buckets, cut and grouped so that a group has at most `limit` positions (but at least
+        one row); all in one group for 0."""
+        if not limit:
+            return (self.buckets,)
+        groups: list[list[Bucket]] = [[]]
+        free = limit
+        for bucket in self.buckets:
+            start = bucket.start
+            while start < bucket.stop:
+                if groups[-1] and free < bucket.length:
+                    groups.append([])
+                    free = limit
+                rows = min(bucket.stop - start, max(1, free // bucket.length))
+                groups[-1].append(Bucket(start, start + rows, bucket.length))
+                free -= rows * bucket.length
+                start += rows
+        return tuple(map(tuple, groups))
 
 
 def plan_texts(ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True) -> TextPlan:
@@ -142,38 +162,69 @@ class TextTower:
             )
 
     def plan(self, ids: Tensor, device: torch.device, deduplicate: bool = True) -> TextPlan:
-        """How the (T, context) ids of a causal tower are encoded on `device`."""
+        """How (T, context) ids are encoded on `device`: rows of a causal tower cut to their length,
+        all others whole, as they come."""
         ids = ids.cpu()
-        cost = _BUCKET_COST.get(device.type, _BUCKET_COST["cuda"])
-        return plan_texts(ids, self._eot(ids), cost, deduplicate)
+        if self.causal:
+            cost = _BUCKET_COST.get(device.type, _BUCKET_COST["cuda"])
+            return plan_texts(ids, self._eot(ids), cost, deduplicate)
+        last = self._eot(ids) if self._pools_at_eot else torch.full((len(ids),), ids.shape[1] - 1)
+        whole = Bucket(0, len(ids), ids.shape[1])
+        return TextPlan(ids, last, torch.arange(len(ids)), (whole,))
 
-    def encode(
-        self, ids: Tensor, device: torch.device, tokens: bool = False, deduplicate: bool = True
-    ) -> TextFeatures:
-        """Encode (T, context) int64 ids. Fastest when `ids` are on the CPU: planned there.
+    def work(
+        self,
+        ids: Tensor,
+        device: torch.device,
+        tokens: bool = False,
+        deduplicate: bool = True,
+        limit: int = 0,
+    ) -> Work[TextFeatures]:
+        """How (T, context) int64 ids are encoded: as many texts a piece as have no more positions
+        than `limit` texts of full length, or all at once for 0. Fastest when `ids` are on the CPU:
+        planned there.
 
         Raises CompoclipError when `tokens` is asked of a tower without them.
         """
         if tokens:
             self.require_local()
-        if not self.causal:
-            return self._encode_full(ids.to(device), tokens)
         plan = self.plan(ids, device, deduplicate)
         rows, last, place = plan.ids.to(device), plan.last.to(device), plan.place.to(device)
-        longest = rows.shape[1]
-        pooled: list[Tensor] = []
-        states: list[Tensor] = []
-        for b in plan.buckets:
+        longest = int(plan.last.max()) + 1 if self.causal else rows.shape[1]
+
+        def piece(buckets: tuple[Bucket, ...]) -> Piece:
+            return lambda: self._encode(rows, last, buckets, tokens)
+
+        def join(outputs: Sequence[Outputs]) -> TextFeatures:
+            pooled = joined([each[0] for each in outputs])[place]
+            if not tokens:
+                return TextFeatures(pooled)
+            mask = _eot_mask(last, longest)
+            states = joined([_of_length(each[1], longest) for each in outputs])
+            return TextFeatures(
+                pooled, states.masked_fill(~mask.unsqueeze(-1), 0.0)[place], mask[place]
+            )
+
+        return Work(tuple(map(piece, plan.pieces(limit * ids.shape[1]))), join)
+
+    def _encode(
+        self, ids: Tensor, last: Tensor, buckets: tuple[Bucket, ...], tokens: bool
+    ) -> Outputs:
+        """Pooled (n, D) and, if asked, projected states (n, L, D) of the rows of some buckets, L
+        being the longest of these."""
+        parts = []
+        for b in buckets:
             run = slice(b.start, b.stop)
-            one, every = self._encode_rows(rows[run, : b.length], last[run], tokens)
-            pooled.append(one)
-            if every is not None:
-                states.append(F.pad(every, (0, 0, 0, longest - b.length)))
+            rows = ids[run, : b.length]
+            if self.causal:
+                parts.append(self._encode_rows(rows, last[run], tokens))
+            else:
+                parts.append(self._encode_full(rows, last[run], tokens))
+        pooled = joined([part[0] for part in parts])
         if not tokens:
-            return TextFeatures(torch.cat(pooled)[place])
-        mask = _eot_mask(last, longest)
-        local = torch.cat(states).masked_fill(~mask.unsqueeze(-1), 0.0)
-        return TextFeatures(torch.cat(pooled)[place], local[place], mask[place])
+            return (pooled,)
+        longest = max(b.length for b in buckets)
+        return pooled, joined([_of_length(part[1], longest) for part in parts])
 
     def layers(self) -> TextLayers:
         """The tower layer by layer. Raises CompoclipError for one that cannot be run so."""
@@ -193,28 +244,26 @@ class TextTower:
         found: Tensor = ids == getattr(self._tower, name)
         return found.int().argmax(dim=-1)
 
-    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> tuple[Tensor, Tensor | None]:
+    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
         """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
         tower = self._tower
         layers = TextLayers(tower)
         x = layers.run(layers.embed(ids), 0, layers.depth)
         at_eot = torch.arange(len(ids), device=ids.device), last
         if not tokens:
-            return self._project(tower.ln_final(x[at_eot])), None
+            return (self._project(tower.ln_final(x[at_eot])),)
         states = self._project(tower.ln_final(x))
         return states[at_eot], states
 
-    def _encode_full(self, ids: Tensor, tokens: bool) -> TextFeatures:
+    def _encode_full(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
+        """The same of whole rows, through open_clip's own code."""
         if not tokens:
             pooled = self._model.encode_text(ids, normalize=False)
-            return TextFeatures(pooled[0] if isinstance(pooled, tuple) else pooled)
+            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         tower = self._tower
         states = tower.transformer(TextLayers(tower).embed(ids), attn_mask=tower.attn_mask)
         states = self._project(tower.ln_final(states))
-        last = self._eot(ids)
-        mask = _eot_mask(last, ids.shape[1])
-        pooled = states[torch.arange(len(ids), device=ids.device), last]
-        return TextFeatures(pooled, states.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+        return states[torch.arange(len(ids), device=ids.device), last], states
 
     def _project(self, x: Tensor) -> Tensor:
         projection = getattr(self._tower, "text_projection", None)
@@ -222,6 +271,13 @@ class TextTower:
             return x
         projected: Tensor = projection(x) if isinstance(projection, nn.Module) else x @ projection
         return projected
+
+
+def _of_length(states: Tensor, length: int) -> Tensor:
+    """(n, L, D) states as (n, length, D): zeros added at the end, or positions left out there."""
+    if states.shape[1] == length:
+        return states
+    return F.pad(states, (0, 0, 0, length - states.shape[1]))
 
 
 def _eot_mask(last: Tensor, length: int) -> Tensor:

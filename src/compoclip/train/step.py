@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from compoclip.data.sample import Batch
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
+from compoclip.models.work import FeatureWork
+from compoclip.train.gradcache import FeatureCache
 
 
 class Encoder(Protocol):
@@ -21,7 +23,9 @@ class Encoder(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
-    def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features: ...
+    def work(
+        self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
+    ) -> FeatureWork: ...
 
     def train(self, mode: bool = True) -> object: ...
 
@@ -38,11 +42,14 @@ class Tokenizer(Protocol):
 class StepSettings:
     """How a step is computed, as opposed to what.
 
-    precision: "fp32" or "bf16" (autocast of the towers; losses are always float32).
+    precision: "fp32" or "bf16" (autocast of the towers; losses are always float32). micro_batch:
+    images that are encoded at once, and texts (see `DualEncoder.work`); 0 is all. The gradients
+    are those of the whole batch either way.
     """
 
     device: str = "cpu"
     precision: str = "fp32"
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,23 @@ def step(
     layout = batch.block.layout(method.kinds, device, ids)
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
-    with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-        features = encoder.features(pixels, ids, local=local)
+
+    def amp() -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+
+    work = encoder.work(pixels, ids, local, settings.micro_batch)
+    cache = None if work.whole else FeatureCache(work, amp, device)
+    if cache is not None:
+        features = cache.features
+    else:
+        with amp():
+            features = work.all()
     terms, loss = weighted_loss(active, features, layout)
     result = _result(terms, loss)
     if result.finite:
         loss.backward()  # type: ignore[no-untyped-call]
+        if cache is not None:
+            cache.backward()
     return result
 
 
