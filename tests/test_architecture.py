@@ -21,6 +21,7 @@ ROOMS = (
     "losses",
     "models",
     "data",
+    "corpora",
     "methods",
     "train",
     "benchmarks",
@@ -32,7 +33,7 @@ ROOMS = (
     "lab",
     "cli",
 )
-LIGHT = ("captions", "rewrites", "language", "benchmarks")  # rooms without torch
+LIGHT = ("captions", "rewrites", "language", "corpora", "benchmarks")  # rooms without torch
 MOST_LINES = 400
 LONGER = {
     "tests/test_bad_input.py": "one catalogue of everything that can be wrong with input",

@@ -51,15 +51,17 @@ def read_json(
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Yield an empty file in the folder of `path`; what it is after the block becomes `path`.
 
     Readers see the old file or the new one, never a part. Errors of the block pass through, and
-    nothing is left behind.
+    nothing is left behind. temporary: the file to yield, by default one of a new name; what a
+    killed process left there is overwritten.
     """
-    temporary = _beside(path)
+    known = temporary is not None
+    temporary = temporary or _beside(path)
     try:
-        temporary.touch(exist_ok=False)
+        temporary.touch(exist_ok=known)
         mode = temporary.stat().st_mode
         yield temporary
         temporary.chmod(mode)  # safetensors makes files that nobody else can read
@@ -100,11 +102,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         for file in temporary.iterdir():
             if file.is_file():
                 file.chmod(mode)  # see `replacing`
-                _sync(file)
+                sync(file)
         if folder.exists():
             folder.rmdir()
         os.replace(temporary, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except (OSError, SafetensorError) as error:
         raise unwritable(folder, error) from error
     finally:
@@ -123,7 +125,8 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the system write what it holds of a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

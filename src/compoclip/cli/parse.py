@@ -16,8 +16,11 @@ from compoclip.captions.graph_tree import graph_tree
 from compoclip.captions.parse import parse as parse_caption
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import SceneGraph
+from compoclip.cli.corpus import CorpusRun, is_corpus, run_corpus
 from compoclip.cli.options import parse
-from compoclip.cli.rewrite_input import CaptionFile, caption_file
+from compoclip.cli.rewrite_input import DEFAULT_COLUMN, CaptionFile, caption_file
+from compoclip.corpora.engine import Engine
+from compoclip.corpora.job import Counts, ParseJob
 from compoclip.errors import UsageError
 from compoclip.recordfile import write_records
 
@@ -32,25 +35,37 @@ class ParseOptions:
     parser; every node with its character range. The bytes do not depend on --workers. A rerun of an
     interrupted run goes on where it stopped.
 
+    Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
+    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
+    kept, and compact parses are added as parse, which rewrite reads. Finished shards are not made
+    again; damaged ones are named and left out. See docs/corpora.md.
+
     Examples:
         compoclip parse "a man in a red hat walks two dogs"
         compoclip parse captions.txt -o graphs.jsonl --workers 4
         compoclip parse coco.csv --column title -o graphs.jsonl
+        compoclip parse 'cc3m/*.tar' -o cc3m-parsed --workers 16
 
     Args:
-        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv.
-        out: JSONL file to write, for a file of captions.
-        column: Column with the captions, for .jsonl, .csv and .tsv. A column "id", where there is
-            one, names the captions; else the line or row number does.
+        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
+        out: JSONL file to write, for a file of captions; folder, for shards.
+        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
+            for shards (found by the usual names if not given). A column "id", where there is one,
+            names the captions; else the line or row number does.
         workers: Processes; the result does not depend on it.
+        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
+            RAY_ADDRESS names, else one of --workers processes here.
+        max_bad: Damaged shards to leave out before the exit code is 1.
         tagger: hanta, spacy or spacy:MODEL.
         json: Print the record (a text) or counts (a file) as JSON.
     """
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    column: str = "caption"
+    column: str | None = None
     workers: int = 1
+    engine: Engine = "local"
+    max_bad: int = 0
     tagger: str = "hanta"
     json: bool = False
 
@@ -61,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
-    file = caption_file(options.source, options.column)
+    if is_corpus(options.source, options.out):
+        return _produce_shards(options)
+    file = caption_file(options.source, options.column or DEFAULT_COLUMN)
     if file is None:
         if options.out is not None:
             raise UsageError("-o is for files of captions; leave it out to see one caption's graph")
@@ -87,6 +104,30 @@ def _show(options: ParseOptions) -> int:
     for line in graph_tree(caption.graph or SceneGraph()):
         print(line)
     return 0
+
+
+def _produce_shards(options: ParseOptions) -> int:
+    assert options.out is not None  # is_corpus asks for it
+    run = CorpusRun(
+        options.source,
+        options.out,
+        options.column,
+        options.workers,
+        options.engine,
+        options.max_bad,
+        options.json,
+    )
+    return run_corpus(run, ParseJob(options.tagger), "parse", _show_counts)
+
+
+def _show_counts(total: Counts) -> None:
+    counts = total.get("parses")
+    if counts:
+        print(
+            f"{counts['objects']} objects, {counts['attributes']} attributes, "
+            f"{counts['relations']} relations; {counts['without_objects']} captions without an "
+            "object"
+        )
 
 
 def _produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:

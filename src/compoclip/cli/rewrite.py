@@ -12,13 +12,16 @@ import tyro
 
 from compoclip import console
 from compoclip.captions.tagger import get_tagger
+from compoclip.cli.corpus import CorpusRun, is_corpus, run_corpus
 from compoclip.cli.options import parse
-from compoclip.cli.rewrite_input import CaptionFile, caption_file
+from compoclip.cli.rewrite_input import DEFAULT_COLUMN, CaptionFile, caption_file
+from compoclip.corpora.engine import Engine
+from compoclip.corpora.job import Counts, RewriteJob
 from compoclip.errors import UsageError
 from compoclip.rewrites.corpus import write_corpus
 from compoclip.rewrites.records import Settings, records
 from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.statistics import HEADER, reason_lines, rows
+from compoclip.rewrites.statistics import HEADER, Tally, reason_lines, rows
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,28 @@ class RewriteOptions:
     (character ranges and words before and after), reason, seed, epoch, tagger, lexicon. The bytes
     do not depend on --workers. A rerun of an interrupted run goes on where it stopped.
 
+    Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
+    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
+    kept, negatives are added as neg_caption, positives as positive, which train reads. Finished
+    shards are not made again; damaged ones are named and left out. See docs/corpora.md.
+
     Examples:
         compoclip rewrite "a red star to the left of a large mug"
         compoclip rewrite captions.txt -o negatives.jsonl --rewrites negclip,replace --workers 4
         compoclip rewrite coco.csv --column title -o out.jsonl --epoch 3
+        compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
 
     Args:
-        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv.
-        out: JSONL file to write, for a file of captions.
+        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
+        out: JSONL file to write, for a file of captions; folder, for shards.
         rewrites: Names joined by commas, or "all".
-        column: Column with the captions, for .jsonl, .csv and .tsv. A column "id", where there is
-            one, names the samples; else the line or row number does.
+        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
+            for shards (found by the usual names if not given). A column "id", where there is one,
+            names the samples; else the line or row number does, in shards with their name.
         workers: Processes; the result does not depend on it.
+        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
+            RAY_ADDRESS names, else one of --workers processes here.
+        max_bad: Damaged shards to leave out before the exit code is 1.
         seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
         epoch: Another epoch draws anew.
         tagger: hanta, spacy or spacy:MODEL.
@@ -52,8 +65,10 @@ class RewriteOptions:
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     rewrites: str = "all"
-    column: str = "caption"
+    column: str | None = None
     workers: int = 1
+    engine: Engine = "local"
+    max_bad: int = 0
     seed: int = 0
     epoch: int = 0
     tagger: str = "hanta"
@@ -67,7 +82,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--workers must be at least 1")
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     settings = Settings(names_of(options.rewrites), options.seed, options.epoch, options.tagger)
-    file = caption_file(options.source, options.column)
+    if is_corpus(options.source, options.out):
+        return _produce_shards(options, settings)
+    file = caption_file(options.source, options.column or DEFAULT_COLUMN)
     if file is None:
         if options.out is not None:
             raise UsageError(
@@ -122,6 +139,28 @@ def _marked(record: dict[str, Any], coloured: bool) -> str:
         parts += [text[end : edit["new_start"]], opening, changed, closing]
         end = edit["new_end"]
     return "".join([*parts, text[end:]])
+
+
+def _produce_shards(options: RewriteOptions, settings: Settings) -> int:
+    assert options.out is not None  # is_corpus asks for it
+    run = CorpusRun(
+        options.source,
+        options.out,
+        options.column,
+        options.workers,
+        options.engine,
+        options.max_bad,
+        options.json,
+    )
+
+    def show(total: Counts) -> None:
+        made = total.get("rewrites", {})
+        tallies = {name: Tally.from_counts(made[name]) for name in settings.rewrites if made}
+        print(console.table(rows(tallies), HEADER))
+        for line in reason_lines(tallies):
+            print(line)
+
+    return run_corpus(run, RewriteJob(settings), "rewrite", show)
 
 
 def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Settings) -> int:

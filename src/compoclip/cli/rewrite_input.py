@@ -13,6 +13,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
+DEFAULT_COLUMN = "caption"
 _ID_COLUMN = "id"
 
 
@@ -26,7 +27,7 @@ class CaptionFile:
     """
 
     path: Path
-    column: str = "caption"
+    column: str = DEFAULT_COLUMN
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         if self.path.suffix.lower() == ".txt":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from compoclip.errors import CompoclipError
+from compoclip.files import unreadable
 
 BAD_JSON = "unreadable .json member"
 CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
@@ -57,6 +58,8 @@ def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise CompoclipError(
             f"{shard}: not a whole tar file ({error}); fetch or make the shard again"
         ) from None
+    except OSError as error:
+        raise unreadable(shard, error) from None
     file.seek(end)
     if len(file.read(512)) < 512:
         raise CompoclipError(f"{shard}: the tar file is cut off; fetch or make the shard again")

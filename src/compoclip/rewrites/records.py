@@ -11,7 +11,7 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parse import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Edit, Refused, rng_for
+from compoclip.rewrites.base import Edit, Refused, Rewritten, rng_for
 from compoclip.rewrites.registry import get_rewrite
 from compoclip.rewrites.statistics import Tally
 
@@ -53,10 +53,16 @@ def records(items: Iterable[tuple[str, str]], settings: Settings) -> list[dict[s
     ]
 
 
+def drawn(sample_id: str, caption: Caption, name: str, settings: Settings) -> Rewritten | Refused:
+    """What the rewrite `name` makes of the caption of a sample, by seed and epoch."""
+    rng = rng_for(settings.seed, sample_id, settings.epoch, name)
+    return get_rewrite(name)(caption, rng)
+
+
 def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> dict[str, Any]:
     """What the rewrite `name` makes of the caption: text, rule and edits, or the refusal reason."""
     rewrite = get_rewrite(name)
-    result = rewrite(caption, rng_for(settings.seed, sample_id, settings.epoch, name))
+    result = drawn(sample_id, caption, name, settings)
     made: dict[str, Any]
     if isinstance(result, Refused):
         made = {"text": None, "rule": None, "edits": [], "reason": result.reason}

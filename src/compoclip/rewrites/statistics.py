@@ -42,6 +42,21 @@ class Tally:
         """Mean number of caption words inside edits, over the captions rewritten; 0 for none."""
         return self.edited_words / self.made if self.made else 0.0
 
+    def as_counts(self) -> dict[str, Any]:
+        """All counts by name; those of several tallies may be added up."""
+        return {
+            "made": self.made,
+            "edited_words": self.edited_words,
+            "rules": dict(self.rules),
+            "refused": dict(self.reasons),
+        }
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, Any]) -> Tally:
+        """The tally with these counts."""
+        rules, reasons = Counter(counts["rules"]), Counter(counts["refused"])
+        return cls(counts["made"], counts["edited_words"], rules, reasons)
+
     def as_json(self) -> dict[str, Any]:
         """The numbers by name, most frequent reasons and rules first."""
         return {

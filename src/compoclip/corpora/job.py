@@ -1,0 +1,203 @@
+"""What is done with the captions of a shard: rewriting or parsing, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from compoclip.captions.graph_records import provenance
+from compoclip.captions.parse import parse
+from compoclip.captions.records import decode, encode
+from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
+from compoclip.captions.types import Caption, SceneGraph
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.extras import NEG_CAPTION
+from compoclip.rewrites.base import Refused
+from compoclip.rewrites.records import Settings, drawn
+from compoclip.rewrites.registry import get_rewrite
+from compoclip.rewrites.statistics import Tally, edited_words
+
+PARSE = "parse"
+NEG_RULE, POSITIVE, POSITIVE_RULE = "neg_rule", "positive", "positive_rule"
+Counts = dict[str, Any]
+"""Whole numbers by name, nested."""
+
+_TEXTS = pa.list_(pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row or sample of a shard: its captions, stripped and none of them blank.
+
+    id: with a number for further captions, what the draw of a rewrite depends on. stored: what an
+    earlier parse wrote into the row, if any.
+    """
+
+    id: str
+    captions: tuple[str, ...]
+    stored: Any = None
+
+
+def row_of(id: str, texts: Iterable[str], stored: Any, counts: Counts) -> Row:
+    """A row, with what is left out of it counted."""
+    stripped = [text.strip() for text in texts]
+    captions = tuple(text for text in stripped if text)
+    counts["rows"] += 1
+    counts["captions"] += len(captions)
+    if len(captions) < len(stripped):
+        leave_out(counts, EMPTY_CAPTION, len(stripped) - len(captions))
+    if not captions:
+        leave_out(counts, NO_CAPTION)
+    return Row(id, captions, stored)
+
+
+def leave_out(counts: Counts, reason: str, number: int = 1) -> None:
+    """Count what is left out."""
+    counts["left_out"][reason] = counts["left_out"].get(reason, 0) + number
+
+
+def new_counts() -> Counts:
+    """The counts of a shard before its first row."""
+    return {"rows": 0, "captions": 0, "left_out": {}}
+
+
+def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
+    """Add `more` to `total`, name by name."""
+    for name, value in more.items():
+        if isinstance(value, Mapping):
+            add_counts(total.setdefault(name, {}), value)
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+class Job(Protocol):
+    """What becomes of rows; sent to worker processes, so plain data."""
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The columns that are added."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Every input besides the shards, with versions: the same settings, the same bytes."""
+        ...
+
+    def make(self, rows: Sequence[Row], counts: Counts) -> list[dict[str, Any]]:
+        """The values of `fields` for every row; what was made is added to `counts`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ParseJob:
+    """Adds "parse": {"parser": versions, "records": one compact record a caption}.
+
+    The records are those of `captions.records`; a rewrite job reads them instead of parsing.
+    """
+
+    tagger: str = DEFAULT_TAGGER
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The column "parse"."""
+        return (pa.field(PARSE, pa.struct([("parser", pa.string()), ("records", _TEXTS)])),)
+
+    def settings(self) -> dict[str, Any]:
+        """Versions of tagger and parser."""
+        return {"job": "parse", **provenance(self.tagger)}
+
+    def make(self, rows: Sequence[Row], counts: Counts) -> list[dict[str, Any]]:
+        """The parses of every row."""
+        tagger, version = get_tagger(self.tagger), parser_name(self.tagger)
+        made = counts.setdefault(
+            "parses", dict.fromkeys(("objects", "attributes", "relations", "without_objects"), 0)
+        )
+        values = []
+        for row in rows:
+            captions = [parse(text, tagger) for text in row.captions]
+            for caption in captions:
+                graph = caption.graph or SceneGraph()
+                made["objects"] += len(graph.objects)
+                made["attributes"] += sum(len(node.attributes) for node in graph.objects)
+                made["relations"] += len(graph.relations)
+                made["without_objects"] += not graph.objects
+            records = [encode(caption) for caption in captions]
+            values.append({PARSE: {"parser": version, "records": records}})
+        return values
+
+
+@dataclass(frozen=True)
+class RewriteJob:
+    """Adds the negatives and positives of all captions of a row.
+
+    "neg_caption" is what `train` reads as the negatives that came with the data, "positive" is what
+    it reads from a file of written positives. "neg_rule" and "positive_rule" say of each text which
+    rewrite and rule made it ("negclip swap:noun").
+    """
+
+    rewriting: Settings
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The columns of negatives, of positives, or of both, as the rewrites make them."""
+        kinds = {get_rewrite(name).keeps_meaning for name in self.rewriting.rewrites}
+        names = ((NEG_CAPTION, NEG_RULE), (POSITIVE, POSITIVE_RULE))
+        return tuple(pa.field(n, _TEXTS) for k in (False, True) if k in kinds for n in names[k])
+
+    def settings(self) -> dict[str, Any]:
+        """Rewrites, seed, epoch and versions."""
+        return {"job": "rewrite", **self.rewriting.provenance()}
+
+    def make(self, rows: Sequence[Row], counts: Counts) -> list[dict[str, Any]]:
+        """The texts of every row."""
+        tallies = {name: Tally() for name in self.rewriting.rewrites}
+        names = [field.name for field in self.fields]
+        values = []
+        for row in rows:
+            value: dict[str, Any] = {name: [] for name in names}
+            for number, caption in enumerate(self._parsed(row, counts)):
+                self._add(f"{row.id}#{number}" if number else row.id, caption, tallies, value)
+            values.append(value)
+        made = {name: tally.as_counts() for name, tally in tallies.items()}
+        add_counts(counts, {"rewrites": made})
+        return values
+
+    def _add(
+        self, id: str, caption: Caption, tallies: Mapping[str, Tally], value: dict[str, Any]
+    ) -> None:
+        for name, tally in tallies.items():
+            result = drawn(id, caption, name, self.rewriting)
+            if isinstance(result, Refused):
+                tally.add_refused(result.reason)
+                continue
+            spans = ((edit.start, edit.end) for edit in result.edits)
+            tally.add_made(result.rule, edited_words(caption.text, spans))
+            text, rule = (NEG_CAPTION, NEG_RULE)
+            if result.keeps_meaning:
+                text, rule = (POSITIVE, POSITIVE_RULE)
+            value[text].append(result.text)
+            value[rule].append(f"{name} {result.rule}")
+
+    def _parsed(self, row: Row, counts: Counts) -> list[Caption]:
+        """The parses of a row: those stored in it, if they are of this parser and undamaged."""
+        stored = row.stored if isinstance(row.stored, dict) else {}
+        records = stored.get("records")
+        if stored.get("parser") == parser_name(self.rewriting.tagger) and isinstance(records, list):
+            try:
+                found = [decode(text, record) for text, record in zip(row.captions, records)]
+            except (ValueError, TypeError):
+                found = []
+            if len(found) == len(row.captions) == len(records):
+                add_counts(counts, {"parses_read": len(found)})
+                return found
+        tagger = get_tagger(self.rewriting.tagger)
+        add_counts(counts, {"parsed": len(row.captions)})
+        return [parse(text, tagger) for text in row.captions]
+
+
+def parser_name(tagger: str) -> str:
+    """Versions of parser and tagger in one word."""
+    versions = provenance(tagger)
+    return f"{versions['parser']}/{versions['tagger']}"

@@ -1,0 +1,111 @@
+"""Small corpora in every kind of shard, and what is in them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+CAPTIONS = (
+    "a red car above a blue bus",
+    "two cats on a small table",
+    "",
+    "a man in a hat walks a dog on the beach",
+    "a dog",
+    "a café table with a white cup and a black plate",
+)
+
+
+def captions(shard: int) -> list[str]:
+    """The captions of a shard, no two shards alike."""
+    return [f"{text} {shard}" if text else "" for text in CAPTIONS]
+
+
+def write_parquet(path: Path, texts: Sequence[Any], **columns: Sequence[Any]) -> Path:
+    table = pa.table({"filepath": [f"{i}.jpg" for i in range(len(texts))], **columns})
+    pq.write_table(table.append_column("caption", pa.array(texts)), path, row_group_size=4)
+    return path
+
+
+def write_jsonl(path: Path, texts: Sequence[Any]) -> Path:
+    lines = "".join(
+        json.dumps({"image": f"{i}.jpg", "caption": text, "weight": 1.50}) + "\n"
+        for i, text in enumerate(texts)
+    )
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as file:
+        file.write(lines)
+    return path
+
+
+def jpeg() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def write_tar(path: Path, texts: Sequence[str], members: Sequence[tuple[str, bytes]] = ()) -> Path:
+    """Captions by turns in .txt members, in .json members, and in both."""
+    image = jpeg()
+    with tarfile.open(path, "w") as out:
+        for i, text in enumerate(texts):
+            fields = json.dumps({"caption": text, "n": 1.50}).encode()
+            parts = [("jpg", image)]
+            parts += [("txt", text.encode())] if i % 3 != 1 else []
+            parts += [("json", fields)] if i % 3 else []
+            for kind, data in parts:
+                add(out, f"{i:04d}.{kind}", data)
+        for name, data in members:
+            add(out, name, data)
+    return path
+
+
+def add(out: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime = len(data), 1_700_000_000
+    out.addfile(member, io.BytesIO(data))
+
+
+def corpus(folder: Path, kind: str, shards: int = 3) -> Path:
+    """A folder of shards of a kind."""
+    folder.mkdir()
+    for shard in range(shards):
+        path = folder / f"{shard:03d}{kind}"
+        if kind == ".parquet":
+            write_parquet(path, captions(shard))
+        elif kind == ".tar":
+            write_tar(path, captions(shard))
+        else:
+            write_jsonl(path, captions(shard))
+    return folder
+
+
+def tar_members(path: Path) -> list[tuple[str, int, bytes]]:
+    """(name, time, content) of all plain files."""
+    with tarfile.open(path) as tar:
+        found = [(m, tar.extractfile(m)) for m in tar if m.isreg()]
+        return [(m.name, int(m.mtime), file.read()) for m, file in found if file is not None]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a shard, of a tar the objects of its .json members with their key."""
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".tar":
+        members = [(n, d) for n, _, d in tar_members(path) if n.endswith(".json")]
+        return [{"key": name[:-5], **json.loads(data)} for name, data in members]
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its relative path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

@@ -1,0 +1,274 @@
+"""Shards rewritten and parsed: what is added, what stays, and that training reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.captions.parse import parse
+from compoclip.captions.records import decode, encode
+from compoclip.corpora.find import KINDS, find_shards, names_shards
+from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
+from compoclip.corpora.run import Outcome, process
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.open_source import open_source
+from compoclip.data.tarmembers import BAD_JSON
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites.base import Rewritten, rng_for
+from compoclip.rewrites.records import Settings
+from compoclip.rewrites.registry import get_rewrite
+from corpus_shards import (
+    CAPTIONS,
+    captions,
+    corpus,
+    rows_of,
+    tar_members,
+    write_jsonl,
+    write_parquet,
+    write_tar,
+)
+
+NAMES = ("negclip", "replace", "synonym")
+JOB = RewriteJob(Settings(NAMES, seed=7))
+
+
+def done(source: Path, out: Path, job: Any = JOB, **options: Any) -> Outcome:
+    outcome = process(find_shards(str(source)), out, job, **options)
+    assert outcome.bad == {}
+    return outcome
+
+
+def expected(id: str, text: str) -> dict[str, list[str]]:
+    """What one caption gives, rewrite by rewrite."""
+    found: dict[str, list[str]] = {
+        name: [] for name in ("neg_caption", "neg_rule", "positive", "positive_rule")
+    }
+    if not text:
+        return found
+    for name in NAMES:
+        made = get_rewrite(name)(parse(text), rng_for(7, id, 0, name))
+        if isinstance(made, Rewritten):
+            kind = (
+                ("positive", "positive_rule") if made.keeps_meaning else ("neg_caption", "neg_rule")
+            )
+            found[kind[0]].append(made.text)
+            found[kind[1]].append(f"{name} {made.rule}")
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_get_the_rewrites_of_their_captions(kind: str, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in", kind, shards=2)
+    outcome = done(source, tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        f"000{kind}",
+        f"001{kind}",
+        "manifest",
+    ]
+    for shard in range(2):
+        name = f"{shard:03d}{kind}"
+        rows = rows_of(tmp_path / "out" / name)
+        texts = captions(shard)
+        if kind == ".tar":
+            rows = [row for row in rows if row.get("caption") or row["neg_caption"]]
+            by_key = {row["key"]: row for row in rows}
+            for i, text in enumerate(texts):
+                wanted = expected(f"{name}/{i:04d}", text)
+                if text:
+                    assert by_key[f"{i:04d}"].items() >= wanted.items()
+            continue
+        before = rows_of(source / name)
+        for i, (row, old, text) in enumerate(zip(rows, before, texts, strict=True)):
+            assert row == {**old, **expected(f"{name}#{i}", text)}
+    total = outcome.total
+    assert (total["rows"], total["captions"]) == (12, 10)
+    assert total["left_out"] == {EMPTY_CAPTION: 2, NO_CAPTION: 2}
+    made = total["rewrites"]["negclip"]
+    assert made["made"] + sum(made["refused"].values()) == 10
+    assert sum(made["rules"].values()) == made["made"]
+
+
+def test_parquet_keeps_row_groups_metadata_types_and_compression(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    table = pa.table(
+        {
+            "image": pa.array([{"bytes": b"\xff\xd8", "path": None}] * 3),
+            "caption": pa.array(["a red car above a blue bus"] * 3).dictionary_encode(),
+            "score": pa.array([1.5, None, 2.5], pa.float32()),
+        }
+    ).replace_schema_metadata({"huggingface": "{}"})
+    pq.write_table(table, folder / "a.parquet", row_group_size=2, compression="zstd")
+    done(folder, tmp_path / "out")
+    file = pq.ParquetFile(tmp_path / "out" / "a.parquet")
+    assert [file.metadata.row_group(i).num_rows for i in range(2)] == [2, 1]
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert file.schema_arrow.metadata[b"huggingface"] == b"{}"
+    assert file.read(table.column_names).equals(table)
+
+
+def test_lists_of_captions_and_several_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    first, second = "a red car above a blue bus", "a cat on a small table"
+    write_parquet(folder / "a.parquet", [[first, second], [], None], id=["x", "y", "z"])
+    outcome = done(folder, tmp_path / "out")
+    row = rows_of(tmp_path / "out" / "a.parquet")[0]
+    both = [expected("x", first), expected("x#1", second)]
+    assert row["neg_caption"] == both[0]["neg_caption"] + both[1]["neg_caption"]
+    assert outcome.total["left_out"] == {NO_CAPTION: 2}
+    table = tmp_path / "two" / "a.jsonl"
+    table.parent.mkdir()
+    table.write_text(json.dumps({"id": "x", "a": first, "b": second}) + "\n\n")
+    done(table, tmp_path / "out2", column="a, b")
+    (line,) = rows_of(tmp_path / "out2" / "a.jsonl")
+    assert line["neg_caption"] == row["neg_caption"]
+
+
+def test_json_lines_keep_their_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    old = '{"caption": "a red car above a blue bus", "weight": 1.50, "é": "\\u00e9"}'
+    source.write_text(old + "\n \n" + old + "  \r\n", encoding="utf-8")
+    done(source, tmp_path / "out")
+    new = (tmp_path / "out" / "a.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(new) == 2
+    assert all(line.startswith(old[:-1] + ', "neg_caption": [') for line in new)
+    surrogate = tmp_path / "s.jsonl"
+    surrogate.write_text('{"caption": "a \\ud800 red car above a blue bus"}\n')
+    done(surrogate, tmp_path / "out3")
+    assert "\ud800" in rows_of(tmp_path / "out3" / "s.jsonl")[0]["neg_caption"][0]
+
+
+def test_compressed_lines_say_nothing_of_time_or_name(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl.gz", CAPTIONS)
+    done(source, tmp_path / "out")
+    data = (tmp_path / "out" / "a.jsonl.gz").read_bytes()
+    assert data[3:8] == bytes(5)  # no flags, no time
+    assert len(gzip.decompress(data).splitlines()) == len(CAPTIONS)
+
+
+def test_tar_members_stay_as_they_are(tmp_path: Path) -> None:
+    more = [
+        ("._0000.jpg", b"mac"),
+        ("b/0001.jpg", b"x"),
+        ("b/0001.cls", b"7"),
+        ("c.json", b"[1]"),
+        ("d.txt", b"a red car above a blue bus"),
+        ("d.json", b"{}"),
+        ("e.txt", b"a dog on a cat"),
+        ("e.json", b"{torn"),
+        ("f.JSON", b'{"text": "a cup on a plate", "n": 1e2 }\n'),
+    ]
+    source = write_tar(tmp_path / "a.tar", CAPTIONS, more)
+    with tarfile.open(source, "a") as tar:
+        link = tarfile.TarInfo("link.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    outcome = done(source, tmp_path / "out")
+    before, after = tar_members(source), tar_members(tmp_path / "out" / "a.tar")
+    plain = [m for m in after if not m[0].lower().endswith(".json")]
+    assert plain == [m for m in before if not m[0].lower().endswith(".json")]
+    texts = {name: data.decode() for name, _, data in after if not name.endswith("jpg")}
+    assert texts["c.json"] == "[1]"
+    assert texts["e.json"] == "{torn"
+    assert texts["d.json"].startswith('{"neg_caption": [')
+    assert texts["f.JSON"].startswith('{"text": "a cup on a plate", "n": 1e2, "neg_caption"')
+    assert texts["0001.json"].startswith('{"caption": "two cats on a small table", "n": 1.5')
+    assert "b/0001.json" not in texts
+    assert json.loads(texts["0000.json"])["neg_caption"]
+    assert {time for name, time, _ in after if name == "0000.json"} == {1_700_000_000}
+    assert outcome.total["left_out"][BAD_JSON] == 2
+    with tarfile.open(tmp_path / "out" / "a.tar") as tar:
+        assert tar.getmember("link.txt").issym()
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".tar"])
+def test_training_reads_the_negatives(kind: str, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in", kind, shards=1)
+    done(source, tmp_path / "out")
+    samples = open_source(str(tmp_path / "out"))
+    assert "negatives" in samples.brings()
+    assert len(samples) == len(open_source(str(source))) == 5
+    id = f"000{kind}{'/0000' if kind == '.tar' else '#0'}"
+    wanted = expected(id, captions(0)[0])["neg_caption"]
+    assert wanted
+    assert list(samples[0].negatives) == wanted
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".jsonl.gz", ".tar"])
+def test_stored_parses_give_the_same_rewrites(kind: str, tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in", kind, shards=1)
+    parsed = done(source, tmp_path / "parsed", ParseJob())
+    assert parsed.total["parses"]["objects"] > 8
+    name = f"000{kind}"
+    stored = [
+        row["parse"] for row in rows_of(tmp_path / "parsed" / name) if row["parse"]["records"]
+    ]
+    text = captions(0)[0]
+    assert stored[0] == {"parser": parser_name("hanta"), "records": [encode(parse(text))]}
+    assert decode(text, stored[0]["records"][0]) == parse(text)
+    plain = done(source, tmp_path / "plain")
+    again = done(tmp_path / "parsed", tmp_path / "again")
+    assert (plain.total["parsed"], plain.total.get("parses_read")) == (5, None)
+    assert (again.total.get("parsed", 0), again.total["parses_read"]) == (0, 5)
+    fields = [field.name for field in JOB.fields]
+    both = [
+        [[row.get(field) for field in fields] for row in rows_of(folder / name)]
+        for folder in (tmp_path / "plain", tmp_path / "again")
+    ]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("damage", ["parser", "records", "short", "none", "kind"])
+def test_parses_of_no_use_are_made_anew(damage: str, tmp_path: Path) -> None:
+    text = "a red car above a blue bus"
+    stored: Any = {"parser": parser_name("hanta"), "records": [encode(parse(text))]}
+    stored |= {
+        "parser": {"parser": "0/other"},
+        "records": {"records": ["[1,2"]},
+        "short": {"records": []},
+        "none": {"records": None},
+        "kind": {"records": [7]},
+    }[damage]
+    source = tmp_path / "a.jsonl"
+    source.write_text(json.dumps({"id": "x", "caption": text, "parse": stored}) + "\n")
+    outcome = done(source, tmp_path / "out")
+    assert outcome.total["parsed"] == 1
+    assert rows_of(tmp_path / "out" / "a.jsonl")[0].items() >= expected("x", text).items()
+
+
+def test_finding_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = corpus(tmp_path / "in", ".parquet", shards=3)
+    (folder / "notes.txt").write_text("")
+    (folder / ".hidden.parquet").write_text("")
+    names = ["000.parquet", "001.parquet", "002.parquet"]
+    assert [p.name for p in find_shards(str(folder))] == names
+    assert [p.name for p in find_shards(f"{folder}/*1.parquet")] == names[1:2]
+    assert [p.name for p in find_shards(f"{folder}/{{000..001}}.parquet")] == names[:2]
+    assert [p.name for p in find_shards(f"{folder}/000.parquet")] == names[:1]
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    (folder / "000.parquet").rename(tmp_path / "hub" / "data" / "000.parquet")
+    assert [p.name for p in find_shards(str(tmp_path / "hub"))] == names[:1]
+    write_tar(folder / "001.tar", CAPTIONS)
+    with pytest.raises(UsageError, match=r"several kinds \(.parquet, .tar\)"):
+        find_shards(str(folder))
+    with pytest.raises(UsageError, match=r"named 001.parquet"):
+        find_shards(f"{folder}/{{001,../in/001}}.parquet")
+    with pytest.raises(CompoclipError, match="no shard there"):
+        find_shards(f"{folder}/x*.parquet")
+    for text, wanted in {
+        "a cat.": False,
+        "a file a.parquet": False,
+        "x" * 5000: False,
+        "*.tar": True,
+        str(folder): True,
+        "a.jsonl.gz": True,
+    }.items():
+        assert names_shards(text) is wanted

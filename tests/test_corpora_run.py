@@ -1,0 +1,279 @@
+"""Whole corpora: workers, killed runs, finished shards, bad shards, outputs that fail."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.corpora import shard as shard_module
+from compoclip.corpora.find import KINDS
+from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
+
+
+def run(verb: str, *arguments: str | Path) -> int:
+    return main([verb, *map(str, arguments)])
+
+
+def rewrite(*arguments: str | Path) -> int:
+    return run("rewrite", "--rewrites", "negclip,synonym", *arguments)
+
+
+def shards_only(folder: Path) -> dict[str, bytes]:
+    return {n: d for n, d in contents(folder).items() if not n.startswith("manifest")}
+
+
+def test_the_verb_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = corpus(tmp_path / "in", ".parquet")
+    assert rewrite(source, "-o", tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("3 shards written in ")
+    assert "0 were there already; 0 left out" in shown
+    assert (
+        "18 rows with 15 captions (left out: 3 empty caption, 3 sample without a caption)" in shown
+    )
+    assert "no-synonym" in shown
+    assert rewrite(source, "-o", tmp_path / "out", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["from_before"] == ["000.parquet", "001.parquet", "002.parquet"]
+    assert report["total"]["captions"] == 15
+    assert report["shards"]["001.parquet"]["rows"] == 6
+    assert report["total"]["rewrites"]["negclip"]["made"] == sum(
+        counts["rewrites"]["negclip"]["made"] for counts in report["shards"].values()
+    )
+    assert report["settings"]["rewrites"][0].startswith("negclip ")
+    assert run("parse", source, "-o", tmp_path / "parsed") == 0
+    assert "objects" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in", ".tar", shards=4)
+    for workers in (1, 2, 3):
+        assert rewrite(source, "-o", tmp_path / str(workers), "--workers", str(workers)) == 0
+    one = contents(tmp_path / "1")
+    assert len(one) == 4 + 5
+    assert one == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+def test_finished_shards_are_not_made_again(tmp_path: Path) -> None:
+    source, out = corpus(tmp_path / "in", ".jsonl"), tmp_path / "out"
+    assert rewrite(source, "-o", out) == 0
+    whole = contents(out)
+    times = {name: (out / name).stat().st_mtime_ns for name in whole}
+    (out / "000.jsonl").write_bytes(whole["000.jsonl"][:-9])  # lost its end
+    (out / "manifest" / "001.jsonl.json").write_text("{torn")
+    (out / ".001.jsonl.part").write_text("what a killed run left")
+    assert rewrite(source, "-o", out) == 0
+    assert contents(out) == whole
+    after = {name: (out / name).stat().st_mtime_ns for name in whole}
+    assert {name for name in whole if after[name] == times[name]} == {
+        "002.jsonl",
+        "manifest/002.jsonl.json",
+        "manifest/settings.json",
+    }
+    write_jsonl(source / "002.jsonl", ["a red cup on a blue table"])  # another file now
+    assert rewrite(source, "-o", out) == 0
+    assert contents(out)["002.jsonl"] != whole["002.jsonl"]
+
+
+def test_other_settings_and_other_sources_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = corpus(tmp_path / "in", ".jsonl", shards=1), tmp_path / "out"
+    assert rewrite(source, "-o", out) == 0
+    whole = contents(out)
+    capsys.readouterr()
+    for more in (("--seed", "1"), ("--epoch", "1"), ("--column", "caption")):
+        assert rewrite(source, "-o", out, *more) == 2
+        error = capsys.readouterr().err
+        assert "was made with other settings" in error
+        assert error.count("\n") == 1
+    assert run("parse", source, "-o", out) == 2
+    assert "job was" in capsys.readouterr().err
+    time.sleep(0.01)
+    other = corpus(tmp_path / "other", ".jsonl", shards=1)
+    assert rewrite(other, "-o", out) == 1
+    assert "was made from" in capsys.readouterr().err
+    assert contents(out) == whole
+    (out / "manifest" / "settings.json").write_text("{")
+    assert rewrite(source, "-o", out) == 1
+    assert "damaged" in capsys.readouterr().err
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(data[: len(data) * 2 // 3])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "noise":
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] + b"\xff\x00\xfe" * 20 + data[middle + 60 :])
+    elif how == "other":
+        path.write_bytes(b"<html>not found</html>\n" * 50)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["cut", "noise", "other"])
+def test_bad_shards_are_named_and_the_others_go_on(
+    kind: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = corpus(tmp_path / "in", kind), tmp_path / "out"
+    bad = source / f"000{kind}"
+    if kind == ".tar" and how == "noise":
+        pytest.skip("nothing in a tar tells that an image is damaged")
+    good = bad.read_bytes()
+    spoil(bad, how)
+    assert rewrite(source, "-o", out) == 1
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if str(bad) in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("left out: ")
+    assert "Traceback" not in shown.err
+    assert "1 shard left out, 0 allowed (--max-bad)" in shown.err
+    assert "2 shards written" in shown.out
+    assert sorted(shards_only(out)) == [f"001{kind}", f"002{kind}"]
+    assert rewrite(source, "-o", out, "--max-bad", "1") == 0
+    assert "2 were there already; 1 left out" in capsys.readouterr().out
+    bad.write_bytes(good)
+    assert rewrite(source, "-o", out) == 0
+    assert rewrite(source, "-o", tmp_path / "fresh") == 0
+    assert shards_only(out) == shards_only(tmp_path / "fresh")
+
+
+def test_an_empty_file_and_shards_without_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    write_parquet(source / "a.parquet", [])
+    (source / "b.parquet").write_bytes(b"")
+    assert rewrite(source, "-o", tmp_path / "out") == 2  # a column of nothing holds no text
+    assert "holds null, not captions" in capsys.readouterr().err
+    write_parquet(source / "a.parquet", captions(0))
+    assert rewrite(source, "-o", tmp_path / "out") == 1
+    assert "b.parquet: not a whole Parquet file" in capsys.readouterr().err
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    (lines / "a.jsonl").write_text("")
+    write_jsonl(lines / "b.jsonl", captions(0))
+    assert rewrite(lines, "-o", tmp_path / "lines-out") == 0
+    assert (tmp_path / "lines-out" / "a.jsonl").read_bytes() == b""
+
+
+def test_wrong_columns_are_told_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for kind in (".parquet", ".jsonl.gz"):
+        source = corpus(tmp_path / kind[1:], kind)
+        assert rewrite(source, "-o", out, "--column", "txt") == 2
+        assert "no column 'txt'; the columns are:" in capsys.readouterr().err
+        assert not out.exists()
+    write_parquet(tmp_path / "n.parquet", captions(0), text=list(range(6)))
+    assert rewrite(tmp_path / "n.parquet", "-o", out, "--column", "text") == 2
+    assert "holds int64, not captions" in capsys.readouterr().err
+    write_parquet(tmp_path / "n.parquet", captions(0), neg_caption=["x"] * 6)
+    assert rewrite(tmp_path / "n.parquet", "-o", out) == 1
+    assert "has a field 'neg_caption' already" in capsys.readouterr().err
+    write_tar(tmp_path / "n.tar", ["a dog"], [("9.txt", b"a cat"), ("9.json", b'{"neg_rule": 1}')])
+    assert rewrite(tmp_path / "n.tar", "-o", tmp_path / "tars") == 1
+    assert "n.tar, sample 9: has a field 'neg_rule' already" in capsys.readouterr().err
+
+
+def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = corpus(tmp_path / "in", ".jsonl", shards=1)
+    for arguments, message in (
+        ((source,), "name the folder to write the shards to"),
+        ((source, "-o", tmp_path / "o.jsonl"), "shards are written to a folder"),
+        ((source, "-o", source), "holds the shards themselves"),
+        ((source, "-o", tmp_path / "o", "--max-bad", "-1"), "--max-bad"),
+        ((source, "-o", tmp_path / "o", "--workers", "0"), "--workers"),
+        ((tmp_path / "{0..x}.tar", "-o", tmp_path / "o"), "neither a range"),
+    ):
+        assert rewrite(*arguments) == 2
+        assert message in capsys.readouterr().err
+    assert rewrite(tmp_path / "none-*.tar", "-o", tmp_path / "o") == 1
+    assert "no shard there" in capsys.readouterr().err
+    assert rewrite(tmp_path / "none.tar", "-o", tmp_path / "o") == 1
+    assert "none.tar: no such file" in capsys.readouterr().err
+    lone = source / "000.jsonl"  # one file may become records or a shard
+    assert rewrite(lone, "-o", tmp_path / "records.jsonl") == 0
+    assert rewrite(lone, "-o", tmp_path / "folder") == 0
+    assert (tmp_path / "records.jsonl").is_file()
+    assert (tmp_path / "folder" / "000.jsonl").is_file()
+
+
+def test_what_cannot_be_written_stops_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = corpus(tmp_path / "in", ".parquet")
+    (tmp_path / "file").write_text("")
+    assert rewrite(source, "-o", tmp_path / "file" / "out") == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_module, "sync", full)
+        assert rewrite(source, "-o", tmp_path / "out") == 1
+    error = capsys.readouterr().err
+    assert "000.parquet: cannot be written (No space left on device)" in error
+    assert error.count("\n") == 1
+    assert shards_only(tmp_path / "out") == {}
+    assert rewrite(source, "-o", tmp_path / "out") == 0
+    assert len(shards_only(tmp_path / "out")) == 3
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for shard in range(6):
+        texts = [f"{text} {i}" for i in range(20) for text in captions(0)]
+        write_jsonl(source / f"{shard}.jsonl.gz", texts)
+    command = [sys.executable, "-m", "compoclip", "rewrite", str(source), "--rewrites", "negclip"]
+    out = tmp_path / "out"
+    with subprocess.Popen([*command, "--workers", "2", "-o", str(out)]) as process:
+        while not any(out.glob("*.gz")):
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.kill()
+    time.sleep(0.5)  # workers end with the process that started them
+    written = shards_only(out)
+    assert 0 < sum(not name.startswith(".") for name in written) < 6
+    time.sleep(0.5)
+    assert shards_only(out) == written
+    for folder in (out, tmp_path / "whole"):
+        assert run("rewrite", source, "--rewrites", "negclip", "-o", folder) == 0
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_manifests_say_what_was_made(tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in", ".parquet", shards=1)
+    assert rewrite(source, "-o", tmp_path / "out") == 0
+    settings: dict[str, Any] = json.loads(
+        (tmp_path / "out" / "manifest" / "settings.json").read_text()
+    )
+    assert settings["job"] == "rewrite"
+    assert {"seed", "epoch", "tagger", "parser", "lexicon", "column"} <= set(settings)
+    known = json.loads((tmp_path / "out" / "manifest" / "000.parquet.json").read_text())
+    assert known["bytes"] == (tmp_path / "out" / "000.parquet").stat().st_size
+    assert known["source"] == str(source / "000.parquet")
+    assert known["counts"]["captions"] == 5
