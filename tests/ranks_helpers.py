@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -53,16 +55,24 @@ def _main(
 ) -> None:
     import torch
 
-    from compoclip.ranks import joined
+    from compoclip.ranks import meeting
 
     torch.set_num_threads(1)
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world)
     )
     try:
-        with joined(torch.device("cpu")) as ranks:
+        with meeting(torch.device("cpu")) as ranks:
             result = function(ranks, *arguments)
             ranks.exchange(None)  # the first holds the store: it must not leave before the others
     except Exception:
         result = traceback.format_exc()
     pipe.send(result)
+
+
+def torchrun(world: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """`torchrun -m compoclip ARGUMENTS` on this machine's CPU."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={world}", "-m", "compoclip", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # that the first one parses captions, not that somebody is lost.
 _PATIENCE = timedelta(days=1)
 _SECONDS_TO_SPEAK = 5
+_MEETINGS = count()  # a script may train and then evaluate: each meeting has keys of its own
 
 
 class PeerLostError(CompoclipError):
@@ -151,7 +153,7 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Ranks]:
+def meeting(device: torch.device) -> Iterator[Ranks]:
     """Meet the other processes of `torchrun`; `ALONE` without it.
 
     Tensors on the CPU go through gloo, those on a CUDA device through nccl. An error that leaves
@@ -175,7 +177,7 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         store, rank, world = next(rendezvous("env://"))
-        told = PrefixStore("compoclip", store)
+        store = PrefixStore(f"compoclip/{next(_MEETINGS)}", store)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=_PATIENCE
         )
@@ -187,7 +189,7 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     try:
         yield Ranks(rank, world)
     except BaseException as error:
-        failed = _Failure(told, rank, world)
+        failed = _Failure(store, rank, world)
         if isinstance(error, PeerLostError):
             raise failed.of_others() from error
         failed.tell(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +15,7 @@ from compoclip.cli.device import device_named
 from compoclip.cli.options import joined, parse
 from compoclip.errors import UsageError
 from compoclip.places import require_writable
+from compoclip.ranks import meeting
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -27,14 +28,15 @@ class EvaluateOptions:
 
     Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
     where it stopped; results that are already there for the same weights, data, protocol and
-    draws are not computed again. Several models also get one table side by side, the first as the
-    base.
+    draws are not computed again. torchrun shares the encoding among processes. Several models
+    also get one table side by side, the first as the base.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
         compoclip evaluate base=ViT-B-32-quickgelu:openai tuned=runs/fsc/model --on suite/
         compoclip evaluate bundled --on sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017
         compoclip evaluate bundled --on all --data /data
+        torchrun --nproc-per-node 2 -m compoclip evaluate bundled --on all --device cuda
 
     Args:
         models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
@@ -97,6 +99,8 @@ def run(options: EvaluateOptions) -> int:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     models = named_models(options.models)
     results = measure(options, models, _silent if options.json else _shown(options))
+    if not results:  # the first process has them
+        return 0
     if options.json:
         console.emit_json([asdict(each) for each in results])
     elif len(models) > 1:
@@ -114,7 +118,8 @@ def measure(
     """Load benchmarks, then one model after the other: all their results.
 
     models: by name, to load or loaded (then where it is); `options.models` is not looked at. done:
-    called with the results of each model. Raises UsageError for wrong options, and what loading
+    called with the results of each model. Under torchrun all processes encode; only the first has
+    results and calls `done`. Raises UsageError for wrong options, and what loading
     and `evaluation.run.evaluate` raise.
     """
     if not options.on:
@@ -151,15 +156,18 @@ def measure(
         audits={each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {},
     )
     everything: list[Results] = []
-    for name, spec in models.items():
-        loaded = (
-            load_model(spec, activation=options.activation, device=device)
-            if isinstance(spec, str)
-            else spec
-        )
-        results = evaluate(name, ModelEncoder(loaded), benchmarks, options.out, settings)
-        everything += results
-        done(name, results)
+    with meeting(device) as ranks:
+        settings = replace(settings, ranks=ranks)
+        for name, spec in models.items():
+            loaded = (
+                load_model(spec, activation=options.activation, device=device)
+                if isinstance(spec, str)
+                else spec
+            )
+            results = evaluate(name, ModelEncoder(loaded), benchmarks, options.out, settings)
+            everything += results
+            if ranks.first:
+                done(name, results)
     return everything
 
 

@@ -7,9 +7,11 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from compoclip import __version__
 from compoclip.errors import CompoclipError
+from compoclip.ranks import launched, silent
 
 # verb -> what it does; the verb's code is compoclip.cli.<verb with _>, imported only when called.
 VERBS = {
@@ -21,6 +23,7 @@ VERBS = {
     "wise-ft": "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
     "towers": "which tower of a fine-tuned model carries what it gained",
     "tree-score": "how tree-like text encoders compute",
+    "maps": "which patches of an image the words of a caption align with",
     "inspect": "what a checkpoint is: architecture, activation, adapter, sizes, origin",
     "convert": "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
     "rewrite": "show or mass-produce hard negatives and hard positives of captions",
@@ -32,6 +35,8 @@ VERBS = {
     "play": "web playground: an image, a caption, its rewrites, and what models make of them",
     "bench": "measure throughput",
 }
+
+SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
 
 _PIPE_CLOSED = 141  # as if ended by the signal, like other programs
 
@@ -69,7 +74,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         module = importlib.import_module(f"compoclip.cli.{verb.replace('-', '_')}")
         run: Callable[[Sequence[str]], int] = module.main
-        return run(rest)
+        with nullcontext() if _speaks(verb) else silent():
+            return run(rest)
     except KeyboardInterrupt:
         return _failed(verb, "interrupted", 130)
     except BrokenPipeError:
@@ -86,8 +92,14 @@ def main(argv: Sequence[str]) -> int:
         return _failed(verb, f"{what}; not foreseen: --debug shows where it comes from", 1)
 
 
+def _speaks(verb: str) -> bool:
+    """Whether this process is the one of its run that prints; see `compoclip.ranks`."""
+    return verb not in SHARED or launched()[0] == 0
+
+
 def _failed(verb: str, message: str, code: int) -> int:
-    print(f"compoclip {verb}: {message}", file=sys.stderr)
+    if _speaks(verb):
+        print(f"compoclip {verb}: {message}", file=sys.stderr)
     return code
 
 

@@ -45,6 +45,7 @@ from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.summary import summarise
+from compoclip.ranks import ALONE, Ranks
 
 _LISTED_MISSING = 20
 
@@ -54,7 +55,8 @@ class Options:
     """batch_size: images or texts at once. workers: threads that read images. max_bad: damaged
     images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
     to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there.
-    audits: benchmark -> its audit, for clean scores beside those of all items."""
+    audits: benchmark -> its audit, for clean scores beside those of all items. ranks: the
+    processes that share the encoding; the first one scores and writes."""
 
     batch_size: int = 64
     workers: int = 2
@@ -65,6 +67,7 @@ class Options:
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
+    ranks: Ranks = ALONE
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def evaluate(
     """Measure `encoder` on all benchmarks; results in their order, written below `<out>/<name>/`.
 
     All distinct images and texts of all benchmarks are encoded once, before any scoring. Results
-    that are already there for the same model, data and protocol are not computed again. Raises
+    that are already there for the same model, data and protocol are not computed again. Of several
+    processes (`Options.ranks`) all but the first return nothing. Raises
     UsageError for two benchmarks of one name, CompoclipError for missing images unless
     `allow_partial`, damaged images beyond `max_bad`, and anything that cannot be read or written.
     """
@@ -96,29 +100,32 @@ def evaluate(
         raise UsageError(f"{twice} is asked for twice; name each benchmark once")
     jobs = [_job(each, options.allow_partial) for each in benchmarks]
     folder = out / file_stem(name)
+    ranks = options.ranks
     done = (
         {}
-        if options.fresh
+        if options.fresh or not ranks.first
         else {
             job.benchmark.name: found
             for job in jobs
             if (found := _already(job, encoder, folder, options)) is not None
         }
     )
-    todo = [job for job in jobs if job.benchmark.name not in done]
+    known = ranks.exchange(list(done))[0]
+    todo = [job for job in jobs if job.benchmark.name not in known]
     if todo:
         start = time.monotonic()
         cache = FeatureCache(options.cache, encoder) if options.cache else None
         features = encode_contents(
             encoder,
             [job.content for job in todo],
-            EncodeOptions(options.batch_size, options.workers, options.max_bad, cache),
+            EncodeOptions(options.batch_size, options.workers, options.max_bad, cache, ranks),
         )
         encoding = (time.monotonic() - start) / len(todo)
-        for job in todo:
-            result = _measure(name, encoder, job, features, folder, options, encoding)
-            done[job.benchmark.name] = result
-    return [done[each] for each in names]
+        with ranks.agreed():
+            for job in todo if ranks.first else ():
+                result = _measure(name, encoder, job, features, folder, options, encoding)
+                done[job.benchmark.name] = result
+    return [done[each] for each in names] if ranks.first else []
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:

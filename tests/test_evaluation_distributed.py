@@ -1,0 +1,112 @@
+"""Evaluation shared by several processes gives what one process gives, each input encoded once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.coverage import Content
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.cache import FeatureCache
+from compoclip.evaluation.encode import EncodeOptions, encode_contents
+from compoclip.evaluation.io import load_items, load_results
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.ranks import Ranks
+from evaluation_helpers import FakeEncoder, choice_benchmark
+from ranks_helpers import in_ranks, torchrun
+
+
+def encoding(
+    ranks: Ranks, content: Content, cache: Path, broken: tuple[str, ...] = (), max_bad: int = 0
+) -> dict[str, Any]:
+    encoder = FakeEncoder()
+    encoder.broken |= set(broken)
+    options = EncodeOptions(4, 1, max_bad, FeatureCache(cache, encoder), ranks)
+    try:
+        features = encode_contents(encoder, [content], options)
+    except CompoclipError as error:
+        return {"error": str(error)}
+    return {
+        "images": features.images.tolist(),
+        "texts": features.texts.tolist(),
+        "rows": {ref.path.name: row for ref, row in features.image_rows.items()},
+        "bad": sorted(ref.path.name for ref in features.bad),
+        "seen": [*encoder.images_seen, *(text.lower() for text in encoder.texts_seen)],
+    }
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_everything_is_encoded_once_and_reaches_the_first(tmp_path: Path, world: int) -> None:
+    content = choice_benchmark(tmp_path / "photos").content
+    plain = encode_contents(FakeEncoder(), [content], EncodeOptions(4, 1))
+    first, *others = in_ranks(world, encoding, content, tmp_path / "cache")
+    assert np.array_equal(np.float32(first["images"]), plain.images)
+    assert np.array_equal(np.float32(first["texts"]), plain.texts)
+    assert all(each["rows"] == first["rows"] for each in others)
+    seen = Counter(name for each in (first, *others) for name in each["seen"])
+    assert set(seen.values()) == {1}
+    assert len(seen) == len(plain.images) + len(plain.texts)
+    sizes = [len(each["seen"]) for each in (first, *others)]
+    assert max(sizes) - min(sizes) <= 2 * 4
+
+    again = in_ranks(world, encoding, content, tmp_path / "cache")  # all of it is in the cache
+    assert [each["seen"] for each in again] == [[]] * world
+    assert again[0]["images"] == first["images"]
+
+
+def test_damaged_images_are_counted_over_all_processes(tmp_path: Path) -> None:
+    content = choice_benchmark(tmp_path / "photos").content
+    names = tuple(f"photo{k}_t{k}.jpg" for k in (1, 5))  # one in the batch of each of two processes
+    found = in_ranks(2, encoding, content, tmp_path / "two", names, 2)
+    assert [each["bad"] for each in found] == [sorted(names)] * 2
+    assert found[0]["rows"].keys().isdisjoint(names)
+    found = in_ranks(2, encoding, content, tmp_path / "one", names, 1)
+    assert all("more than 1 damaged images" in each["error"] for each in found)
+
+
+def measuring(ranks: Ranks, benchmarks: list[Benchmark], folder: Path) -> list[Any]:
+    options = Options(batch_size=4, resamples=50, ranks=ranks, cache=folder / f"cache{ranks.world}")
+    out = folder / f"out{ranks.world}"
+    results = evaluate("m", FakeEncoder(quality=0.5), benchmarks, out, options)
+    again = evaluate("m", FakeEncoder(quality=0.5), benchmarks, out, options)
+    assert again == results
+    return [{**each.__dict__, "seconds": 0, "items": ""} for each in results]
+
+
+def test_results_are_those_of_one_process(tmp_path: Path) -> None:
+    benchmarks = [choice_benchmark(tmp_path / name, name=name) for name in ("one", "two")]
+    (alone,) = in_ranks(1, measuring, benchmarks, tmp_path)
+    first, *others = in_ranks(4, measuring, benchmarks, tmp_path)
+    assert first == alone
+    assert others == [[]] * 3
+
+
+@pytest.mark.slow
+def test_the_command_under_torchrun(tmp_path: Path) -> None:
+    """Two processes print and write what one does; real features agree to rounding."""
+    suite = tmp_path / "suite"
+    assert main(["world", "suite", f"--out={suite}", "--items-per-task=12"]) == 0
+    arguments = ["evaluate", "bundled", "--on", str(suite), "--resamples", "100"]
+    assert main([*arguments, "--out", str(tmp_path / "one")]) == 0
+    done = torchrun(2, [*arguments, "--out", str(tmp_path / "two")])
+    assert done.returncode == 0, done.stderr
+    one, two = (load_results(tmp_path / each / "bundled") for each in ("one", "two"))
+    assert [each.benchmark for each in one] == [each.benchmark for each in two]
+    for alone, shared in zip(one, two):
+        assert shared.scores == alone.scores
+        rows, others = (load_items(each).to_pylist() for each in (alone, shared))
+        for row, other in zip(rows, others):
+            assert other["scores"] == pytest.approx(row["scores"], abs=1e-6)
+    assert done.stdout.count("bundled on ") == len(one)
+
+
+def test_an_error_is_said_once(tmp_path: Path) -> None:
+    done = torchrun(2, ["evaluate", "bundled", "--on", str(tmp_path / "nothing")])
+    assert done.returncode != 0
+    assert done.stderr.count("compoclip evaluate: ") == 1
