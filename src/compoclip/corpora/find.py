@@ -21,7 +21,7 @@ def names_shards(source: str) -> bool:
     """Whether a text names shards rather than being a caption: a folder, or a file or pattern that
     ends like a shard."""
     try:
-        if Path(source).is_dir():
+        if source.strip() and Path(source).is_dir():
             return True
     except (OSError, ValueError):  # too long or with odd bytes
         return False
