@@ -36,7 +36,7 @@ from compoclip.benchmarks.caption_files import locate, read_captions
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.order import shuffled
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.captions.pre_caption import pre_caption
 from compoclip.errors import CompoclipError
 
@@ -127,21 +127,10 @@ def load(
 
             cases += _order_cases(paths[name], name, *photos[name], tagger, workers)
             extra = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
-    rules, headline = aggregates(_rules(cases), kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({name: paths[name] for name in kept}, extra),
-        ties={
-            "": TiePolicy.STRICT,
-            "coco_order": TiePolicy.FIRST,
-            "flickr30k_order": TiePolicy.FIRST,
-        },
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash({name: paths[name] for name in kept}, extra)
+    made = of_cases(META, kept, cases, digest, _rules(cases), "vl_compo")
+    first = dict.fromkeys(("coco_order", "flickr30k_order"), TiePolicy.FIRST)
+    return replace(made, ties={**made.ties, **first})
 
 
 def _rules(cases: Sequence[Case]) -> dict[str, Aggregate]:

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks import files, sugarcrepe
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.errors import CompoclipError
 
 _COLUMNS = ("image", "caption", "negative_caption", "negative_image", "type", "subtype")
@@ -74,17 +74,8 @@ def load(
     cases = [case for case in _cases(path, photos) if case.subtask in kept]
     if not cases:
         raise CompoclipError(f"{path}: no rows of {', '.join(kept)}; export the table again")
-    rules, headline = aggregates(_rules(kept), kept, "group")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({"rows": path}),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash({"rows": path})
+    return of_cases(META, kept, cases, digest, _rules(kept), "group")
 
 
 def _found(folder: Path) -> Path:

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.photos import by_stem
 from compoclip.errors import CompoclipError
 
@@ -59,17 +59,9 @@ def load(
     kept = select(META.id, META.parts, subtasks)
     path = annotations or root / "cola" / _FILE
     folders = (images,) if images else (root / "vg" / "VG_100K", root / "vg" / "VG_100K_2")
-    rules, headline = aggregates(_RULES, kept, "image")
-    return Benchmark(
-        name=META.id,
-        content=tuple(_cases(path, folders[0], by_stem(folders))),
-        data_hash=files.data_hash({"multi_object": path}),
-        ties={"": TiePolicy.STRICT},
-        skills=META.skills,
-        expected=META.expected,
-        aggregates=rules,
-        headline=headline,
-    )
+    cases = _cases(path, folders[0], by_stem(folders))
+    digest = files.data_hash({"multi_object": path})
+    return of_cases(META, kept, cases, digest, _RULES, "image")
 
 
 def _cases(path: Path, folder: Path, photos: Mapping[str, Path]) -> list[Case]:

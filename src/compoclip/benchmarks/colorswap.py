@@ -14,12 +14,13 @@ three scores with strict ties; the headline is the group score.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, close, select
+from compoclip.benchmarks.parts import close, of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 _SIZES = {"test": 300, "train": 700}
@@ -61,17 +62,11 @@ def load(
         raise UsageError(f"colorswap has no split {split!r}; {close(split, _SIZES)}")
     path = annotations or root / "colorswap" / f"{split}.json"
     rules = {each: Aggregate(META.parts, "micro", metric=each) for each in _SCORES}
-    defined, headline = aggregates(rules, kept, "group")
-    return Benchmark(
-        name=META.id if split == "test" else f"{META.id}_{split}",
-        content=tuple(_cases(path, images or root / "colorswap")),
-        data_hash=files.data_hash({split: path}),
-        ties={"": TiePolicy.STRICT},
-        skills=META.skills,
-        expected={"colorswap": _SIZES[split]},
-        aggregates=defined,
-        headline=headline,
-    )
+    cases = _cases(path, images or root / "colorswap")
+    expected = {"colorswap": _SIZES[split]}
+    digest = files.data_hash({split: path})
+    made = of_cases(META, kept, cases, digest, rules, "group", expected=expected)
+    return made if split == "test" else replace(made, name=f"{META.id}_{split}")
 
 
 def _cases(path: Path, photos: Path) -> list[Case]:

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.photos import by_stem
 from compoclip.errors import CompoclipError
 
@@ -89,17 +89,9 @@ def load(
                     labels={"complexity": str(complexity)},
                 )
             )
-    rules, headline = aggregates(_rules(paths), kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({path.name: path for path in paths.values()}),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=_expected(Counter(case.subtask for case in cases), kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash({path.name: path for path in paths.values()})
+    expected = _expected(Counter(case.subtask for case in cases), kept)
+    return of_cases(META, kept, cases, digest, _rules(paths), "vl_compo", expected=expected)
 
 
 class Regions:

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from compoclip.benchmarks import crepe_prod, files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, close, select
+from compoclip.benchmarks.parts import close, of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 SETS = ("cc12m", "yfcc", "laion")
@@ -113,14 +114,6 @@ def load(
     cases = tuple(case for name in kept for case in found[name])
     if not cases:
         raise CompoclipError(f"{folder}: no rows with hard negatives in the files of {pretrained}")
-    rules, headline = aggregates(_RULES, kept, "unseen")
-    return Benchmark(
-        name=f"{META.id}_{pretrained}",
-        content=cases,
-        data_hash=files.data_hash(paths, [f"pretrained {pretrained}"]),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        aggregates=rules,
-        headline=headline,
-        left_out=dict(left_out),
-    )
+    digest = files.data_hash(paths, [f"pretrained {pretrained}"])
+    made = of_cases(META, kept, cases, digest, _RULES, "unseen", left_out=left_out)
+    return replace(made, name=f"{META.id}_{pretrained}")

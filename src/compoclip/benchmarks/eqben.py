@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import keep, of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 META = Meta(
@@ -101,20 +101,17 @@ def load(
             found[name] = _smallest(cases, cap)
     if not any(found.values()):
         raise CompoclipError(f"{path}: no items of {', '.join(kept)}; is this the official file?")
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
     expected = keep(META.expected, kept)
-    return Benchmark(
-        name=META.id,
-        content=tuple(case for name in kept for case in found[name]),
-        data_hash=files.data_hash(
-            {"annotation": path}, [f"cap {cap}"] * (cap is not None) + ["jpg"] * jpg
-        ),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
+    stated = [f"cap {cap}"] * (cap is not None) + ["jpg"] * jpg
+    return of_cases(
+        META,
+        kept,
+        (case for name in kept for case in found[name]),
+        files.data_hash({"annotation": path}, stated),
+        _RULES,
+        "vl_compo",
         expected={n: count if cap is None else min(count, cap) for n, count in expected.items()},
-        aggregates=rules,
-        headline=headline,
-        left_out={f"items beyond the cap of {cap} a sub-task": left_out} if left_out else {},
+        left_out={f"items beyond the cap of {cap} a sub-task": left_out},
     )
 
 

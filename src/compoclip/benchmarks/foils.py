@@ -16,13 +16,14 @@ sub-tasks, `micro` the mean over all items.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.skills import SKILLS
 from compoclip.errors import CompoclipError
 
@@ -67,16 +68,9 @@ def load(
     if not cases:
         raise CompoclipError(f"{paths[0]}: no rows")
     kept = select(META.id, tuple(seen), subtasks)
-    rules, headline = aggregates({}, kept, "macro")
-    return Benchmark(
-        name=META.id,
-        content=tuple(case for case in cases if case.subtask in kept),
-        data_hash=files.data_hash({path.name: path for path in paths}),
-        ties={"": TiePolicy.STRICT},
-        skills={name: skills[name] for name in kept if name in skills},
-        aggregates=rules,
-        headline=headline,
-    )
+    own = replace(META, skills=skills)
+    digest = files.data_hash({path.name: path for path in paths})
+    return of_cases(own, kept, (c for c in cases if c.subtask in kept), digest, {}, "macro")
 
 
 def _files(place: Path) -> list[Path]:

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.errors import CompoclipError
 
 _NAMES = {
@@ -94,17 +94,7 @@ def load(
         pair = (first / f"{_NAMES[name]}.json", second / f"{_NAMES[name]}.json")
         paths |= {f"data/{name}": pair[0], f"swapped_data/{name}": pair[1]}
         cases += _cases(*pair, name, crops if name == "swap" else vg)
-    rules, headline = aggregates(_RULES, kept, "replace")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash(paths),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    return of_cases(META, kept, cases, files.data_hash(paths), _RULES, "replace")
 
 
 def _cases(path: Path, other: Path, subtask: str, photos: Path) -> list[Case]:

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.photos import by_stem
 from compoclip.errors import CompoclipError
 
@@ -88,17 +88,8 @@ def load(
             )
     if not cases:
         raise CompoclipError(f"{path}: no descriptions; fetch the official file again")
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({"valid_data": path}),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash({"valid_data": path})
+    return of_cases(META, kept, cases, digest, _RULES, "vl_compo")
 
 
 def _photos(folder: Path) -> tuple[ImageRef, ...]:

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.photos import by_stem
 from compoclip.errors import CompoclipError, UsageError
 
@@ -93,17 +93,8 @@ def load(
     cases = [case for case in _cases(path, photos, prompt) if case.subtask in kept]
     if not cases:
         raise CompoclipError(f"{path}: no pairs of {', '.join(kept)}; fetch the official file")
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({"questions": path}, (prompt,)),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash({"questions": path}, (prompt,))
+    return of_cases(META, kept, cases, digest, _RULES, "vl_compo")
 
 
 def _cases(path: Path, photos: Path, prompt: str) -> list[Case]:

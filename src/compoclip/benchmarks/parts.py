@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from compoclip.benchmarks.case import Aggregate, Classification
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Classification, TiePolicy
+from compoclip.benchmarks.meta import Meta
 from compoclip.errors import UsageError
 
 
@@ -51,6 +52,34 @@ def aggregates(
 def keep(values: Mapping[str, int], kept: Sequence[str]) -> dict[str, int]:
     """The entries of `values` whose sub-task is kept."""
     return {name: values[name] for name in kept if name in values}
+
+
+def of_cases(
+    meta: Meta,
+    kept: Sequence[str],
+    cases: Iterable[Case],
+    data_hash: str,
+    rules: Mapping[str, Aggregate],
+    headline: str,
+    *,
+    ties: TiePolicy = TiePolicy.STRICT,
+    expected: Mapping[str, int] | None = None,
+    left_out: Mapping[str, int] | None = None,
+) -> Benchmark:
+    """The benchmark `meta` with its sub-tasks `kept`: its skills and expected items of these, and
+    those of `rules` that they define (see `aggregates`). expected: where other than in `meta`."""
+    defined, headline = aggregates(rules, kept, headline)
+    return Benchmark(
+        name=meta.id,
+        content=tuple(cases),
+        data_hash=data_hash,
+        ties={"": ties},
+        skills={name: meta.skills[name] for name in kept if name in meta.skills},
+        expected=keep(meta.expected, kept) if expected is None else dict(expected),
+        aggregates=defined,
+        headline=headline,
+        left_out={reason: n for reason, n in (left_out or {}).items() if n},
+    )
 
 
 def classification_rules(content: Classification) -> dict[str, Aggregate]:

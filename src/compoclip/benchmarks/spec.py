@@ -20,7 +20,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.errors import CompoclipError
 
 _SKILLS = {
@@ -73,16 +73,8 @@ def load(
     for name, (folder, way) in places.items():
         photos = (images or root / "spec") / folder
         cases += _cases(paths[name], name, photos, way == "i2t")
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash(paths),
-        ties={"": TiePolicy.FIRST},
-        skills={name: META.skills[name] for name in kept},
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash(paths)
+    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", ties=TiePolicy.FIRST)
 
 
 def _cases(path: Path, subtask: str, photos: Path, choose_text: bool) -> list[Case]:

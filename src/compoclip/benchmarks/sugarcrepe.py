@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 
 META = Meta(
     id="sugarcrepe",
@@ -105,17 +105,8 @@ def load(
     folder = annotations or root / "sugarcrepe"
     photos = images or root / "coco" / "val2017"
     paths = {name: folder / f"{name}.json" for name in kept}
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(case for name in kept for case in _cases(paths[name], name, photos)),
-        data_hash=files.data_hash(paths),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    cases = [case for name in kept for case in _cases(paths[name], name, photos)]
+    return of_cases(META, kept, cases, files.data_hash(paths), _RULES, "vl_compo")
 
 
 def _cases(path: Path, subtask: str, photos: Path) -> list[Case]:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 
 SUBTASKS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att")
 META = Meta(
@@ -78,17 +78,8 @@ def read(found: Meta, folder: Path, photos: Path | None, subtasks: Sequence[str]
     """The benchmark of `found`: TRIPLE cases with `photos`, TEXT_ONLY cases without."""
     kept = select(found.id, SUBTASKS, subtasks)
     paths = {name: folder / f"{name}.json" for name in kept}
-    rules, headline = aggregates(RULES, kept, "clic")
-    return Benchmark(
-        name=found.id,
-        content=tuple(case for name in kept for case in _cases(paths[name], name, photos)),
-        data_hash=files.data_hash(paths),
-        ties={"": TiePolicy.STRICT},
-        skills={name: found.skills[name] for name in kept},
-        expected=keep(found.expected, kept),
-        aggregates=rules,
-        headline=headline,
-    )
+    cases = [case for name in kept for case in _cases(paths[name], name, photos)]
+    return of_cases(found, kept, cases, files.data_hash(paths), RULES, "clic")
 
 
 def _cases(path: Path, subtask: str, photos: Path | None) -> list[Case]:

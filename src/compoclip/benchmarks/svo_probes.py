@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.photos import by_stem
 from compoclip.errors import CompoclipError
 
@@ -93,17 +93,8 @@ def load(
         raise CompoclipError(
             f"{path}: no rows with exactly one flag; fetch the official file again"
         )
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({"svo_probes": path}),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        aggregates=rules,
-        headline=headline,
-        left_out=dict(left_out),
-    )
+    digest = files.data_hash({"svo_probes": path})
+    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", left_out=left_out)
 
 
 def url_key(url: str) -> str:

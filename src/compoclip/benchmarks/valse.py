@@ -27,9 +27,9 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.archives import only_zip, read_members
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.errors import CompoclipError
 
 META = Meta(
@@ -200,18 +200,9 @@ def load(
                 cases.append(case)
     if not cases:
         raise CompoclipError(f"{annotations or root / 'valse'}: no valid rows in the files")
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({name: data for name, (_, data) in contents.items()}),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-        left_out={"rows that fewer than two annotators found right": invalid} if invalid else {},
-    )
+    digest = files.data_hash({name: data for name, (_, data) in contents.items()})
+    reason = "rows that fewer than two annotators found right"
+    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", left_out={reason: invalid})
 
 
 def _contents(place: Path, kept: Sequence[str]) -> dict[str, tuple[str, bytes]]:

@@ -31,9 +31,9 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 ROLES = ("agent", "destination", "item", "tool")
@@ -169,17 +169,9 @@ def load(
             ]
     if not cases:
         raise CompoclipError(f"{folder}: the files hold no items; fetch the official files again")
-    rules, headline = aggregates(_RULES, kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash(paths, [f"limit {limit}"]),
-        ties={"": TiePolicy.STRICT},
-        skills={name: META.skills[name] for name in kept},
-        aggregates=rules,
-        headline=headline,
-        left_out={f"items beyond the first {limit} of their file": left_out} if left_out else {},
-    )
+    digest = files.data_hash(paths, [f"limit {limit}"])
+    reason = f"items beyond the first {limit} of their file"
+    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", left_out={reason: left_out})
 
 
 _REMEDY = "put the official folder there, or select the parts you have, e.g. vl_checklist:object_*"

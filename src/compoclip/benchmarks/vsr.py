@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import keep, of_cases, select
 from compoclip.errors import CompoclipError
 
 _SPLITS = ("random", "zeroshot")
@@ -74,17 +75,10 @@ def load(
         for name, part in ((split, "test"), (f"{split}_dev", "dev"))
     }
     cases = [case for name, path in paths.items() for case in _cases(path, name, images, root)]
-    rules, headline = aggregates(_rules(kept, cases), kept, "auc")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash(paths),
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, tuple(paths)),
-        aggregates=rules,
-        headline=headline,
-        tuned_on={split: f"{split}_dev" for split in kept},
-    )
+    expected = keep(META.expected, tuple(paths))
+    digest = files.data_hash(paths)
+    made = of_cases(META, kept, cases, digest, _rules(kept, cases), "auc", expected=expected)
+    return replace(made, tuned_on={split: f"{split}_dev" for split in kept})
 
 
 def _found(folder: Path, split: str, part: str) -> Path:

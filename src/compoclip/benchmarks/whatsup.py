@@ -28,7 +28,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, keep, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.photos import by_stem
 from compoclip.errors import CompoclipError
 
@@ -115,18 +115,10 @@ def load(
             cases += _questions(paths[name], name, coco_images or root / "coco" / "val2017", 12)
         else:
             cases += _questions(paths[name], name, photos / "vg_images", 0)
-    rules, headline = aggregates(_usable(_RULES, cases), kept, "vl_compo")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash(paths),
-        ties={"": TiePolicy.FIRST},
-        skills={name: META.skills[name] for name in kept},
-        expected=keep(META.expected, kept),
-        aggregates=rules,
-        headline=headline,
-        joint={"pair": "pair", "set": "set"},
-    )
+    rules = _usable(_RULES, cases)
+    digest = files.data_hash(paths)
+    made = of_cases(META, kept, cases, digest, rules, "vl_compo", ties=TiePolicy.FIRST)
+    return replace(made, joint={"pair": "pair", "set": "set"})
 
 
 def _usable(rules: Mapping[str, Aggregate], cases: Sequence[Case]) -> dict[str, Aggregate]:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import aggregates, select
+from compoclip.benchmarks.parts import of_cases, select
 from compoclip.errors import CompoclipError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
@@ -58,17 +58,8 @@ def load(
     kept = select(META.id, META.parts, subtasks)
     path = annotations or root / "winoground" / "examples.jsonl"
     cases = _cases(path, images or root / "winoground" / "images")
-    rules, headline = aggregates(_rules(cases), kept, "group")
-    return Benchmark(
-        name=META.id,
-        content=tuple(cases),
-        data_hash=files.data_hash({"examples": path}),
-        ties={"": TiePolicy.STRICT},
-        skills=META.skills,
-        expected=META.expected,
-        aggregates=rules,
-        headline=headline,
-    )
+    digest = files.data_hash({"examples": path})
+    return of_cases(META, kept, cases, digest, _rules(cases), "group")
 
 
 def _rules(cases: Sequence[Case]) -> dict[str, Aggregate]:
