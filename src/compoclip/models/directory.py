@@ -4,6 +4,7 @@
     open_clip_model.safetensors  the plain open_clip state dict
     compoclip.json               identity (verified on load), provenance
     bpe.txt.gz                   merges of the tokenizer, when it is not CLIP's own
+    tokenizer.json, ...          files of a Hugging Face tokenizer (SigLIP)
     README.md                    the model card (see `card`)
 
 `open_clip.create_model("local-dir:PATH")` reads it without compoclip.
@@ -96,5 +97,6 @@ def save_model(
         write_json(temporary / RECORD, record)
         if merges is not None:
             shutil.copyfile((loaded.config.folder or Path()) / merges, temporary / MERGES)
+        loaded.tokenizer.write_files(temporary)
         (temporary / CARD).write_text(card_of(temporary), encoding="utf-8")
     return identity

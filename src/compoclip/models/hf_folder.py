@@ -1,6 +1,6 @@
-"""Folders of Hugging Face's transformers: read as open_clip models, and written.
+"""Folders of Hugging Face's transformers: read as open_clip models, and (CLIP's) written.
 
-    config.json               CLIPModel (or CLIPVisionModel alone)
+    config.json               CLIPModel, SiglipModel (or CLIPVisionModel alone)
     model.safetensors         its parameters
     preprocessor_config.json  CLIPImageProcessor
     vocab.json, merges.txt, tokenizer_config.json, special_tokens_map.json   CLIPTokenizer
@@ -34,6 +34,7 @@ from compoclip.models.hf_clip import (
     to_hf_config,
     to_hf_state,
 )
+from compoclip.models.hf_siglip import PREPROCESS, from_siglip_config, from_siglip_state
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import LoadedModel, assemble, current_identity
 from compoclip.models.preprocess import Preprocess
@@ -53,37 +54,68 @@ def is_hf_folder(folder: Path) -> bool:
     return "model_type" in read_object(folder / CONFIG)
 
 
+def hf_kind(folder: Path) -> str:
+    """What transformers calls the kind of model in a folder of its own: "clip", "siglip", ..."""
+    return str(read_object(folder / CONFIG).get("model_type"))
+
+
 def load_hf_folder(path: Path, name: str) -> LoadedModel:
-    """A CLIPModel folder as an open_clip model; what the folder does not say (preprocessing,
-    vocabulary) is CLIP's own and noted in the provenance.
+    """A CLIPModel or SiglipModel folder as an open_clip model; what the folder does not say
+    (preprocessing, vocabulary) is CLIP's or SigLIP's own and noted in the provenance.
 
     Raises CompoclipError when files are missing or damaged, it is another kind of model, or its
-    tokenizer is not CLIP's.
+    tokenizer is not CLIP's (of SigLIP: is not there).
     """
-    config = from_hf_config(read_object(path / CONFIG), str(path / CONFIG))
-    assumed = []
+    data = read_object(path / CONFIG)
+    siglip = data.get("model_type") == "siglip"
+    assumed: list[str] = []
+    if siglip:
+        config = from_siglip_config(data, str(path / CONFIG))
+        config["text_cfg"] |= _siglip_tokenizer(path)
+        state = from_siglip_state(_weights(path), str(path))
+    else:
+        config = from_hf_config(data, str(path / CONFIG))
+        config["text_cfg"] |= _clip_tokenizer(path, assumed)
+        state = from_hf_state(_weights(path), str(path))
+    preprocess: dict[str, Any] = dict(PREPROCESS) if siglip else {}
+    if (path / IMAGES).is_file():
+        preprocess = _preprocess(read_object(path / IMAGES), path / IMAGES)
+    else:
+        whose = "SigLIP's" if siglip else "CLIP's"
+        assumed.append(f"preprocessing: {whose} own, the folder has none")
+    model = ModelConfig(config, preprocess, folder=path)
+    loaded = assemble(model, name, state=state, path=path)
+    if (path / RECORD).is_file():
+        return verified(loaded, path / RECORD)
+    # the towers of SigLIP have their activation by configuration, and no quick_gelu
+    facts = {} if siglip else {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+    return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
+
+
+def _clip_tokenizer(path: Path, assumed: list[str]) -> dict[str, Any]:
+    """What a text configuration says of the tokenizer; what is not in the folder is `assumed`."""
     merges = _merges(path)
     if (path / MERGES).is_file():
-        config["text_cfg"]["tokenizer_kwargs"] = {"bpe_path": MERGES}
-    elif merges is None:
+        return {"tokenizer_kwargs": {"bpe_path": MERGES}}
+    if merges is None:
         assumed.append("tokenizer: CLIP's own, the folder has none")
     elif merges != _merges_of(SimpleTokenizer()):
         raise CompoclipError(
             f"{path}: its tokenizer is not CLIP's BPE and open_clip could not read it: "
             "only models with CLIP's vocabulary are converted"
         )
-    preprocess: dict[str, Any] = {}
-    if (path / IMAGES).is_file():
-        preprocess = _preprocess(read_object(path / IMAGES), path / IMAGES)
-    else:
-        assumed.append("preprocessing: CLIP's own, the folder has none")
-    state = from_hf_state(_weights(path), str(path))
-    model = ModelConfig(config, preprocess, folder=path)
-    loaded = assemble(model, name, state=state, path=path)
-    if (path / RECORD).is_file():
-        return verified(loaded, path / RECORD)
-    facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
-    return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
+    return {}
+
+
+def _siglip_tokenizer(path: Path) -> dict[str, Any]:
+    """SigLIP's tokenizers differ from model to model: the one in the folder, texts cleaned as
+    open_clip does for SigLIP."""
+    if not (path / "tokenizer_config.json").is_file():
+        raise CompoclipError(
+            f"{path}: has no tokenizer_config.json, and SigLIP models have several tokenizers: "
+            "copy the tokenizer's files into the folder"
+        )
+    return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": "canonicalize"}}
 
 
 def save_hf(

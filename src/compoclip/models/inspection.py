@@ -15,7 +15,7 @@ from compoclip.models.adapter import RECORD as ADAPTER_RECORD
 from compoclip.models.adapter import is_adapter
 from compoclip.models.checkpoint import load_model
 from compoclip.models.convert import weights_file
-from compoclip.models.hf_folder import is_hf_folder
+from compoclip.models.hf_folder import hf_kind, is_hf_folder
 from compoclip.models.kinship import kinship
 from compoclip.models.loaded import LoadedModel
 from compoclip.models.loralib import lora_of, split
@@ -115,7 +115,8 @@ def _kind(source: str) -> tuple[str, str]:
     if path.is_dir():
         by = f"recorded in {RECORD}" if (path / RECORD).is_file() else ""
         if is_hf_folder(path):
-            return "Hugging Face CLIPModel folder", by or "hidden_act in config.json"
+            kind = {"siglip": "SiglipModel"}.get(hf_kind(path), "CLIPModel")
+            return f"Hugging Face {kind} folder", by or "hidden_act in config.json"
         return "open_clip checkpoint folder", by or "quick_gelu in open_clip_config.json"
     if source == "bundled":
         return "the base model of this package", f"recorded in {RECORD}"

@@ -53,6 +53,12 @@ class Tokenizer:
         """The CLIP byte-pair tokenizer inside; None when it is of another kind."""
         return self._inner if self._simple else None
 
+    def write_files(self, folder: Path) -> None:
+        """Write the files of a Hugging Face tokenizer into an existing folder, where open_clip
+        looks for them. CLIP's byte-pair encoding needs none."""
+        if not isinstance(self._inner, SimpleTokenizer):
+            self._inner.tokenizer.save_pretrained(folder)
+
     def truncated(self, texts: Sequence[str]) -> int:
         """How many of the texts are longer than the context and lose words."""
         return sum(self._cached(text)[1] for text in texts)
