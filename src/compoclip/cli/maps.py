@@ -1,0 +1,190 @@
+"""`compoclip maps MODEL ...`: where words look: overlays of an image, or accuracy on scenes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from compoclip import console
+from compoclip.cli.device import device_named
+from compoclip.cli.evaluate import named_models
+from compoclip.cli.options import parse
+from compoclip.errors import UsageError
+from compoclip.places import require_writable
+
+if TYPE_CHECKING:
+    from compoclip.analysis.pointing import Share
+    from compoclip.models.loaded import LoadedModel
+
+Shares = Mapping[str, Mapping[str, "Share"]]
+
+
+@dataclass(frozen=True)
+class MapsOptions:
+    """Token-patch maps: which patches of an image each word of a caption aligns with.
+
+    With --image and --caption, a picture a word is written to OUT. Without, words are measured on
+    drawn scenes of two unlike things ("a red star and a blue mug"): how much of a word's attention
+    lies in the box of the thing it names, how often its peak does, and how often that box gets more
+    attention a pixel than the other's, each against chance. The others are compared with the first
+    model, scene by scene.
+
+    Examples:
+        compoclip maps base=bundled tuned=runs/fsc-clip/model
+        compoclip maps bundled --image cup.jpg --caption "a red cup" --out maps
+
+    Args:
+        models: As for evaluate; NAME=MODEL gives a name.
+        image: Image file to map.
+        caption: Its caption.
+        scenes: Drawn scenes to measure on.
+        seed: Seed of the scenes and of the bootstrap.
+        resamples: Bootstrap resamples.
+        out: Folder for the pictures, or for maps.json with the numbers.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        json: Print what was found as JSON.
+    """
+
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
+    ]
+    image: Path | None = None
+    caption: str | None = None
+    scenes: int = 500
+    seed: int = 0
+    resamples: int = 2000
+    out: Path | None = None
+    device: str = "auto"
+    json: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse, load, map one image or measure on scenes."""
+    options = parse(MapsOptions, "maps", argv)
+    if not options.models:
+        raise UsageError("name at least one model; see maps --help")
+    if (options.image is None) != (options.caption is None):
+        raise UsageError("--image and --caption go together")
+    if options.image is not None and options.out is None:
+        raise UsageError("say with --out where the pictures are to go")
+    for name in ("scenes", "resamples"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} must be at least 1")
+    specs = named_models(options.models)
+    if options.out is not None:
+        require_writable(options.out)
+    from compoclip.models.checkpoint import load_model
+
+    device = device_named(options.device)
+    models = {name: load_model(spec, device=device) for name, spec in specs.items()}
+    return _measure(options, models) if options.image is None else _draw(options, models)
+
+
+def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
+    """A picture a word and model: OUT/MODEL/01-word.png."""
+    assert options.image is not None
+    assert options.caption is not None
+    assert options.out is not None
+    from compoclip.analysis.overlay import overlay
+    from compoclip.analysis.patch_maps import patch_maps
+    from compoclip.data.decode import decode
+    from compoclip.files import write_atomically
+
+    image = decode(options.image, name=str(options.image))
+    records = []
+    for name, model in models.items():
+        maps = patch_maps(model, image, options.caption)
+        for place, word in enumerate(maps.words, 1):
+            plain = "".join(c for c in word.word if c.isalnum()) or "mark"
+            path = options.out / name / f"{place:02}-{plain}.png"
+            made = overlay(image, word.attention, maps.region)
+            write_atomically(path, lambda place, made=made: made.save(place, format="PNG"))
+            records.append(
+                {"model": name, "word": word.word, "cosine": word.cosine, "picture": str(path)}
+            )
+        for lost in maps.left_out:
+            console.note(f"{name}: '{lost}' lies beyond the context and has no map")
+    if options.json:
+        console.emit_json(records)
+    else:
+        rows = [[r["model"], r["word"], f"{r['cosine']:.3f}", r["picture"]] for r in records]
+        print(console.table(rows, ["model", "word", "cosine", "picture"], left=2))
+    return 0
+
+
+def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
+    """Pointing accuracy of every model, and its difference to the first."""
+    from compoclip.analysis.pointing import gains, measure_pointing, shares
+    from compoclip.files import write_atomically
+    from compoclip.world.config import bundled_world
+    from compoclip.world.pointing import pointing_scenes
+
+    size = max(max(each.preprocess.size) for each in models.values())
+    scenes = pointing_scenes(bundled_world(), options.scenes, size, options.seed)
+    draw = options.resamples, options.seed
+    found = {name: measure_pointing(model, scenes) for name, model in models.items()}
+    first = next(iter(found))
+    means = {name: shares(each, *draw) for name, each in found.items()}
+    gaps = {name: gains(found[first], found[name], *draw) for name in found if name != first}
+    records = [
+        {
+            "model": name,
+            "weights": models[name].identity.weights,
+            "scenes": options.scenes,
+            "seed": options.seed,
+            "shares": _record(means[name]),
+            **({"against_first": _record(gaps[name])} if name in gaps else {}),
+        }
+        for name in found
+    ]
+    if options.out is not None:
+        text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
+        path = options.out / "maps.json"
+        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+    if options.json:
+        console.emit_json(records)
+    else:
+        print(_text(options, means, gaps))
+    return 0
+
+
+def _record(found: Shares) -> dict[str, Any]:
+    return {kind: {m: asdict(s) for m, s in each.items()} for kind, each in found.items()}
+
+
+def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
+    """A row a model and sort of word; below, the differences to the first model."""
+    from compoclip.analysis.pointing import MEASURES
+
+    def cell(share: Share, sign: str = "") -> str:
+        value, low, high = (f"{100 * v:{sign}.1f}" for v in (share.value, share.low, share.high))
+        return f"{value} [{low}, {high}]"
+
+    kinds = list(next(iter(means.values())))
+    rows = []
+    for kind in kinds:
+        rows += [[n, kind, *(cell(each[kind][m]) for m in MEASURES)] for n, each in means.items()]
+        chance = next(iter(means.values()))[kind]
+        rows.append(["chance", kind, *(f"{100 * chance[m].chance:.1f}" for m in MEASURES)])
+    lines = [console.table(rows, ["model", "words", *MEASURES], left=2)]
+    if gaps:
+        first = next(iter(means))
+        rows = [
+            [name, kind, *(cell(each[kind][m], "+") for m in MEASURES)]
+            for kind in kinds
+            for name, each in gaps.items()
+        ]
+        lines.append(console.table(rows, [f"minus {first}", "words", *MEASURES], left=2))
+    lines.append(
+        "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
+        + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
+        "map that is even over the image"
+    )
+    return "\n\n".join(lines)
