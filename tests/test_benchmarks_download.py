@@ -141,6 +141,17 @@ def test_no_redirection_leads_to_local_files(site: Site, tmp_path: Path) -> None
     assert download(f"{site.url}/r", tmp_path / "out", patience=QUICK) == len(DATA)
 
 
+def test_a_full_disk(site: Site, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no device that is always full")
+    (tmp_path / "a.bin.part").symlink_to("/dev/full")
+    with pytest.raises(CompoclipError, match="No space left on device") as raised:
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", patience=QUICK)
+    expect_one_line(raised.value, "a.bin")
+    assert len(site.asked) == 1  # asking again would not help
+    assert not (tmp_path / "a.bin").exists()
+
+
 def test_an_unwritable_place(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompoclipError, match="cannot be written"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,11 @@ from compoclip.benchmarks.case import METRICS, Case, Form
 from compoclip.benchmarks.coverage import present
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta
 from compoclip.benchmarks.skills import SKILLS
+from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.targets import parse_targets
+from evaluation_helpers import FakeEncoder
 
 
 def test_names_are_the_files_of_the_room() -> None:
@@ -70,30 +73,68 @@ def test_bad_specs(tmp_path: Path) -> None:
         load_benchmark("sugarcrepe", tmp_path, subtasks=("swap_obj",))
 
 
-def test_other_packages_add_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tiny_bench.py").write_text(
-        "from dataclasses import replace\n"
-        "from compoclip.benchmarks import winoground\n"
-        "from compoclip.benchmarks.case import Benchmark\n"
-        "META = replace(winoground.META, id='tiny')\n"
-        "def load(root, images=None, *, subtasks=()):\n"
-        "    return Benchmark('tiny', (), 'hash')\n",
-        encoding="utf-8",
+def install(site: Path, package: str, code: str, **entries: str) -> None:
+    """What pip leaves of a package with entry points: the module and its metadata."""
+    site.mkdir(exist_ok=True)
+    (site / f"{package}.py").write_text(code, encoding="utf-8")
+    info = site / f"{package}-1.0.dist-info"
+    info.mkdir()
+    about = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+    (info / "METADATA").write_text(about, encoding="utf-8")
+    lines = [f"{name} = {value}\n" for name, value in entries.items()]
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{''.join(lines)}")
+
+
+TINY = """
+from dataclasses import replace
+from compoclip.benchmarks import files, winoground
+from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
+
+META = replace(winoground.META, id="tiny", files=("tiny/rows.json",))
+
+def load(root, images=None, *, subtasks=()):
+    path = root / "tiny" / "rows.json"
+    rows = files.items(files.read_json(path), str(path))
+    cases = tuple(
+        Case(str(k), Form.CHOOSE_TEXT, (ImageRef(root / "tiny" / photo),), (right, wrong), "tiny")
+        for k, (photo, right, wrong) in enumerate(rows)
     )
-    (tmp_path / "broken_bench.py").write_text("import no_such_module_here", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    points = [
-        EntryPoint(name, value, registry.GROUP)
-        for name, value in (
-            ("tiny", "tiny_bench"),
-            ("broken", "broken_bench"),
-            ("wrong", "json:loads"),
-        )
-    ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    return Benchmark("tiny", cases, files.data_hash({"rows": path}))
+"""
+
+
+def test_an_installed_package_adds_a_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path / "site", "tiny_bench", TINY, tiny="tiny_bench")
+    monkeypatch.syspath_prepend(tmp_path / "site")
     assert "tiny" in benchmark_names()
     assert "tiny_bench" not in sys.modules
-    assert load_benchmark("tiny", tmp_path).name == "tiny"
+    try:
+        assert main(["data", "ls", "tiny", "--json"]) == 0
+        assert '"tiny/rows.json"' in capsys.readouterr().out
+        rows = [[f"{k}.jpg", f"right {k}", f"wrong {k}"] for k in range(6)]
+        write_json(tmp_path / "tiny" / "rows.json", rows)
+        for name, _, _ in rows:
+            write_photo(tmp_path / "tiny" / name)
+        assert "tiny" in [target.spec for target in parse_targets(["all"], tmp_path)]
+        (target,) = parse_targets(["tiny"], tmp_path)
+        quick = Options(resamples=20)
+        (result,) = evaluate("m", FakeEncoder(), [target.load()], tmp_path / "out", quick)
+        assert (result.benchmark, result.aggregates["micro"].n) == ("tiny", 6)
+    finally:
+        sys.modules.pop("tiny_bench", None)
+
+
+def test_other_packages_that_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        tmp_path / "site",
+        "broken_bench",
+        "import no_such_module_here",
+        broken="broken_bench",
+        wrong="json:loads",
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(CompoclipError, match="'broken_bench' cannot be imported"):
         load_benchmark("broken", tmp_path)
     with pytest.raises(CompoclipError, match="must be a module with META and load"):

@@ -1,0 +1,188 @@
+"""Every benchmark of the catalogue, in the official layout that the world writes: made, read, and
+refused in one line when a file is cut off, of another kind, binary, absent, or without its images.
+
+What a guess, a constant and the oracle get on the same benchmarks: `test_evaluation_chance`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compoclip.benchmarks.case import Benchmark, Classification, Form, Retrieval
+from compoclip.benchmarks.registry import benchmark_names
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.run import require_data
+from compoclip.evaluation.targets import Target, read_suite
+from compoclip.world.export.part import SuiteSpec
+from compoclip.world.export.suite import BUILDERS, write_suite
+from compoclip.world.scene import WorldConfig
+
+COMPOSITIONALITY = (  # of the plan, with the form of its items
+    ("aro", Form.CHOOSE_TEXT),
+    ("crepe_syst", Form.CHOOSE_TEXT),
+    ("crepe_prod", Form.CHOOSE_TEXT),
+    ("eqben", Form.GROUP),
+    ("imagecode", Form.CHOOSE_IMAGE),
+    ("sugarcrepe", Form.CHOOSE_TEXT),
+    ("sugarcrepe_pp", Form.TRIPLE),
+    ("sugarcrepe_pp_tot", Form.TEXT_ONLY),
+    ("svo_probes", Form.CHOOSE_IMAGE),
+    ("valse", Form.CHOOSE_TEXT),
+    ("vl_checklist", Form.CHOOSE_TEXT),
+    ("whatsup", Form.CHOOSE_TEXT),
+    ("winoground", Form.GROUP),
+    ("spec", Form.CHOOSE_TEXT),
+    ("hard_positives", Form.TRIPLE),
+    ("colorswap", Form.GROUP),
+    ("mmvp_vlm", Form.GROUP),
+    ("cola", Form.GROUP),
+    ("vsr", Form.BINARY),
+    ("bivlc", Form.GROUP),
+)
+PICTURES = (".png", ".jpg", ".npy")
+READ_BY = {  # folders that are called otherwise than their benchmark
+    "coco": ("retrieval:coco",),
+    "flickr30k": ("aro",),
+    "coco_counterfactuals": ("retrieval:coco_cf",),
+    "crepe": ("crepe_prod", "crepe_syst"),
+    "sugarcrepe_pp": ("sugarcrepe_pp", "sugarcrepe_pp_tot"),
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world") / "suite"
+    write_suite(folder, SuiteSpec(WorldConfig(size=32), 4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The suite without any image."""
+    folder = tmp_path_factory.mktemp("bare") / "suite"
+    shutil.copytree(root, folder, ignore=lambda _, names: [n for n in names if n[-4:] in PICTURES])
+    return folder
+
+
+def targets(root: Path) -> dict[str, Target]:
+    return {target.spec: target for target in read_suite(root / "suite.json")}
+
+
+def forms(found: Benchmark) -> set[Form]:
+    content = found.content
+    return {case.form for case in content} if isinstance(content, tuple) else set()
+
+
+def test_the_world_makes_every_benchmark(root: Path) -> None:
+    made = {spec.partition(":")[0] for spec in targets(root)}
+    assert set(benchmark_names()) <= made
+    assert made <= {*BUILDERS, "retrieval", "zero_shot"}
+    assert {name for name, _ in COMPOSITIONALITY} <= made
+
+
+@pytest.mark.parametrize(("name", "form"), COMPOSITIONALITY)
+def test_the_official_form_and_rules(root: Path, name: str, form: Form) -> None:
+    found = targets(root)[name].load()
+    assert form in forms(found)
+    assert found.headline in found.aggregates
+    assert {"micro", "macro"} <= set(found.aggregates)
+    assert found.skills
+    require_data([found], allow_partial=False)
+
+
+def test_sets_of_classes_and_captions(root: Path) -> None:
+    loaded = [target.load().content for target in targets(root).values()]
+    assert sum(isinstance(content, Retrieval) for content in loaded) == 2
+    metrics = {content.metric for content in loaded if isinstance(content, Classification)}
+    assert {"accuracy", "map11"} <= metrics
+
+
+def annotations(root: Path, folder: str) -> Iterator[Path]:
+    """Files below a folder that a benchmark reads."""
+    for path in sorted((root / folder).rglob("*")):
+        if path.is_file() and path.suffix not in PICTURES:
+            yield path
+
+
+def readers(root: Path, path: Path) -> tuple[str, ...]:
+    folder, *inner = path.relative_to(root).parts
+    return (f"zero_shot:{inner[0]}",) if folder == "elevater" else READ_BY.get(folder, (folder,))
+
+
+def cut_off(data: bytes, suffix: str) -> bytes:
+    """Two thirds of a file, or a table up to the first cell of its last row."""
+    if suffix != ".csv":
+        return data[: len(data) * 2 // 3]
+    rows = data.splitlines(keepends=True)
+    return b"".join(rows[:-1]) + rows[-1].partition(b",")[0]
+
+
+def of_another_kind(data: bytes, suffix: str) -> bytes:
+    return b"nothing of the kind\n" if suffix in (".csv", ".txt") else b"3\n"
+
+
+def binary(data: bytes, suffix: str) -> bytes:
+    return b"\xff\xfe\x00" + data
+
+
+FOLDERS = sorted(
+    {*dict(COMPOSITIONALITY), *READ_BY, "foils", "elevater"}
+    - {"crepe_prod", "crepe_syst", "sugarcrepe_pp_tot"}
+)
+
+
+@pytest.mark.parametrize("spoil", [cut_off, of_another_kind, binary])
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_damaged_files_are_one_clear_line(
+    root: Path, folder: str, spoil: Callable[[bytes, str], bytes]
+) -> None:
+    known = targets(root)
+    files = list(annotations(root, folder))
+    assert files
+    for path in files:
+        if path.suffix == ".txt" and spoil is cut_off:
+            continue  # fewer lines are a smaller set
+        data = path.read_bytes()
+        path.write_bytes(spoil(data, path.suffix))
+        told = []
+        for spec in readers(root, path):
+            try:
+                known[spec].load()
+            except CompoclipError as error:
+                told.append(str(error))
+        path.write_bytes(data)
+        assert told, f"{path}: nothing refuses it"
+        for text in told:
+            assert path.name in text or f"{path.parent}" in text
+            assert "\n" not in text
+
+
+@pytest.mark.parametrize("folder", sorted({*FOLDERS} - {"elevater", "foils", "crepe"}))
+def test_absent_files_are_named(root: Path, folder: str) -> None:
+    for path in annotations(root, folder):
+        aside = path.rename(path.with_name("aside"))
+        for spec in readers(root, path):
+            with pytest.raises(CompoclipError) as raised:
+                targets(root)[spec].load()
+            assert "\n" not in str(raised.value)
+            assert path.stem in str(raised.value) or f"{path.parent}" in str(raised.value)
+        aside.rename(path)
+
+
+@pytest.mark.parametrize("name", benchmark_names())
+def test_absent_images_are_refused_and_named(bare: Path, name: str) -> None:
+    for spec, target in targets(bare).items():
+        if spec.partition(":")[0] != name:
+            continue
+        if name == "sugarcrepe_pp_tot":
+            require_data([target.load()], allow_partial=False)  # texts alone
+            continue
+        with pytest.raises(CompoclipError) as raised:
+            require_data([target.load()], allow_partial=False)
+        text = str(raised.value)
+        assert str(bare) in text
+        assert "\n" not in text
