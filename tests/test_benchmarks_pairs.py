@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +21,8 @@ from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, flat, rule_value
+from compoclip.evaluation.score import score_cases
+from evaluation_helpers import FakeEncoder, features_from, flat, rule_value
 
 
 def colorswap_row(**changes: Any) -> dict[str, Any]:
@@ -317,3 +320,47 @@ def test_absent_files_and_unknown_parts(tmp_path: Path) -> None:
 
 def test_bivlc_expects_the_published_counts() -> None:
     assert sum(bivlc.META.expected.values()) == 2933
+
+
+BIVLC_OUTCOMES = """
+TTFTTFF TTTTTTT TTTTTTT FTTTFTF FTTFFFF TTFTTFF TTFTTFF TTTFTFF TTFTTFF TTTTTTT FTTFFFF
+TTTFTFF TTTTTTT TTTTTTT TTTTTTT TTTTTTT TTTFTFF TTFTTFF TTFTTFF FTFTFFF TTTTTTT FTTTFTF
+TTTTTTT TTTTTTT TTFTTFF TTFTTFF FTTTFTF TTTTTTT TTTTTTT FTFTFFF TTTFTFF FTTFFFF TTTFTFF
+FTFTFFF TTTTTTT TTTTTTT TTFTTFF TTTTTTT FTFTFFF TTFTTFF TTFTTFF TTTTTTT FTTFFFF TTTTTTT
+"""
+"""The first 44 items of CLIP ViT-B/32 as BiVLC's authors publish them (repository IMirandaM/BiVLC,
+results/BiVLC_ViT-B-32.csv, MIT): text_score_i0, text_score_i1, image_score_c0, image_score_c1,
+text_score, image_score, group_score."""
+
+
+def scores_with(i0: bool, i1: bool, c0: bool, c1: bool) -> np.ndarray:
+    """s(image, text), (2, 2), in which just these of the four comparisons come out right."""
+    for order in permutations((0.1, 0.2, 0.3, 0.4)):
+        (a, b), (c, d) = found = np.array(order, dtype=np.float32).reshape(2, 2)
+        if (a > b, d > c, a > c, d > b) == (i0, i1, c0, c1):
+            return found
+    raise AssertionError("no scores give these outcomes")
+
+
+def test_outcomes_of_the_publication() -> None:
+    rows = [[letter == "T" for letter in outcome] for outcome in BIVLC_OUTCOMES.split()]
+    names = [[f"{kind}{k}-{side}" for side in (0, 1)] for k in range(len(rows)) for kind in "it"]
+    scores = {
+        names[2 * k][i]: dict(zip(names[2 * k + 1], each))
+        for k, row in enumerate(rows)
+        for i, each in enumerate(scores_with(*row[:4]).tolist())
+    }
+    cases = [
+        Case(
+            str(k),
+            Form.GROUP,
+            tuple(ImageRef(Path(name)) for name in names[2 * k]),
+            tuple(names[2 * k + 1]),
+            "add_obj",
+        )
+        for k in range(len(rows))
+    ]
+    items = score_cases(cases, features_from(scores))
+    for place, metric in enumerate(("text", "image", "group"), start=4):
+        assert items.outcomes[metric].used.tolist() == [row[place] for row in rows], metric
+    assert not any(items.tied())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import compoclip.recordfile as recordfile
 from compoclip.cli.main import main
+from record_files import lines, write_lines
 
 CAPTIONS = ["a red dog on a mat", "", "two men's hats", "unicode: a 猫 on a café table 😀"]
 
@@ -18,15 +18,9 @@ def run(*arguments: str | Path) -> int:
     return main(["parse", *map(str, arguments)])
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
-    path = tmp_path / "captions.txt"
-    path.write_text("\n".join(CAPTIONS) + "\n", encoding="utf-8")
-    return path
+    return write_lines(tmp_path / "captions.txt", CAPTIONS)
 
 
 def test_one_caption(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,12 +6,12 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from compoclip.cli.main import main
 from compoclip.rewrites.registry import rewrite_names
+from record_files import lines, write_lines
 
 CAPTIONS = [
     "A red star to the left of a large striped mug.",
@@ -27,15 +27,9 @@ def run(*arguments: str | Path) -> int:
     return main(["rewrite", *map(str, arguments)])
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
-    path = tmp_path / "captions.txt"
-    path.write_text("\n".join(CAPTIONS) + "\n", encoding="utf-8")
-    return path
+    return write_lines(tmp_path / "captions.txt", CAPTIONS)
 
 
 def test_one_caption_shows_edits_rules_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
