@@ -82,7 +82,7 @@ def test_every_recipe_has_the_gradients_of_the_whole_batch(
     seen = []
 
     def checked(
-        model: Any, tokenize: Any, method: Method, batch: Batch, settings: StepSettings
+        model: Any, tokenize: Any, method: Method, batch: Batch, settings: StepSettings, *_: Any
     ) -> StepResult:
         seen.append(batch.kind)
         assert_same(model, tokenize, method, batch, 1, 3, len(batch.pixels))

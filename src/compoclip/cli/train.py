@@ -11,6 +11,7 @@ from compoclip import console
 from compoclip.cli.device import device_named
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_summaries
+from compoclip.ranks import meeting
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -140,6 +141,8 @@ def usage() -> str:
         "       compoclip train METHOD --help lists the options of a method",
         "",
         *(f"  {name.ljust(width)}  {summary}" for name, summary in rows),
+        "",
+        "torchrun --nproc-per-node N -m compoclip train METHOD ... trains in N processes",
     ]
     return "\n".join(lines)
 
@@ -177,7 +180,8 @@ def execute(
 ) -> tuple[LoadedModel, RunSummary]:
     """Build model and data as the options say, and train: the model as it is then, the summary.
 
-    model: what is trained, instead of what the options name. Raises UsageError for options that do
+    model: what is trained, instead of what the options name. Under torchrun all processes train
+    together and return the same; only the first writes. Raises UsageError for options that do
     not go together, and what `run_training` raises.
     """
     from compoclip.data.open_source import open_source
@@ -191,38 +195,40 @@ def execute(
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
     device = device_named(options.device)
-    if model is None:
-        model = _start(options)
-    source = open_source(
-        options.data,
-        images=options.images,
-        image_column=options.image_column,
-        caption_column=options.caption_column,
-        split=options.split,
-    )
     precision = options.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
-    summary = run_training(
-        model,
-        method,
-        source,
-        RunSettings(
-            out=options.out,
-            seed=options.seed,
-            workers=options.workers,
-            device=str(device),
-            precision=precision,
-            crop=options.crop,
-            draft=options.draft,
-            max_bad=options.max_bad,
-            save_every=options.save_every,
-            log_every=options.log_every,
-            stop_after=options.stop_after,
-            resume=options.resume,
-            merge=options.merge,
-        ),
-    )
+    with meeting(device) as ranks:
+        with ranks.agreed():
+            model = model or _start(options)
+            source = open_source(
+                options.data,
+                images=options.images,
+                image_column=options.image_column,
+                caption_column=options.caption_column,
+                split=options.split,
+            )
+        summary = run_training(
+            model,
+            method,
+            source,
+            RunSettings(
+                out=options.out,
+                seed=options.seed,
+                workers=options.workers,
+                device=str(device),
+                precision=precision,
+                crop=options.crop,
+                draft=options.draft,
+                max_bad=options.max_bad,
+                save_every=options.save_every,
+                log_every=options.log_every,
+                stop_after=options.stop_after,
+                resume=options.resume,
+                merge=options.merge,
+            ),
+            ranks,
+        )
     return model, summary
 
 

@@ -78,6 +78,16 @@ class PlanCounts:
         self.covered.update(other.covered)
         self.refused.update(other.refused)
 
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> PlanCounts:
+        """The counts that `to_json` wrote."""
+        counts = PlanCounts(record["samples"])
+        for name, made in record["rewrites"].items():
+            counts.made[name] = made["made"]
+            counts.covered[name] = made["samples"]
+            counts.refused.update({(name, why): n for why, n in made["refused"].items()})
+        return counts
+
     def coverage(self, rewrite: str) -> float:
         """The fraction of samples that got a text from `rewrite`; 0 when no sample was seen."""
         return self.covered[rewrite] / self.samples if self.samples else 0.0

@@ -56,8 +56,9 @@ class Whole:
 
     @staticmethod
     def alone(block: TextBlock) -> Whole:
-        """Of the only process."""
-        return Whole(ALONE, merge([block], [block.images]))
+        """Of the only process: the whole is its part."""
+        images, texts = range(block.images), range(len(block.texts))
+        return Whole(ALONE, Merged(block, tuple(images), tuple(texts)))
 
     def layout(self, kinds: Sequence[str], device: torch.device, ids: Tensor) -> Layout:
         """Of the whole batch. ids: (t, context) token ids of this process's texts."""
@@ -133,14 +134,14 @@ class SharedBatches:
         if not any(record["drawn"] for record in records):
             first = next(iter(self._batches.bad.values()), "none was found")
             raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
-        blocks = (
-            [from_record(record["block"]) for record in records]
-            if self._ranks.world > 1
-            else [batch.block]
-        )
+        if self._ranks.world == 1:
+            merged = Whole.alone(batch.block).merged
+        else:
+            blocks = [from_record(record["block"]) for record in records]
+            merged = merge(blocks, [record["drawn"] for record in records])
         return Whole(
             self._ranks,
-            merge(blocks, [record["drawn"] for record in records]),
+            merged,
             skipped=sum(record["skipped"] for record in records),
             truncated=sum(record["truncated"] for record in records),
             asked=any(record["asked"] for record in records),

@@ -7,33 +7,34 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-from compoclip.data.sample import Batch
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.losses.contract import StatefulLoss
 from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.lora_weights import lora_parameters
 from compoclip.models.parts import part_of
+from compoclip.ranks import ALONE, PeerLostError, Ranks
+from compoclip.train.distributed import (
+    Batches,
+    FirstLog,
+    SharedBatches,
+    Whole,
+    random_of_rank,
+    require_same,
+    share_batch_norm,
+)
+from compoclip.train.gather import average_gradients
 from compoclip.train.interrupt import Interrupts
-from compoclip.train.log import MetricsLog
 from compoclip.train.optim import build_optimizer, learning_rate
 from compoclip.train.state import Progress, latest_state, load_state, save_state
 from compoclip.train.step import Encoder, StepSettings, Tokenizer, step
 
+T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
-
-
-class Batches(Protocol):
-    """What the loop needs of the data: replayable epochs (data.BatchLoader)."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,12 @@ def train_loop(
     settings: LoopSettings,
     resume: bool,
     report: Callable[[dict[str, float], int], None],
+    ranks: Ranks = ALONE,
 ) -> Progress:
     """Train in place and return where the run ended.
+
+    ranks: the processes that train together; `batches` are this process's parts of all batches, and
+    the result is that of one process with the whole ones. The first one writes and reports.
 
     `report(record, total_steps)` is called for every logged step. Restores the newest state under
     `settings.out` first when `resume` is set; saves the state also when the data fails or Ctrl-C
@@ -76,10 +81,13 @@ def train_loop(
     state = latest_state(states) if resume else None
     if state is not None:
         progress = load_state(state, encoder.model, optimizer, settings.signature)
+    require_same(progress.step, ranks)
+    random_of_rank(progress.step, ranks)
     remembering = _remembering(method)
     for name, stateful in remembering.items():
         stateful.load_state_dict(progress.losses.get(name, {}))
     encoder.train()
+    share_batch_norm(encoder.model, torch.device(settings.step.device), ranks)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     bad_steps = 0
     clock = time.monotonic()
@@ -87,17 +95,21 @@ def train_loop(
     def save() -> None:
         if progress.step:
             losses = {name: stateful.state_dict() for name, stateful in remembering.items()}
-            save_state(states, encoder.model, optimizer, replace(progress, losses=losses))
+            with ranks.agreed():
+                if ranks.first:
+                    save_state(states, encoder.model, optimizer, replace(progress, losses=losses))
 
-    with MetricsLog(settings.out / "train.jsonl", progress.step) as log, Interrupts() as interrupts:
+    log_file = settings.out / "train.jsonl"
+    with FirstLog(log_file, progress.step, ranks) as log, Interrupts() as interrupts:
+        shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: interrupts.asked)
         while progress.step < total:
-            epoch = batches.epoch(progress.epoch, progress.epoch_step)
-            for batch in _saved_before_failing(epoch, save):
+            epoch = shared.epoch(progress.epoch, progress.epoch_step)
+            for batch, whole in _saved_before_failing(epoch, save):
                 lr = learning_rate(progress.step, total, method.optim)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=True)
-                result = step(encoder, tokenize, method, batch, settings.step)
+                result = step(encoder, tokenize, method, batch, settings.step, whole)
 
                 if not result.finite:
                     bad_steps += 1
@@ -109,13 +121,13 @@ def train_loop(
                         )
                 else:
                     bad_steps = 0
+                    average_gradients(parameters, ranks)
                     norm = _clip(parameters, method.optim.clip_grad)
                     optimizer.step()
                     _clamp_temperature(encoder.model, method.optim.max_logit_scale)
 
                 spent, clock = time.monotonic() - clock, time.monotonic()
-                cut = tokenize.truncated(list(batch.block.texts))
-                progress = _advance(progress, batch, batches.steps_per_epoch, spent, cut)
+                progress = _advance(progress, whole, batches.steps_per_epoch, spent)
                 if bad_steps == 0 and _due(progress.step, settings.log_every, total):
                     record = {
                         "step": progress.step,
@@ -132,13 +144,15 @@ def train_loop(
                         "seconds": round(progress.seconds, 3),
                     }
                     log.write(record)
-                    report(record, total)
+                    if ranks.first:
+                        report(record, total)
+                asked = interrupts.asked if ranks.world == 1 else whole.asked
                 stop = settings.stop_after and progress.step >= settings.stop_after
-                if stop or interrupts.asked or _due(progress.step, settings.save_every, total):
+                if stop or asked or _due(progress.step, settings.save_every, total):
                     save()
                 if stop or progress.step >= total:
                     return progress
-                if interrupts.asked:
+                if asked:
                     raise RunInterruptedError(
                         f"interrupted after step {progress.step} of {total}, which is saved in "
                         f"{settings.out}; the same command with --resume goes on"
@@ -146,10 +160,12 @@ def train_loop(
     return progress
 
 
-def _saved_before_failing(epoch: Iterator[Batch], save: Callable[[], None]) -> Iterator[Batch]:
+def _saved_before_failing(epoch: Iterator[T], save: Callable[[], None]) -> Iterator[T]:
     """The batches of an epoch; what was learnt is saved when the data fails (not the caller)."""
     try:
         yield from epoch
+    except PeerLostError:
+        raise  # saving takes all processes
     except CompoclipError:
         save()
         raise
@@ -198,19 +214,17 @@ def _temperature(model: nn.Module) -> float:
     return math.exp(model.get_parameter("logit_scale").item())
 
 
-def _advance(
-    progress: Progress, batch: Batch, steps_per_epoch: int, seconds: float, truncated: int
-) -> Progress:
+def _advance(progress: Progress, whole: Whole, steps_per_epoch: int, seconds: float) -> Progress:
     epoch_step = progress.epoch_step + 1
     return replace(
         progress,
         step=progress.step + 1,
         epoch=progress.epoch + epoch_step // steps_per_epoch,
         epoch_step=epoch_step % steps_per_epoch,
-        images=progress.images + batch.block.images,
-        texts=progress.texts + len(batch.block.texts),
-        skipped=progress.skipped + len(batch.skipped),
-        truncated=progress.truncated + truncated,
+        images=progress.images + whole.merged.block.images,
+        texts=progress.texts + len(whole.merged.block.texts),
+        skipped=progress.skipped + whole.skipped,
+        truncated=progress.truncated + whole.truncated,
         seconds=progress.seconds + seconds,
     )
 

@@ -15,7 +15,7 @@ import torch
 from compoclip.console import counted, note
 from compoclip.data.companions import Companions, brought, find_companions, require_columns
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
+from compoclip.data.plan import PlanCounts, TextPlan
 from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Source
 from compoclip.data.sentences import with_sentences
@@ -25,6 +25,7 @@ from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, save_model
 from compoclip.models.lora_weights import merge_lora
 from compoclip.places import require_writable
+from compoclip.ranks import ALONE, Ranks
 from compoclip.train import adapters
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
 from compoclip.train.state import latest_state
@@ -82,10 +83,17 @@ class RunSummary:
 
 
 def run_training(
-    model: LoadedModel, method: Method, source: Source, settings: RunSettings
+    model: LoadedModel,
+    method: Method,
+    source: Source,
+    settings: RunSettings,
+    ranks: Ranks = ALONE,
 ) -> RunSummary:
     """Train `model` in place and write its checkpoint to `settings.out / "model"`. Adapters are
     merged into it; they are also written to `settings.out / "adapter"`.
+
+    ranks: the processes that train together, each of which calls this with the same arguments. All
+    end with the same model and summary, whatever their number; the first one writes.
 
     Raises UsageError when the run folder is taken and `resume` is not set, CompoclipError for
     everything the data, the model or the disk object to.
@@ -103,7 +111,10 @@ def run_training(
     source = with_sentences(source, method.images)
     method = method.for_data(brought(source))
     require_columns(source, method.plan, method.images)
-    parsed = prepare_captions(source) if method.needs_parsing else None
+    parsed = None
+    if method.needs_parsing:
+        with ranks.first_before_others():
+            parsed = prepare_captions(source)
     plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
     loader = BatchLoader(
         source,
@@ -113,8 +124,10 @@ def run_training(
         seed=settings.seed,
         workers=settings.workers,
         max_bad=settings.max_bad,
+        rank=ranks.rank,
+        world=ranks.world,
         images=method.images,
-        companions=_companions(model, method, source, settings),
+        companions=_companions(model, method, source, settings, ranks),
     )
     total = total_steps(method.optim, loader)
     note(
@@ -144,7 +157,11 @@ def run_training(
         ),
         settings.resume,
         _Reporter(method.name),
+        ranks,
     )
+    counts = PlanCounts()
+    for part in ranks.exchange(loader.counts.to_json()):
+        counts.add(PlanCounts.from_json(part))
     finished = progress.step >= total
     whole = settings.merge or lora is None
     summary = RunSummary(
@@ -158,7 +175,7 @@ def run_training(
         truncated=progress.truncated,
         seconds=round(progress.seconds, 1),
         left_out=_left_out(source),
-        rewrites=loader.counts.to_json()["rewrites"],
+        rewrites=counts.to_json()["rewrites"],
         adapter=adapter if finished and lora else None,
     )
     provenance = {
@@ -174,19 +191,21 @@ def run_training(
         "torch": torch.__version__,
         "run": asdict(replace(summary, model=None, adapter=None)),
     }
-    if lora is not None:
-        provenance["lora"] = asdict(lora)
-        if finished:
-            adapters.save(model, lora, adapter, provenance)
-    merge_lora(model.encoder.model)
-    if finished and whole:
-        describe = lora.describe() if lora else None
-        save_model(model, checkpoint, provenance=provenance, adapter=describe)
+    writes = finished and ranks.first
+    with ranks.agreed():
+        if lora is not None:
+            provenance["lora"] = asdict(lora)
+            if writes:
+                adapters.save(model, lora, adapter, provenance)
+        merge_lora(model.encoder.model)
+        if writes and whole:
+            describe = lora.describe() if lora else None
+            save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
 
 
 def _companions(
-    model: LoadedModel, method: Method, source: Source, settings: RunSettings
+    model: LoadedModel, method: Method, source: Source, settings: RunSettings, ranks: Ranks
 ) -> Companions:
     """What the images of the method need to know of all samples, by the model as it is now."""
 
@@ -194,9 +213,9 @@ def _companions(
         return model.encoder.encode_images(pixels.to(settings.device)).pooled
 
     model.encoder.to(settings.device).eval()
-    return find_companions(
-        source, method.images, encode, model.preprocess, settings.out, settings.resume
-    )
+    with ranks.first_before_others():  # the others read what the first has written
+        kept = settings.resume or not ranks.first
+        return find_companions(source, method.images, encode, model.preprocess, settings.out, kept)
 
 
 def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:

@@ -14,6 +14,7 @@ from compoclip.data.sample import Batch
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.work import FeatureWork
+from compoclip.train.distributed import Whole
 from compoclip.train.gradcache import FeatureCache
 
 
@@ -67,13 +68,26 @@ class StepResult:
 
 
 def step(
-    encoder: Encoder, tokenize: Tokenizer, method: Method, batch: Batch, settings: StepSettings
+    encoder: Encoder,
+    tokenize: Tokenizer,
+    method: Method,
+    batch: Batch,
+    settings: StepSettings,
+    whole: Whole | None = None,
 ) -> StepResult:
-    """Add the gradients of the method's loss on a batch to those of the parameters."""
+    """Add the gradients of the method's loss on a batch to those of the parameters.
+
+    whole: what the parts of several processes make together, of which `batch` is this process's.
+    The loss is then that of the whole, and so is the mean of the gradients over the processes.
+    """
     device = torch.device(settings.device)
+    whole = whole or Whole.alone(batch.block)
     pixels = batch.normalised(device)
     ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = batch.block.layout(method.kinds, device, ids)
+    layout = whole.layout(method.kinds, device, ids)
+    images = len(pixels)
+    if images == 0:  # a part without a readable image: encode a stand-in with the others
+        pixels, ids = pixels.new_zeros(1, *pixels.shape[1:]), tokenize([""])
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
 
@@ -87,7 +101,7 @@ def step(
     else:
         with amp():
             features = work.all()
-    terms, loss = weighted_loss(active, features, layout)
+    terms, loss = weighted_loss(active, whole.features(features, images), layout)
     result = _result(terms, loss)
     if result.finite:
         loss.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,328 @@
+"""Several processes train as one does: every recipe, resuming, damaged images, errors, shards."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compoclip.cli import train as cli
+from compoclip.data.loader import BatchLoader
+from compoclip.data.open_source import open_source
+from compoclip.data.plan import TextPlan
+from compoclip.data.transform import ImageTransform
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.methods.base import Method, Optim
+from compoclip.methods.registry import load_recipe, method_names
+from compoclip.models.checkpoint import create_model, load_model, read_config
+from compoclip.ranks import ALONE, Ranks
+from compoclip.train import loop
+from compoclip.train.distributed import share_batch_norm
+from compoclip.train.log import read_log
+from compoclip.train.run import RunSettings, run_training
+from compoclip.train.state import latest_state
+from method_data import arguments, write_world
+from ranks_helpers import in_ranks, torchrun
+from train_helpers import write_config, write_data
+
+STEPS = 3  # the thresholds of one are read by the next; composed and single batches take turns
+Gradients = list[list[torch.Tensor | None]]
+
+
+class Kept:
+    """Keeps the gradients that a run steps along, before they are clipped."""
+
+    def __init__(self) -> None:
+        self.gradients: Gradients = []
+        self._average = loop.average_gradients
+
+    def __call__(self, parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
+        parameters = list(parameters)
+        self._average(parameters, ranks)
+        self.gradients.append([p.grad if p.grad is None else p.grad.clone() for p in parameters])
+
+    def __enter__(self) -> Kept:
+        loop.average_gradients = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop.average_gradients = self._average
+
+
+def run(
+    ranks: Ranks, folder: Path, out: Path, data: Path, method: Method, **settings: Any
+) -> dict[str, Any]:
+    """The gradients and the log of a run, whose steps leave the weights as they are if lr is 0."""
+    model = load_model(folder / "base")
+    with Kept() as kept:
+        summary = run_training(
+            model,
+            method,
+            open_source(str(data)),
+            RunSettings(out=out, save_every=0, log_every=1, **settings),
+            ranks,
+        )
+    log = [
+        {k: v for k, v in each.items() if k != "seconds"} for each in read_log(out / "train.jsonl")
+    ]
+    return {
+        "gradients": kept.gradients,
+        "log": log,
+        "summary": replace(summary, seconds=0.0, model=None, adapter=None),
+    }
+
+
+def difference(found: Gradients, expected: Gradients) -> float:
+    """The largest difference over the largest gradient; 0 for equal, 1 for a missing one."""
+    assert len(found) == len(expected) > 0
+    worst = 0.0
+    for ours, theirs in zip(found, expected):
+        assert [g is None for g in ours] == [g is None for g in theirs]
+        pairs = [(a, b) for a, b in zip(ours, theirs) if a is not None and b is not None]
+        largest = max(float(b.abs().max()) for _, b in pairs)
+        assert largest > 0
+        worst = max(worst, max(float((a - b).abs().max()) for a, b in pairs) / largest)
+    return worst
+
+
+def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether two log lines tell the same, to rounding."""
+    return found.keys() == expected.keys() and all(
+        found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6) for name in expected
+    )
+
+
+def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Path, Method]]:
+    """Every recipe with the options that small data need, and its data."""
+    found = {}
+
+    def keep(options: cli.TrainOptions, method: Method) -> int:
+        optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0)
+        found[name] = (Path(options.data), replace(method, optim=optim))
+        return 0
+
+    monkeypatch.setattr(cli, "start", keep)
+    for name in method_names():
+        assert cli.main(arguments(folder, name, folder / name)[1:]) == 0
+    return found
+
+
+def compared(
+    ranks: Ranks, folder: Path, methods: dict[str, tuple[Path, Method]], expected: Path
+) -> dict[str, Any]:
+    """How far this run's gradients are from those of one process, by recipe."""
+    worst = {}
+    for name, (data, method) in methods.items():
+        out = folder / f"{name}-{ranks.world}"
+        found = run(ranks, folder, out, data, method, stop_after=STEPS)
+        other = torch.load(expected / f"{name}.pt", weights_only=True)
+        worst[name] = difference(found["gradients"], other["gradients"])
+        same = all(close(a, b) for a, b in zip(found["log"], other["log"], strict=True))
+        if not same:
+            worst[name] = f"{found['log']} != {other['log']}"
+        if found["summary"] != replace(found["summary"], **other["summary"]):
+            worst[name] = f"{found['summary']} != {other['summary']}"
+    return worst
+
+
+@pytest.mark.slow
+def test_every_recipe_has_the_gradients_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_world(tmp_path)
+    methods = methods_of(folder, monkeypatch)
+    expected = tmp_path / "expected"
+    expected.mkdir()
+    for name, (data, method) in methods.items():
+        alone = run(ALONE, folder, folder / f"{name}-1", data, method, stop_after=STEPS)
+        summary = alone["summary"]
+        alone["summary"] = {"images": summary.images, "rewrites": summary.rewrites}
+        torch.save(alone, expected / f"{name}.pt")
+    for world in (2, 4):
+        for found in in_ranks(world, compared, folder, methods, expected):
+            assert isinstance(found, dict), found
+            assert found.keys() == methods.keys()
+            assert {name: d for name, d in found.items() if isinstance(d, str) or d > 1e-5} == {}
+        print(world, {name: f"{d:.1e}" for name, d in found.items()})
+
+
+OPTIM = Optim(epochs=3, batch_size=8, lr=1e-3, warmup=3)
+
+
+def weights(state: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    tensors = load_file(state / "tensors.safetensors")
+    return {k: v for k, v in tensors.items() if k.startswith("model/")}
+
+
+def training(ranks: Ranks, folder: Path, name: str, **settings: Any) -> dict[str, Any]:
+    method = load_recipe("fsc-clip")(optim=OPTIM)
+    found = run(ranks, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
+    return {"log": found["log"], "summary": found["summary"]}
+
+
+def failing(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any], full: bool) -> str:
+    """The error of a run. full: whether the disk is full in the first process."""
+
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if full and ranks.first:
+        loop.save_state.__globals__["save_file"] = no_space
+    try:
+        training(ranks, folder, name, **settings)
+    except CompoclipError as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def small(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return training(ranks, folder, name, **settings)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    from compoclip.models.checkpoint import save_model
+
+    config = read_config(write_config(tmp_path / "config.json"))
+    save_model(create_model(config, seed=1), tmp_path / "base", provenance={})
+    write_data(tmp_path / "data")
+    return tmp_path
+
+
+def test_a_run_goes_on_with_another_number_of_processes(folder: Path) -> None:
+    whole = training(ALONE, folder, "whole")
+    two = in_ranks(2, small, folder, "down", {"stop_after": 4})
+    assert isinstance(two[0], dict), two[0]
+    assert two[0]["summary"] == two[1]["summary"]
+    training(ALONE, folder, "down", resume=True)
+    training(ALONE, folder, "up", stop_after=7)
+    in_ranks(2, small, folder, "up", {"resume": True})
+    for name in ("down", "up"):
+        log = read_log(folder / name / "train.jsonl")
+        assert [each["step"] for each in log] == list(range(1, 16))
+        for found, expected in zip(log, whole["log"], strict=True):
+            assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+            for total in ("epoch", "images", "texts", "lr", "skipped"):
+                assert found[total] == expected[total]
+        assert (folder / name / "model").is_dir()
+
+
+def test_a_part_without_images_does_not_stop_the_others(folder: Path) -> None:
+    for image in range(0, 40, 3):
+        (folder / "data" / f"{image}.png").write_bytes(b"damaged")
+    alone = training(ALONE, folder, "one", max_bad=14)
+    four = in_ranks(4, small, folder, "four", {"max_bad": 14})  # two samples a process
+    assert isinstance(four[0], dict), four[0]
+    assert four[0]["summary"] == alone["summary"]
+    assert alone["summary"].skipped > 0
+    for found, expected in zip(four[0]["log"], alone["log"], strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+        assert found["skipped"] == expected["skipped"]
+
+
+def test_an_error_in_one_process_is_one_error_in_all(folder: Path) -> None:
+    full = in_ranks(2, failing, folder, "full", {"stop_after": 2}, True)
+    assert full[0] == full[1]
+    assert "No space left on device" in full[0]
+    (folder / "data" / "7.png").write_bytes(b"damaged")
+    found = in_ranks(2, failing, folder, "bad", {}, False)
+    assert found[0] == found[1]
+    assert "1 unreadable image, 0 allowed" in found[0]
+    assert "7.png" in found[0]
+    state = latest_state(folder / "bad" / "state")
+    steps = len(read_log(folder / "bad" / "train.jsonl")) if state else 0
+    assert state is None or state.name == f"step-{steps:08d}"
+
+
+class Norms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.visual = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2))
+
+
+def test_batch_norms_that_learn_are_refused_on_a_cpu() -> None:
+    network = Norms()
+    cpu, two = torch.device("cpu"), Ranks(0, 2)
+    share_batch_norm(network, cpu, ALONE)
+    with pytest.raises(UsageError, match="is a batch norm that learns"):
+        share_batch_norm(network, cpu, two)
+    network.visual[1].eval()
+    share_batch_norm(network, cpu, two)
+    assert type(network.visual[1]) is nn.BatchNorm2d
+    network.visual[1].train()
+    share_batch_norm(network, torch.device("cuda"), two)
+    assert type(network.visual[1]) is nn.SyncBatchNorm
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_shards_are_split_without_loss_or_repetition(
+    folder: Path, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    for shard in range(5):
+        with tarfile.open(folder / f"s-{shard}.tar", "w") as tar:
+            for i in range(8 * shard, 8 * shard + 8):
+                image = (folder / "data" / f"{i}.png").read_bytes()
+                for ending, content in (("png", image), ("txt", b"a square")):
+                    info = tarfile.TarInfo(f"{i:02d}.{ending}")
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+    source = open_source(str(folder / "s-{0..4}.tar"))
+    assert len(source) == 40
+    model = load_model(folder / "base")
+    plan = TextPlan(load_recipe("clip-ft")().plan)
+
+    def batches(rank: int, world: int, workers: int = 0) -> list[list[tuple[str, ...]]]:
+        loader = BatchLoader(
+            source,
+            plan,
+            ImageTransform(model.preprocess, None),
+            batch_size=8,
+            rank=rank,
+            world=world,
+            workers=workers,
+        )
+        found = [[batch.ids for batch in loader.epoch(epoch)] for epoch in range(2)]
+        loader.close()
+        return found
+
+    whole = batches(0, 1)
+    parts = [batches(rank, world, workers=int(rank == 1)) for rank in range(world)]
+    for epoch in range(2):
+        used = Counter(id for part in parts for ids in part[epoch] for id in ids)
+        assert len(used) == 40
+        assert set(used.values()) == {1}
+        for step, ids in enumerate(whole[epoch]):
+            assert tuple(id for part in parts for id in part[epoch][step]) == ids
+
+
+@pytest.mark.slow
+def test_the_command_under_torchrun(folder: Path) -> None:
+    command = [
+        "train",
+        "negclip",
+        f"--model={folder / 'base'}",
+        f"--data={folder / 'data' / 'data.tsv'}",
+        "--batch-size=8",
+        "--epochs=1",
+        "--log-every=1",
+        f"--out={folder / 'run'}",
+    ]
+    done = torchrun(2, command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("negclip: 5 steps, 40 images") == 1
+    assert load_model(folder / "run" / "model").provenance["method"] == "negclip"
+    again = torchrun(2, command)
+    assert again.returncode != 0
+    assert again.stderr.count("compoclip train: ") == 1
+    assert "holds a finished run" in again.stderr
