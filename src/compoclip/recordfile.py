@@ -106,10 +106,14 @@ def settings_path(out: Path) -> Path:
 
 
 def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
-    """Check or write the settings beside the output; a finished output counts as one to resume."""
+    """Check or write the settings beside the output; a finished output counts as one to resume.
+
+    A run that ended before its first record leaves others free to begin.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     path = settings_path(out)
-    if out.exists() or part.exists():
+    begun = part.exists() and part.stat().st_size > 0
+    if out.exists() or begun:
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -118,7 +122,7 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
                 "choose another -o or remove the file"
             ) from None
         require_same(out, before, made_from)
-        if out.exists() and not part.exists():
+        if out.exists() and not begun:
             os.replace(out, part)
         return
     text = json.dumps(made_from, indent=1, sort_keys=True) + "\n"

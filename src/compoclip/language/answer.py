@@ -90,7 +90,7 @@ def _clean(line: str) -> str:
     line = line.strip("*").strip()
     label = _LABEL.match(line)
     if label:
-        line = line[label.end() :].strip("*").strip()
+        line = line[label.end() :].strip("* ")
     closing = _QUOTES.get(line[:1])
     if closing and len(line) > 1 and line.rstrip(".,").endswith(closing):
         line = line.rstrip(".,") if line[-1] != closing else line

@@ -134,7 +134,7 @@ def _question(
         try:
             answers.append((engine.ask(task.messages(caption), sampling), sampling))
         except AskError as error:
-            if not (answers or error.final):
+            if not error.final:
                 raise
             refused = str(error)
             break

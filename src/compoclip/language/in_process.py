@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from typing import Any
@@ -29,13 +30,10 @@ class InProcessModel:
                 "models in this process need transformers: pip install 'compoclip[hf]', or name a "
                 "server with --server URL"
             )
-        import transformers
-
+        transformers: Any = importlib.import_module("transformers")
         try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
-            network: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                model, use_safetensors=True
-            )
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+            network = transformers.AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)
         except Exception as error:  # many kinds: no such folder, no network, other architecture
             first = " ".join(str(error).split())[:200] or type(error).__name__
             raise CompoclipError(

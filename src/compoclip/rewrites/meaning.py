@@ -119,11 +119,33 @@ def links_may_agree(lost: Sequence[str], gained: Sequence[str]) -> bool:
     )
 
 
-def same_graph(a: SceneGraph | None, b: SceneGraph | None) -> bool:
-    """Whether two scene graphs state the same, sides of symmetric relations in any order."""
-    if a is None or b is None:
+def same_statement(caption: Caption, written: Caption) -> bool:
+    """Whether texts of the same words state the same things.
+
+    Their scene graphs do, sides of symmetric relations in any order; or what the caption begins
+    with and what comes after an "and" are exchanged ("a cup of tea and a pot" and its reverse).
+    """
+    if caption.graph is None or written.graph is None:
         return False
-    return _statements(a) == _statements(b)
+    same = _statements(caption.graph) == _statements(written.graph)
+    return same or _exchanged(_plain(caption), _plain(written))
+
+
+def _exchanged(before: list[str], after: list[str]) -> bool:
+    """Whether `before` is X and Y S, and `after` is Y and X S."""
+    for place in (i for i, word in enumerate(before) if word == "and"):
+        first, rest = before[:place], before[place + 1 :]
+        if any(
+            [*rest[:end], "and", *first, *rest[end:]] == after for end in range(1, len(rest) + 1)
+        ):
+            return True
+    return False
+
+
+def _plain(caption: Caption) -> list[str]:
+    """The words without marks, "an" being "a"."""
+    words = (t.text.lower() for t in caption.tokens if t.pos != "PUNCT")
+    return ["a" if word == "an" else word for word in words]
 
 
 def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:

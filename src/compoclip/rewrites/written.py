@@ -12,7 +12,7 @@ from compoclip.rewrites.meaning import (
     links_may_agree,
     may_both_hold,
     may_mean_the_same,
-    same_graph,
+    same_statement,
 )
 from compoclip.rewrites.tokenkey import fits_context, same_to_clip
 from compoclip.rewrites.validity import EMPTY, SAME_TOKENS, TOO_LONG
@@ -51,14 +51,14 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
     """Why a written positive does not keep the meaning, or None when it may.
 
     Content words are nouns, verbs, adjectives, adverbs and numbers outside phrasal prepositions.
-    Their multiset is the same (words exchanged, and the scene graph stays), or exactly one of them
+    Their multiset is the same (words exchanged, stating the same), or exactly one of them
     is another word (a word replaced) that does not exclude the old one. Neither text denies what
     the other says.
     """
     change = difference(caption, written)
     if len(change.lost) != len(change.gained) or len(change.lost) > 1:
         return OTHER_WORDS
-    if not change.lost and change.moved and not same_graph(caption.graph, written.graph):
+    if not change.lost and change.moved and not same_statement(caption, written):
         return OTHER_STATEMENT
     wrong = change.negated or links_contradict(change.lost_links, change.gained_links)
     wrong |= any(exclude_each_other(a, b) for a, b in zip(change.lost, change.gained))
@@ -87,7 +87,7 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
         return None if foreign else KEEPS_MEANING
     if change.lost_links and not links_may_agree(change.lost_links, change.gained_links):
         return None
-    if not change.moved or same_graph(caption.graph, written.graph):
+    if not change.moved or same_statement(caption, written):
         return KEEPS_MEANING
     return None
 

@@ -1,0 +1,252 @@
+"""`compoclip caption`: real captions, a server that misbehaves, kill and resume, training."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import chat_server
+from compoclip.cli.main import main
+from compoclip.language.task import load_task
+from compoclip.models.checkpoint import load_model
+from method_data import arguments, write_world
+from test_language_server import tiny_model
+
+
+@pytest.fixture(scope="module")
+def good() -> Iterator[str]:
+    with chat_server.running("good") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def captions(shared_data: Path) -> list[str]:
+    """200 real captions, all different."""
+    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [" ".join(row["title"].split()) for row in csv.DictReader(file, delimiter="\t")]
+    return list(dict.fromkeys(found))[:200]
+
+
+def write(path: Path, captions: list[str]) -> Path:
+    path.write_text("".join(f"{caption}\n" for caption in captions), encoding="utf-8")
+    return path
+
+
+def run(data: Path | str, out: Path, url: str, *more: str, task: str = "negatives") -> int:
+    options = [f"--task={task}", f"--out={out}", f"--server={url}", "--model=tiny"]
+    return main(["caption", str(data), *options, *more])
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.slow
+def test_200_real_captions_through_a_server_that_misbehaves(
+    captions: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    special = [f"a {word} on a mat" for word in ("xrefuse", "xbad", "xdown")]
+    data = write(tmp_path / "captions.txt", [*captions, *special])
+    out = tmp_path / "negatives.jsonl"
+    more = ["--timeout=8", "--retries=3", "--concurrency=16", "--price-in=2", "--price-out=4"]
+    with chat_server.running("bad") as url:
+        assert run(data, out, url, *more, "--json") == 1  # one has no answer
+        seen = chat_server.stats(url)
+        first = json.loads(capsys.readouterr().out)
+        made = rows(out)
+        assert [row["caption"] for row in made] == [*captions, *special]
+        assert [row["id"] for row in made] == [str(n) for n in range(1, 204)]
+        provenance = {key: made[0][key] for key in made[0] if key not in ("id", "caption")}
+        assert provenance.pop("negative")
+        rules = provenance.pop("rules")
+        assert rules.startswith("1 (hanta")
+        assert provenance == {
+            "task": "negatives",
+            "prompt": load_task("negatives").hash,
+            "model": "tiny",
+            "temperature": 0.7,
+            "seed": 0,
+            "engine": f"{url}/v1",
+        }
+        # Every fault was met, and each caption asked until it had an answer.
+        slots = Counter(map(chat_server.slot, captions))
+        assert all(slots[number] for number in range(len(chat_server.FAULTS)))
+        faulty = sum(slots[number] for number in range(len(chat_server.FAULTS)))
+        twice = slots[3] + slots[4]
+        assert sum(seen["asked"][c] for c in captions) >= len(captions) + faulty + twice
+        assert seen["asked"][special[2]] == 4
+        assert 1 < seen["most_at_once"] <= 16 + slots[0]  # slow ones go on alone
+        assert first["unanswered"] == 1
+        assert first["refused"] == 1
+        assert first["answered_now"] == 202
+        assert first["rejected"]["refusal"] == slots[7] + 2
+        assert first["rejected"]["empty-caption"] == slots[9]
+        usable = sum(bool(row["negative"]) for row in made)
+        assert usable == first["with_text"] > 190
+        assert first["tokens_in"] == 100 * first["answers"]
+        assert first["cost"] == pytest.approx(first["answers"] * (100 * 2 + 10 * 4) / 1e6)
+        assert first["requests"] == sum(seen["asked"].values())
+        side = rows(tmp_path / "negatives.rejected.jsonl")
+        reasons = {row["caption"]: row["reason"] for row in side}
+        assert reasons[special[0]] == "refusal"
+        assert reasons[special[1]] == "refused-by-the-server"
+        assert reasons[special[2]] == "no-answer"
+        assert "HTTP 500" in next(row["detail"] for row in side if row["caption"] == special[2])
+        # Once more: only the one without an answer is asked about.
+        assert run(data, out, url, *more) == 1
+        again = chat_server.stats(url)["asked"]
+    shown = capsys.readouterr()
+    assert "no answer: 1 (last: HTTP 500" in shown.out
+    assert "1 captions answered" not in shown.out
+    assert {c: n for c, n in again.items() if n != seen["asked"][c]} == {special[2]: 8}
+    assert rows(out) == made
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
+    data = write(tmp_path / "captions.txt", captions)
+    out = tmp_path / "killed.jsonl"
+    part = tmp_path / "killed.answers.jsonl.part"
+    with chat_server.running("good", 0.05) as url:
+        command = [sys.executable, "-m", "compoclip", "caption", str(data), "--task=negatives"]
+        command += [f"--out={out}", f"--server={url}", "--model=tiny", "--concurrency=4"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if part.exists() and part.read_bytes().count(b"\n") >= 40:
+                break
+            time.sleep(0.02)
+        assert process.poll() is None, process.communicate()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        with part.open("ab") as file:
+            file.write(b'{"n": 3, "capt')  # torn in the middle of a line
+        kept = {row["n"] for row in map(json.loads, part.read_bytes().splitlines()[:-1])}
+        assert 40 <= len(kept) < 200
+        assert not out.exists()
+        before = chat_server.stats(url)["asked"]
+        assert run(data, out, url, "--concurrency=16") == 0
+        after = chat_server.stats(url)["asked"]
+        assert run(data, tmp_path / "whole.jsonl", url, "--concurrency=3") == 0
+    made = rows(out)
+    assert [row["caption"] for row in made] == captions
+    answers = rows(tmp_path / "killed.answers.jsonl")
+    assert sorted(row["n"] for row in answers) == list(range(200))
+    # What was on record was not asked again; what was under way at the end, at most once.
+    for number, caption in enumerate(captions):
+        assert after[caption] - before.get(caption, 0) == (number not in kept)
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+def test_what_train_takes(good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = write_world(tmp_path / "world")
+    data = world / "plain.jsonl"
+    options = {
+        "positives-replace": ("hard-positives", "--positives", "p.jsonl"),
+        "negatives": ("tsvlc-llm", "--negatives", "n.parquet"),
+        "dense": ("dac", "--bags", "d.parquet"),
+        "paraphrase": ("clic", "--paraphrases", "c.jsonl"),
+    }
+    made = {}
+    for task, (method, option, name) in options.items():
+        assert run(data, tmp_path / name, good, task=task) == 0
+        steps = [f"{option}={tmp_path / name}", "--epochs=0.6"]
+        out = tmp_path / method
+        assert main(arguments(world, method, out, *steps)) == 0
+        made[method] = load_model(out / "model").provenance["run"]["rewrites"]
+    assert made["hard-positives"]["written-positive"]["made"] > 5
+    assert made["hard-positives"]["written-positive"]["refused"].keys() <= {"none-written"}
+    assert made["tsvlc-llm"]["written-negative"]["made"] > 5
+    assert made["dac"]["dac-bag" if "dac-bag" in made["dac"] else "bag"]["made"] > 24
+    assert made["clic"]["clic-3"]["made"] > 5
+    table = pq.read_table(tmp_path / "n.parquet")
+    assert table.num_rows == 120
+    assert table.column("engine")[0].as_py() == f"{good}/v1"
+    bag = pq.read_table(tmp_path / "d.parquet").to_pylist()[0]
+    assert (bag["id"], len(bag["sentences"])) == ("0.png#0", 3)
+
+
+def test_repeated_captions_are_asked_about_once(good: str, tmp_path: Path) -> None:
+    data = write(
+        tmp_path / "c.txt", ["a red cup on a box", "", "a dog runs", "a red cup on a box "]
+    )
+    out = tmp_path / "out.jsonl"
+    assert run(data, out, good) == 0
+    made = rows(out)
+    assert [row["id"] for row in made] == ["1", "2", "3", "4"]
+    assert made[0]["negative"] == made[3]["negative"] != []
+    assert made[1]["negative"] == []
+    assert chat_server.stats(good)["asked"]["a red cup on a box"] == 1
+    side = rows(tmp_path / "out.rejected.jsonl")
+    reasons = {row["caption"]: row["reason"] for row in side if row["reason"] != "repeated"}
+    assert reasons == {"": "not-asked", "a dog runs": "answers-none"}
+
+
+def test_what_is_not_started(
+    good: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = write(tmp_path / "c.txt", ["a red cup"])
+    out = tmp_path / "out.jsonl"
+
+    def fails(code: int, message: str, *more: str, task: str = "negatives") -> None:
+        assert run(data, out, good, *more, task=task) == code
+        assert message in capsys.readouterr().err
+
+    fails(2, "no task 'poem'; choose from: dense", task="poem")
+    fails(2, "holds no caption to ask about", task="positives-swap")
+    fails(2, "--tries must be at least 1", "--tries=0")
+    fails(2, "--price-in and --price-out go together", "--price-in=1")
+    fails(2, "name a .jsonl or .parquet file", f"--out={tmp_path / 'out.csv'}")
+    fails(2, "--key-env NO_KEY: this environment variable is not set", "--key-env=NO_KEY")
+    fails(1, "has the model 'huge'", "--model=huge")
+    fails(1, "has moved to", "--model=moved")
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    fails(1, "HTTP 401, no such key: ***; name the variable", "--model=locked", "--key-env=MY_KEY")
+    assert "Bearer sk-secret" in chat_server.stats(good)["keys"]
+    for place in tmp_path.iterdir():
+        assert "sk-secret" not in place.read_text()
+    for place in tmp_path.glob("out*"):
+        place.unlink()
+    assert run(data, out, good) == 0
+    fails(2, "was made with other settings (seed was 0, is now 1)", "--seed=1")
+    (tmp_path / "out.answers.jsonl").unlink()
+    fails(2, "exists, and out.answers.jsonl that it would be made from does not")
+
+
+def test_a_dead_server_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write(tmp_path / "c.txt", [f"a red cup {n}" for n in range(60)])
+    more = ["--retries=0", "--concurrency=2"]
+    assert run(data, tmp_path / "out.jsonl", "http://127.0.0.1:9", *more) == 1
+    shown = capsys.readouterr().err
+    assert "no answer to 12 questions in a row" in shown
+    assert "the same command goes on" in shown
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_model_in_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny_model(tmp_path / "tiny", chat=True)
+    data = write(tmp_path / "c.txt", ["a red cup on the box", "the box on a cup"])
+    options = ["--task=negatives", f"--model={model}", f"--out={tmp_path / 'o.jsonl'}"]
+    assert main(["caption", str(data), *options, "--max-tokens=8", "--device=cpu", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["answers"] >= 2
+    assert made["requests"] is None
+    assert made["tokens_out"] > 0
+    assert rows(tmp_path / "o.jsonl")[0]["engine"].startswith("transformers ")

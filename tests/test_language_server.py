@@ -1,0 +1,267 @@
+"""Servers and models that answer: what is tried again, what stops, what never shows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.language.engine import Answer, AskError, Sampling
+from compoclip.language.server import ChatServer, Patience
+from compoclip.language.task import load_task
+
+SAMPLING = Sampling(0.0, 20, 1)
+MESSAGES = load_task("positives-replace").messages("a red cup")
+WORDS = ("a", "red", "cup", "on", "the", "box")
+KEY = "sk-very-secret-0123456789"
+Script = Callable[[BaseHTTPRequestHandler, int], None]
+
+
+def reply(handler: BaseHTTPRequestHandler, status: int, body: str, **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body.encode())
+
+
+def good(handler: BaseHTTPRequestHandler, content: Any = "a crimson cup", **more: Any) -> None:
+    choice = {"message": {"content": content}, **more}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    reply(handler, 200, json.dumps({"choices": [choice], "usage": usage}))
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Script], tuple[str, list[dict[str, Any]]]]]:
+    """Starts a server whose n-th reply (from 0) is up to a script; gives URL and bodies seen."""
+    servers: list[HTTPServer] = []
+
+    def start(script: Script) -> tuple[str, list[dict[str, Any]]]:
+        seen: list[dict[str, Any]] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                seen.append({"path": self.path, "headers": dict(self.headers), **body})
+                script(self, len(seen) - 1)
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}", seen
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def patient(url: str, waits: list[float], retries: int = 3, **more: Any) -> ChatServer:
+    """A client that notes its waits instead of sleeping."""
+    server = ChatServer(url, "m", patience=Patience(2.0, retries), sleep=waits.append, **more)
+    return server
+
+
+def test_the_question_and_the_answer(serve: Any) -> None:
+    url, seen = serve(lambda handler, n: good(handler, finish_reason="length"))
+    assert patient(url, []).ask(MESSAGES, SAMPLING) == Answer("a crimson cup", True, 7, 3)
+    assert seen[0]["path"] == "/v1/chat/completions"
+    assert {k: v for k, v in seen[0].items() if k not in ("path", "headers")} == {
+        "model": "m",
+        "messages": MESSAGES,
+        "temperature": 0.0,
+        "max_tokens": 20,
+        "seed": 1,
+    }
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/v1", "{}/v1/", "{}/v1/chat/completions"])
+def test_urls(form: str) -> None:
+    assert ChatServer(form.format("https://h:1"), "m").name == "https://h:1/v1"
+    assert ChatServer("h:1/api/v3", "m").name == "http://h:1/api/v3"
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "http://u:p@h/v1", "http://h/v1?key=x"])
+def test_wrong_urls(url: str) -> None:
+    with pytest.raises(UsageError, match="--server"):
+        ChatServer(url, "m")
+
+
+def test_what_may_pass_is_tried_again_after_growing_waits(serve: Any) -> None:
+    def script(handler: BaseHTTPRequestHandler, n: int) -> None:
+        if n == 0:
+            reply(handler, 500, "<html>")
+        elif n == 1:
+            reply(handler, 200, '{"choices": []}')
+        elif n == 2:
+            handler.close_connection = True  # no reply at all
+        else:
+            good(handler, None)
+
+    waits: list[float] = []
+    url, _ = serve(script)
+    server = patient(url, waits)
+    assert server.ask(MESSAGES, SAMPLING).text == ""  # a null content is an empty answer
+    assert (server.requests, server.retried) == (4, 3)
+    for wait, most in zip(waits, (0.5, 1.0, 2.0), strict=True):
+        assert most / 2 <= wait <= most
+
+
+def test_the_server_says_how_long_to_wait(serve: Any) -> None:
+    waits: list[float] = []
+
+    def script(handler: BaseHTTPRequestHandler, n: int) -> None:
+        if n:
+            return good(handler)
+        return reply(handler, 429, "{}", Retry_After="5")
+
+    url, _ = serve(script)
+    server = patient(url, waits)
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        server._not_before = 0.0  # as if it had passed
+
+    server._sleep = sleep
+    server.ask(MESSAGES, SAMPLING)
+    assert len(waits) == 1
+    assert 4.5 < waits[0] <= 5
+
+
+def test_giving_up(serve: Any) -> None:
+    url, seen = serve(lambda handler, n: reply(handler, 503, '{"error": {"message": "full"}}'))
+    with pytest.raises(AskError, match=r"HTTP 503, full \(4 tries\)") as info:
+        patient(url, []).ask(MESSAGES, SAMPLING)
+    assert not info.value.final
+    assert len(seen) == 4
+    with pytest.raises(AskError, match=r"refused.* \(1 try\)"):
+        patient("http://127.0.0.1:9", [], retries=0).ask(MESSAGES, SAMPLING)
+
+
+def test_a_refused_question_is_final_once_the_server_has_answered(serve: Any) -> None:
+    def script(handler: BaseHTTPRequestHandler, n: int) -> None:
+        good(handler) if n == 1 else reply(handler, 400, '{"message": "too long"}')
+
+    url, _ = serve(script)
+    server = patient(url, [])
+    with pytest.raises(AskError, match="HTTP 400, too long") as first:
+        server.ask(MESSAGES, SAMPLING)
+    server.ask(MESSAGES, SAMPLING)
+    with pytest.raises(AskError) as second:
+        server.ask(MESSAGES, SAMPLING)
+    assert (first.value.final, second.value.final) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "--key-env"), (404, "has the model 'm'"), (307, "has moved to http://other/v1")],
+)
+def test_what_stops_at_once(status: int, message: str, serve: Any) -> None:
+    url, seen = serve(lambda handler, n: reply(handler, status, "", Location="http://other/v1"))
+    with pytest.raises(CompoclipError, match=message):
+        patient(url, []).ask(MESSAGES, SAMPLING)
+    assert len(seen) == 1
+
+
+def test_the_key_is_sent_only_where_it_is_named_and_shows_nowhere(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    url, seen = serve(lambda handler, n: reply(handler, 401, f"unknown key {KEY}"))
+    with pytest.raises(CompoclipError):
+        patient(url, []).ask(MESSAGES, SAMPLING)
+    assert "Authorization" not in seen[0]["headers"]
+    server = patient(url, [], key_variable="OPENAI_API_KEY")
+    with pytest.raises(CompoclipError, match=r"unknown key \*\*\*") as info:
+        server.ask(MESSAGES, SAMPLING)
+    assert seen[1]["headers"]["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in str(info.value)
+    assert KEY not in server.name
+    with pytest.raises(UsageError, match="NO_SUCH: this environment variable is not set"):
+        ChatServer(url, "m", key_variable="NO_SUCH")
+
+
+def test_a_reply_that_drips_for_ever_times_out(serve: Any) -> None:
+    def script(handler: BaseHTTPRequestHandler, n: int) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        for _ in range(40):
+            try:
+                handler.wfile.write(b" ")
+                handler.wfile.flush()
+            except OSError:
+                return
+            threading.Event().wait(0.05)
+
+    url, _ = serve(script)
+    server = ChatServer(url, "m", patience=Patience(0.3, 0))
+    with pytest.raises(AskError, match="timed out"):
+        server.ask(MESSAGES, SAMPLING)
+
+
+def tiny_model(folder: Path, *, chat: bool) -> Path:
+    """A Llama of random weights with a tokenizer of its own, saved as transformers does."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = {
+        "<unk>": 0,
+        "<end>": 1,
+        **{w: i for i, w in enumerate(["a", "red", "cup", "on", "the", "box"], 2)},
+    }
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=raw, unk_token="<unk>", eos_token="<end>"
+    )
+    if chat:
+        tokenizer.chat_template = "{% for m in messages %}red {{ m.content }} cup{% endfor %}"
+    config = transformers.LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=300,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    import torch
+
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_model_in_this_process(chat: bool, tmp_path: Path) -> None:
+    from compoclip.language.in_process import InProcessModel
+
+    model = InProcessModel(str(tiny_model(tmp_path / "tiny", chat=chat)))
+    drawn = [model.ask(MESSAGES, Sampling(1.0, 12, seed)) for seed in (1, 2, 1)]
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert set(drawn[0].text.split()) <= {*WORDS, "<unk>"}
+    assert drawn[0].tokens_out is not None
+    assert 0 < drawn[0].tokens_out <= 12
+    assert drawn[0].cut_off == (drawn[0].tokens_out == 12)
+    greedy = [model.ask(MESSAGES, Sampling(0.0, 5, seed)) for seed in (1, 2)]
+    assert greedy[0] == greedy[1]
+    plain = len(MESSAGES[0]["content"].split())
+    assert greedy[0].tokens_in is not None
+    assert greedy[0].tokens_in >= plain
+    long = load_task("positives-replace").messages("a red cup " * 200)
+    assert model.ask(long, SAMPLING) == Answer("", True, model.ask(long, SAMPLING).tokens_in, 0)
+    with pytest.raises(CompoclipError, match="not a causal language model"):
+        InProcessModel(str(tmp_path))
