@@ -49,6 +49,8 @@ class EvaluateOptions:
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         out: Folder for the results.
+        score: itc is the cosine of features; itm, of BLIP, what its matching head says of a pair:
+            slow, and for benchmarks of items only.
         batch_size: Images or texts encoded at once; changes scores by rounding (1e-6) only.
         workers: Threads that read images.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
@@ -73,6 +75,7 @@ class EvaluateOptions:
     data: Path = Path("data")
     images: Path | None = None
     out: Path = Path("results")
+    score: Literal["itc", "itm"] = "itc"
     batch_size: int = 64
     workers: int = 2
     device: str = "auto"
@@ -153,6 +156,7 @@ def measure(
         resamples=options.resamples,
         seed=options.seed,
         fresh=options.fresh,
+        score=options.score,
         audits={each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {},
     )
     everything: list[Results] = []

@@ -14,7 +14,7 @@ from compoclip.benchmarks.case import Case, Form
 from compoclip.benchmarks.names import image_key
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
-from compoclip.evaluation.features import Features, cosines
+from compoclip.evaluation.features import Features
 from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import Flags, Indices, Outcomes, Scores
 from compoclip.evaluation.score import candidates
@@ -80,7 +80,7 @@ def score_binary(
 def _cosines(cases: Sequence[Case], features: Features) -> Scores:
     images = features.image_index(case.images[0] for case in cases)
     texts = features.text_index(case.texts[0] for case in cases)
-    return cosines(features.images, images, features.texts, texts)
+    return features.scores(images, texts)
 
 
 def _rows(cases: Sequence[Case], truth: Flags, tuned_on: Mapping[str, str]) -> dict[str, Indices]:

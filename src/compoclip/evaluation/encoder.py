@@ -47,3 +47,9 @@ class Encoder(Protocol):
 
     def encode_images(self, images: Sequence[Any]) -> Scores:
         """(N, D) for one batch of what `read_image` returned."""
+
+    def match(self, image: Any, texts: Sequence[str]) -> Scores:
+        """(T,) log-odds that each text matches one image of `read_image`, by a matching head.
+
+        Raises UsageError for a model that has none.
+        """

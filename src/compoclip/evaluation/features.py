@@ -14,12 +14,28 @@ PAIRS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
+class Matches:
+    """What a matching head says of pairs. keys: (n,) ascending, image row * texts + text row.
+    values: (n,) float32. texts: number of distinct texts."""
+
+    keys: Indices
+    values: Scores
+    texts: int
+
+    def of(self, images: Indices, texts: Indices) -> Scores:
+        """Scores of the pairs of rows, same shape; every pair must be there."""
+        found: Scores = self.values[np.searchsorted(self.keys, images * self.texts + texts)]
+        return found
+
+
+@dataclass(frozen=True)
 class Features:
     """Unit-length float32 features of the distinct images (N, D) and token sequences (M, D).
 
     image_rows, text_rows: where each image and each text stands; texts with the same tokens share
     a row, so that their scores are bit-equal. bad: images that could not be used -> why.
-    truncated: texts longer than the model's context.
+    truncated: texts longer than the model's context. matches: the scores of pairs, where a matching
+    head and not the cosine gives them.
     """
 
     images: Scores
@@ -28,10 +44,17 @@ class Features:
     text_rows: Mapping[str, int]
     bad: Mapping[ImageRef, str]
     truncated: frozenset[str]
+    matches: Matches | None = None
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
         """Rows of `images`."""
         return np.fromiter((self.image_rows[ref] for ref in refs), dtype=np.int64)
+
+    def scores(self, images: Indices, texts: Indices) -> Scores:
+        """Scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
+        if self.matches is not None:
+            return self.matches.of(images, texts)
+        return cosines(self.images, images, self.texts, texts)
 
     def text_index(self, texts: Iterable[str]) -> Indices:
         """Rows of `texts`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,10 @@ from torch import Tensor
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.outcomes import Scores
+from compoclip.models.blip import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.parts import Tower, part_of
 from compoclip.models.weights import weights_hash
@@ -70,16 +72,37 @@ class ModelEncoder:
         pixels = torch.stack(list(images)).to(encoder.device)
         return self._features(lambda: encoder.encode_images(pixels).pooled)
 
+    def match(self, image: Tensor, texts: Sequence[str]) -> Scores:
+        """(T,) of one image with each text. Raises UsageError for a model without such a head."""
+        encoder, network = self._loaded.encoder, self._loaded.encoder.model
+        if not isinstance(network, Blip):
+            raise UsageError(
+                f"{self._loaded.name}: has no head that matches pairs (BLIP has): --score itc"
+            )
+        ids = self._loaded.tokenizer(texts).to(encoder.device)
+        with self._evaluating():
+            states = network.visual.states(image[None].to(encoder.device))
+            scores = network.match(states.expand(len(ids), -1, -1), ids).float().cpu().numpy()
+        return self._finite(scores)
+
     def _features(self, compute: Callable[[], Tensor]) -> Scores:
+        with self._evaluating():
+            features: Scores = F.normalize(compute().float(), dim=-1).cpu().numpy()
+        return self._finite(features)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         encoder = self._loaded.encoder
         training = encoder.training
         encoder.eval()
         try:
             # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
             with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-                features: Scores = F.normalize(compute().float(), dim=-1).cpu().numpy()
+                yield
         finally:
             encoder.train(training)
+
+    def _finite(self, features: Scores) -> Scores:
         if not np.isfinite(features).all():
             raise CompoclipError(
                 f"{self._loaded.name}: the model yields features that are not finite numbers; its "

@@ -56,7 +56,8 @@ class Results:
     damaged, and `missing_count` of all. left_out: reason -> rows that the reader made no items of.
     partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
     used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
-    where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap.
+    where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap. score:
+    "itc", cosines of features, or "itm", a matching head's log-odds of pairs.
     clean: the scores without faulty items, where they were asked for.
     """
 
@@ -83,6 +84,7 @@ class Results:
     resamples: int = 0
     seed: int = 0
     clean: Clean | None = None
+    score: str = "itc"
     schema: int = SCHEMA
 
     @property

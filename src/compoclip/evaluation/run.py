@@ -40,6 +40,7 @@ from compoclip.evaluation.features import Features
 from compoclip.evaluation.io import file_stem, load_results, save_results
 from compoclip.evaluation.items import Items
 from compoclip.evaluation.joint import Sizes, group_sizes, groups_by_part, with_joint
+from compoclip.evaluation.matching import Score, require_pairs, with_matches
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import score_cases
@@ -56,7 +57,8 @@ class Options:
     images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
     to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there.
     audits: benchmark -> its audit, for clean scores beside those of all items. ranks: the
-    processes that share the encoding; the first one scores and writes."""
+    processes that share the encoding; the first one scores and writes. score: cosines of features,
+    or what a matching head says of pairs."""
 
     batch_size: int = 64
     workers: int = 2
@@ -68,6 +70,7 @@ class Options:
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
     ranks: Ranks = ALONE
+    score: Score = "itc"
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ def evaluate(
     todo = [job for job in jobs if job.benchmark.name not in known]
     if todo:
         start = time.monotonic()
+        if options.score == "itm":
+            require_pairs([job.benchmark for job in todo])
         cache = FeatureCache(options.cache, encoder) if options.cache else None
         features = encode_contents(
             encoder,
@@ -122,6 +127,9 @@ def evaluate(
         )
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
+            if options.score == "itm" and ranks.first:
+                contents = [job.content for job in todo]
+                features = with_matches(encoder, contents, features, options.batch_size)
             for job in todo if ranks.first else ():
                 result = _measure(name, encoder, job, features, folder, options, encoding)
                 done[job.benchmark.name] = result
@@ -188,6 +196,7 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
         and found.rules == _rules_json(job)
         and found.known_as == job.benchmark.known_as
         and (found.resamples, found.seed) == (options.resamples, options.seed)
+        and found.score == options.score
         and same_faults(found.clean, options.audits.get(job.benchmark.name))
         and Path(found.items).is_file()
     )
@@ -262,6 +271,7 @@ def _measure(
         resamples=options.resamples,
         seed=options.seed,
         clean=clean,
+        score=options.score,
     )
     return save_results(results, items.to_arrow(), folder)
 

@@ -126,7 +126,7 @@ def _block_scores(form: Form, block: Sequence[Case], features: Features) -> Scor
         columns = np.tile(texts, (1, 2)).reshape(n, 2, 2)
     else:
         rows, columns = np.broadcast_arrays(images, texts)
-    return cosines(features.images, rows, features.texts, columns)
+    return features.scores(rows, columns)
 
 
 def _judge(form: Form, block: Sequence[Case], values: Scores, first: Flags) -> dict[str, Outcomes]:

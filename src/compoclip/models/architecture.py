@@ -16,6 +16,7 @@ from torch import nn
 
 import compoclip.models.timm_names  # noqa: F401  (registers names that configurations may use)
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.models import blip
 from compoclip.models.preprocess import Preprocess
 
 ACTIVATIONS = ("quick_gelu", "gelu")
@@ -69,13 +70,17 @@ def _essence(config: Mapping[str, Any]) -> str:
 
 
 def build_model(config: Mapping[str, Any], seed: int = 0) -> nn.Module:
-    """The open_clip network of a configuration, float32, on the CPU, in eval mode.
+    """The network of a configuration, open_clip's or a BLIP, float32, on the CPU, in eval mode.
 
     Parameters are drawn from `seed`; the global random state is left alone. Nothing is downloaded.
     Raises CompoclipError when the configuration cannot be built.
     """
     options = deepcopy(dict(config))
     try:
+        if blip.KEY in options:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return blip.Blip(options[blip.KEY]).eval()
         if options["vision_cfg"].get("timm_model_name"):
             options["vision_cfg"]["timm_model_pretrained"] = False
         hugging_face = bool(options["text_cfg"].get("hf_model_name"))

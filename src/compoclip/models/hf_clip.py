@@ -240,8 +240,8 @@ def from_hf_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     if data.get("model_type") != "clip":
         kind = data.get("model_type", "unknown")
         raise CompoclipError(
-            f"{source}: model_type '{kind}' is not 'clip' or 'siglip': only CLIPModel and "
-            "SiglipModel folders are read; others come from open_clip (ARCHITECTURE:TAG, hf-hub:ID)"
+            f"{source}: model_type '{kind}' is not 'clip', 'siglip' or 'blip', the "
+            "kinds that are read; others come from open_clip (ARCHITECTURE:TAG, hf-hub:ID)"
         )
     # Early releases kept the true values in *_config_dict, as transformers still honours.
     text = {**_TEXT, **(data.get("text_config") or {}), **(data.get("text_config_dict") or {})}

@@ -1,6 +1,7 @@
-"""Folders of Hugging Face's transformers: read as open_clip models, and (CLIP's) written.
+"""Folders of Hugging Face's transformers: read, and (CLIP and BLIP) written.
 
-    config.json               CLIPModel, SiglipModel (or CLIPVisionModel alone)
+    config.json               CLIPModel (or CLIPVisionModel alone), SiglipModel,
+                              BlipForImageTextRetrieval
     model.safetensors         its parameters
     preprocessor_config.json  CLIPImageProcessor
     vocab.json, merges.txt, tokenizer_config.json, special_tokens_map.json   CLIPTokenizer
@@ -26,6 +27,7 @@ from torch import Tensor
 from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_text
+from compoclip.models import blip, hf_siglip
 from compoclip.models.architecture import architecture_name, with_activation
 from compoclip.models.config import ModelConfig, read_object
 from compoclip.models.hf_clip import (
@@ -34,7 +36,7 @@ from compoclip.models.hf_clip import (
     to_hf_config,
     to_hf_state,
 )
-from compoclip.models.hf_siglip import PREPROCESS, from_siglip_config, from_siglip_state
+from compoclip.models.hf_siglip import from_siglip_config, from_siglip_state
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import LoadedModel, assemble, current_identity
 from compoclip.models.preprocess import Preprocess
@@ -44,6 +46,7 @@ from compoclip.models.weights import read_state_dict, weights_hash
 CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
+_OWNERS = {"siglip": "SigLIP", "blip": "BLIP"}
 _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 
@@ -60,35 +63,39 @@ def hf_kind(folder: Path) -> str:
 
 
 def load_hf_folder(path: Path, name: str) -> LoadedModel:
-    """A CLIPModel or SiglipModel folder as an open_clip model; what the folder does not say
-    (preprocessing, vocabulary) is CLIP's or SigLIP's own and noted in the provenance.
+    """A CLIPModel or SiglipModel folder as an open_clip model, or a BlipForImageTextRetrieval
+    folder; what the folder does not say (preprocessing, CLIP's vocabulary) is that family's own and
+    noted in the provenance.
 
     Raises CompoclipError when files are missing or damaged, it is another kind of model, or its
-    tokenizer is not CLIP's (of SigLIP: is not there).
+    tokenizer is not CLIP's (of SigLIP and BLIP: is not there).
     """
-    data = read_object(path / CONFIG)
-    siglip = data.get("model_type") == "siglip"
+    kind = hf_kind(path)
+    data, weights = read_object(path / CONFIG), _weights(path)
     assumed: list[str] = []
-    if siglip:
+    if kind == "siglip":
         config = from_siglip_config(data, str(path / CONFIG))
-        config["text_cfg"] |= _siglip_tokenizer(path)
-        state = from_siglip_state(_weights(path), str(path))
+        config["text_cfg"] |= _own_tokenizer(path, "canonicalize")
+        state, preprocess = from_siglip_state(weights, str(path)), dict(hf_siglip.PREPROCESS)
+    elif kind == "blip":
+        config = blip.from_blip_config(data, str(path / CONFIG))
+        config["text_cfg"] |= _own_tokenizer(path, "whitespace")
+        state, preprocess = blip.from_blip_state(weights, str(path)), dict(blip.PREPROCESS)
+        if "logit_scale" not in weights:
+            assumed.append("temperature: BLIP's first one, the folder has none")
     else:
         config = from_hf_config(data, str(path / CONFIG))
         config["text_cfg"] |= _clip_tokenizer(path, assumed)
-        state = from_hf_state(_weights(path), str(path))
-    preprocess: dict[str, Any] = dict(PREPROCESS) if siglip else {}
+        state, preprocess = from_hf_state(weights, str(path)), {}
     if (path / IMAGES).is_file():
         preprocess = _preprocess(read_object(path / IMAGES), path / IMAGES)
     else:
-        whose = "SigLIP's" if siglip else "CLIP's"
-        assumed.append(f"preprocessing: {whose} own, the folder has none")
+        assumed.append(f"preprocessing: {_OWNERS.get(kind, 'CLIP')}'s own, the folder has none")
     model = ModelConfig(config, preprocess, folder=path)
     loaded = assemble(model, name, state=state, path=path)
     if (path / RECORD).is_file():
         return verified(loaded, path / RECORD)
-    # the towers of SigLIP have their activation by configuration, and no quick_gelu
-    facts = {} if siglip else {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+    facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
     return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
 
 
@@ -107,15 +114,15 @@ def _clip_tokenizer(path: Path, assumed: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _siglip_tokenizer(path: Path) -> dict[str, Any]:
-    """SigLIP's tokenizers differ from model to model: the one in the folder, texts cleaned as
-    open_clip does for SigLIP."""
+def _own_tokenizer(path: Path, clean: str) -> dict[str, Any]:
+    """What a text configuration says of the tokenizer in the folder. clean: open_clip's name for
+    what is done to texts before."""
     if not (path / "tokenizer_config.json").is_file():
         raise CompoclipError(
-            f"{path}: has no tokenizer_config.json, and SigLIP models have several tokenizers: "
-            "copy the tokenizer's files into the folder"
+            f"{path}: has no tokenizer_config.json, and models of its kind have several "
+            "tokenizers: copy the tokenizer's files into the folder"
         )
-    return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": "canonicalize"}}
+    return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}
 
 
 def save_hf(
@@ -126,6 +133,8 @@ def save_hf(
     Returns the identity as saved. Raises CompoclipError when the model has no such form, the place
     is taken or not writable, or float16 would overflow.
     """
+    if blip.KEY in loaded.config.model_cfg and not vision_only:
+        return _save_blip(loaded, folder, dtype)
     tokens = getattr(loaded.tokenizer, "simple", None)
     if tokens is None:
         raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no CLIPModel form")
@@ -162,6 +171,21 @@ def save_hf(
             if merges is not None:
                 shutil.copyfile((loaded.config.folder or Path()) / merges, temporary / MERGES)
     return identity
+
+
+def _save_blip(loaded: LoadedModel, folder: Path, dtype: str) -> ModelIdentity:
+    """Write a BlipForImageTextRetrieval folder; its temperature is left out, which ranks alike."""
+    plain = as_stored(loaded.encoder.model.state_dict(), dtype)
+    config = {"architectures": ["BlipForImageTextRetrieval"], "model_type": "blip"}
+    with new_folder(folder) as temporary:
+        state = blip.to_blip_state(plain)
+        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+        write_json(temporary / CONFIG, {**config, **loaded.config.model_cfg[blip.KEY]})
+        processor = _image_processor(loaded.preprocess)
+        processor["image_processor_type"] = "BlipImageProcessor"
+        write_json(temporary / IMAGES, processor)
+        loaded.tokenizer.write_files(temporary)
+    return replace(current_identity(loaded), weights=weights_hash(plain))
 
 
 def _unnamed(config: Mapping[str, Any]) -> dict[str, Any]:

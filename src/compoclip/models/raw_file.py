@@ -153,7 +153,8 @@ _PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "m
 def _fits(state: Mapping[str, Tensor], name: str) -> bool:
     config = open_clip.get_model_config(name)
     vision, text = config["vision_cfg"], config["text_cfg"]
-    if config.get("custom_text") or not set(vision) <= _PLAIN_VISION or "layers" not in vision:
+    plain = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
+    if config.get("custom_text") or not plain:
         return False
     width, text_width = vision.get("width", 768), text.get("width", 512)
     expected: dict[str, tuple[int, ...]] = {

@@ -1,0 +1,148 @@
+"""Commands written in the documentation, and small stand-ins for the files they name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from compoclip.cli.main import main
+from compoclip.models.checkpoint import load_model
+from method_data import arguments, write_world
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")),
+    *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "examples").rglob("*.md")),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A `compoclip ...` line of a page, its continuation lines joined."""
+
+    page: str
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """What the shell makes of it, without `compoclip`."""
+        return shlex.split(self.text, comments=True)[1:]
+
+
+def commands_of(page: str, text: str) -> Iterator[Command]:
+    """Commands in fenced and in indented blocks."""
+    lines = iter(text.splitlines())
+    fenced = False
+    for line in lines:
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+            continue
+        if not fenced and not line.startswith("    "):
+            continue
+        command = line.strip()
+        while command.endswith("\\"):
+            command = f"{command[:-1].rstrip()} {next(lines).strip()}"
+        if command.startswith("compoclip "):
+            yield Command(page, command)
+
+
+def documented() -> list[Command]:
+    """Every command in a block of any page, each text once a page."""
+    found = [c for p in PAGES for c in commands_of(p, (ROOT / p).read_text(encoding="utf-8"))]
+    return list(dict.fromkeys(found))
+
+
+BASE = "ViT-B-32-quickgelu:openai"
+SMALL = {  # verb -> options that make its work small; the last of two counts
+    "train": ["--batch-size=4", "--epochs=0.2", "--warmup=1", "--lr=1e-3", "--device=cpu"],
+    "evaluate": ["--resamples=20", "--device=cpu"],
+    "compare": ["--resamples=20"],
+    "report": ["--resamples=20"],
+    "wise-ft": ["--resamples=20", "--device=cpu"],
+    "towers": ["--resamples=20", "--device=cpu"],
+    "tree-score": ["--resamples=20", "--sample=5", "--device=cpu"],
+    "world train": ["--count=8"],
+    "world suite": ["--items-per-task=3"],
+    "world show": ["--count=1"],
+}
+
+
+def small(command: Command) -> list[str]:
+    """The command's arguments with less to do, and a tiny model for every base."""
+    words = [re.sub(rf"\b({re.escape(BASE)}|bundled)(?![\w/])", "base", w) for w in command.words]
+    if "--device" in words:
+        place = words.index("--device")
+        del words[place : place + 2]
+    more = SMALL.get(" ".join(words[:2]), SMALL.get(words[0], []))
+    if "--sweep" in words:
+        more = [*more, "--steps=2"]
+    return [*words, *more]
+
+
+def outputs(words: list[str]) -> set[str]:
+    """What a command writes."""
+    named = {b for a, b in pairwise(words) if a in ("-o", "--out")}
+    return named | ({words[2]} if words[0] == "convert" else set())
+
+
+def write_ready(folder: Path) -> Path:
+    """A folder with everything that the documented commands read, in miniature."""
+    world = write_world(folder)
+    run = Path("runs", "made")
+    assert main(arguments(world, "negclip", folder / run, "--epochs=0.2")) == 0
+    assert main(arguments(world, "negclip", folder / "runs/lora", "--epochs=0.2", "--lora")) == 0
+    for name in ("fsc", "first", "mix", "neg"):
+        shutil.copytree(folder / run, folder / "runs" / name)
+    for name in ("fsc-clip", "negclip", "clip-ft"):
+        shutil.copytree(folder / run, folder / "demo-out" / "runs" / name)
+    (folder / "neg_clip").mkdir()
+    shutil.copy(world / "near.tsv", folder / "neg_clip" / "train_neg_clip.tsv")
+    rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
+    table = ["path,title", *(f'{row["image"]},"{row["caption"][0]}"' for row in rows)]
+    for name in ("coco.csv", "pairs.csv"):
+        (folder / name).write_text("\n".join(table) + "\n")
+    (folder / "captions.txt").write_text("".join(f"{row['caption'][0]}\n" for row in rows[:5]))
+    for name in ("coco", "photos"):
+        (folder / name).mkdir()
+        for image in world.glob("*.png"):
+            shutil.copy(image, folder / name)
+    tuned = load_model(folder / run / "model").encoder.model.state_dict()
+    torch.save({"state_dict": {f"module.{k}": v for k, v in tuned.items()}}, folder / "negclip.pth")
+    benchmarks = ["sugarcrepe", "aro", "zero_shot", "retrieval"]
+    suite = ["world", "suite", f"--out={folder / 'data'}", "--items-per-task=3", "--size=32"]
+    assert main([*suite, "--benchmarks", *benchmarks]) == 0
+    shutil.copytree(folder / "data", folder / "world" / "suite")
+    shutil.copytree(folder / "data", folder / "demo-out" / "suite")
+    assert main(["world", "train", f"--out={folder / 'world/train'}", "--count=24"]) == 0
+    foil = {"image": "0.png", "caption": "a star", "negative_caption": "a mug", "subtask": "kind"}
+    (folder / "data" / "foils").mkdir()
+    (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
+    shutil.copy(world / "0.png", folder / "data")
+    models = [f"{name}={folder / 'base'}" for name in ("base", "fsc", "first")]
+    on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
+    assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
+    return folder
+
+
+def link_inputs(words: list[str], ready: Path, here: Path) -> None:
+    """Links in `here` to what the command reads of `ready`."""
+    written = outputs(words)
+    verbs = 2 if words[0] in ("world", "data", "bench") else 1
+    for word in words[verbs:]:
+        for part in re.split(r"[=,@]", word):
+            path = part.rstrip("/")
+            if not path or path in written or path.startswith(("/", "-")) or ".." in path:
+                continue
+            if (ready / path).exists() and not (here / path).exists():
+                (here / path).parent.mkdir(parents=True, exist_ok=True)
+                (here / path).symlink_to(ready / path)

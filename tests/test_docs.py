@@ -1,0 +1,140 @@
+"""What the documentation says can be done is done: every command, every block of Python."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import tyro
+import yaml
+from PIL import Image
+
+from compoclip.cli import train
+from compoclip.cli.main import main
+from doc_commands import (
+    ROOT,
+    Command,
+    commands_of,
+    documented,
+    link_inputs,
+    small,
+    write_ready,
+)
+
+# Commands that are not run here, by how they start (or by page), and why; all are parsed.
+NOT_RUN = {
+    "compoclip play": "serves until it is stopped; tested in test_play_server",
+    "compoclip data fetch": "downloads; tested against a local server",
+    "docs/real-photos.md": "needs the photos, and half an hour",
+    "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
+}
+
+
+class ParsedError(BaseException):
+    """Raised in place of doing what was parsed."""
+
+
+def reason(command: Command) -> str:
+    """Why a command is not run; "" when it is."""
+    starts = (why for how, why in NOT_RUN.items() if command.text.startswith(how))
+    return NOT_RUN.get(command.page) or next(starts, "")
+
+
+RUN = [each for each in documented() if not reason(each)]
+
+
+def name(command: Command) -> str:
+    return f"{command.page}: {command.text[10:60]}"
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ready(tmp_path_factory.mktemp("docs") / "ready")
+
+
+@pytest.fixture
+def only_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tyro.cli
+
+    def parse(*given: object, **named: object) -> None:
+        real(*given, **named)  # type: ignore[call-overload]
+        raise ParsedError
+
+    def start(*_: object) -> None:
+        raise ParsedError
+
+    monkeypatch.setattr(tyro, "cli", parse)
+    monkeypatch.setattr(train, "start", start)
+
+
+def test_commands_are_found_where_they_stand() -> None:
+    page = (
+        "say `compoclip methods`\n\n```sh\ncompoclip data ls  # all\n"
+        "make demo\ncompoclip compare a \\\n    b\n```\n    compoclip parse 'a b'\n"
+    )
+    found = list(commands_of("p", page))
+    assert [c.words for c in found] == [["data", "ls"], ["compare", "a", "b"], ["parse", "a b"]]
+    assert len(RUN) > 30
+
+
+@pytest.mark.parametrize("command", documented(), ids=name)
+def test_every_command_is_understood(command: Command, only_parse: None) -> None:
+    words = [word for word in command.words if word != "..."]
+    if words[-1:] in (["--help"], ["-h"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+    else:
+        with pytest.raises(ParsedError):
+            main(words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", RUN, ids=name)
+def test_every_command_runs(
+    command: Command, ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "--to onnx" in command.text:
+        pytest.importorskip("onnxscript", reason="needs pip install 'compoclip[onnx]'")
+    words = small(command)
+    if words[-1:] == ["..."] or "..." in words:
+        words[words.index("...") :] = ["sugarcrepe", *words[words.index("...") + 1 :]]
+    link_inputs(words, ready, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(words)
+    except SystemExit as ended:  # --help
+        code = ended.code if isinstance(ended.code, int) else 1
+    assert code == 0
+
+
+@pytest.mark.slow
+def test_the_python_of_the_guide_runs(
+    ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.S | re.M)
+    assert len(blocks) == 3
+    code = "\n".join(blocks).replace("epochs=2, batch_size=32", "epochs=0.2, batch_size=8")
+    (tmp_path / "guide.py").write_text(code)
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "photo.png")
+    (tmp_path / "world").symlink_to(ready / "world")
+    monkeypatch.chdir(tmp_path)
+    made = runpy.run_path("guide.py")
+    assert made["scores"].shape == (1, 2)
+    assert {each.benchmark for each in made["results"]} >= {"world-sugarcrepe"}
+
+
+def test_every_page_is_in_the_contents() -> None:
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        parts = entry.values() if isinstance(entry, dict) else entry
+        assert not isinstance(parts, int | None)
+        return [page for part in parts for page in pages(part)]  # type: ignore[attr-defined]
+
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    there = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    assert there == set(pages(site["nav"]))
