@@ -23,8 +23,9 @@ from compoclip.benchmarks.case import (
 from compoclip.benchmarks.defects import FAULTS, MEANING, Kind
 from compoclip.benchmarks.differences import differences
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.benchmarks.sameness import same, same_bag
+from compoclip.benchmarks.sameness import IGNORED, same, same_bag
 from compoclip.benchmarks.synonyms import exchanged, synonymous
+from compoclip.cli.data_audit import audit_text
 from compoclip.cli.main import main
 from compoclip.data.sample import Sample
 from compoclip.errors import CompoclipError
@@ -217,9 +218,20 @@ def test_sugarcrepe_pp_of_the_publication(shared_data: Path) -> None:
     words = numbers(found, Kind.SAME_WORDS)
     assert words["swap_att"] == {"words": 384}
     assert words["swap_obj"] == {"words": 161, "letters": 2}
-    told = differences(edited, official(shared_data, "sugarcrepe"))
-    assert (told.shared, told.only_edited) == (4756, 1)
-    assert (told.rows["stored"], told.rows["stripped"], told.rows["letters"]) == (1368, 1147, 1023)
+    by_part = found.by_subtask[Kind.SAME_WORDS]
+    assert by_part["swap_att"] == {"": 384, "words": 384, "letters": 384}
+    assert by_part["swap_obj"] == {"": 163, "words": 161, "letters": 163}
+    told = audit_text(found)
+    assert "    in swap_att 384, swap_obj 161 words / 163 letters\n" in told
+    for level, ignored in IGNORED.items():
+        assert f"  {level}: {ignored}" in told
+    edits = differences(edited, official(shared_data, "sugarcrepe"))
+    assert (edits.shared, edits.only_edited) == (4756, 1)
+    assert (edits.rows["stored"], edits.rows["stripped"], edits.rows["letters"]) == (
+        1368,
+        1147,
+        1023,
+    )
 
 
 def test_valse_and_coco_of_the_publication(shared_data: Path) -> None:

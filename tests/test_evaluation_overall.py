@@ -12,8 +12,9 @@ from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retri
 from compoclip.benchmarks.parts import classification_rules
 from compoclip.benchmarks.suites import SUITES
 from compoclip.errors import UsageError
+from compoclip.evaluation.groups import part_score
 from compoclip.evaluation.overall import overall_groups, overall_scores, overall_text
-from compoclip.evaluation.results import Results
+from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
 from compoclip.report.pictures import Album
@@ -84,6 +85,53 @@ def test_means_over_complete_suites_only(results: list[Results]) -> None:
     assert set(overall_groups(some)) == {"I2T Ret", "T2I Ret"}
     assert overall_scores(results[:3]) == {}
     assert overall_text("m", {}) == ""
+
+
+CLIP = {
+    "aro": 57.55, "crepe_prod": 23.71, "eqben": 26.49, "imagecode": 21.72, "sugarcrepe": 73.03,
+    "svo_probes": 84.14, "valse": 67.53, "vl_checklist": 70.77, "whatsup": 41.46,
+    "winoground": 8.75, "spec": 31.9, "caltech-101": 88.26, "cifar-10": 89.83, "cifar-100": 65.08,
+    "country211": 17.21, "dtd": 44.41, "eurosat_clip": 45.54, "fer-2013": 42.27,
+    "fgvc-aircraft-2013b": 19.65, "food-101": 84.01, "gtsrb": 32.56, "kitti-distance": 27.43,
+    "mnist": 48.25, "oxford-flower-102": 66.68, "oxford-iiit-pets": 87.14,
+    "patch-camelyon": 60.62, "rendered-sst2": 58.59, "resisc45_clip": 60.02,
+    "stanford-cars": 59.64, "voc-2007": 82.61, "hateful-memes": 55.87, "imagenet-1k": 63.34,
+}  # fmt: skip
+RANKS = {"coco": (50.12, 30.45), "flickr30k": (78.8, 58.76), "coco_cf": (51.0, 48.1)}
+"""CLIP ViT-B/32 (BENCHMARKS 2 to 4)."""
+
+
+def test_the_means_of_clip_are_the_published_ones() -> None:
+    def score(value: float) -> Score:
+        return Score("accuracy", value, 1, 1, 0.0, 100.0, "wilson", 0.0)
+
+    def result(name: str, **changes: object) -> Results:
+        plain = Results("clip", name, 1, {}, "", {}, {}, {"h": score(0.0)}, "h", {}, "")
+        return replace(plain, **changes)
+
+    suites = {
+        spec.partition(":")[2] or spec: spec.replace(":", "_")
+        for s in SUITES.values()
+        for spec in s
+    }
+    found = [result(suites[name], aggregates={"h": score(value)}) for name, value in CLIP.items()]
+    for name, ranks in RANKS.items():
+        scores = {way: {"r1": score(rank)} for way, rank in zip(("i2t", "t2i"), ranks)}
+        found.append(result(suites[name], scores=scores))
+    by_name = {each.benchmark: each for each in found}
+    means = {
+        title: sum(part_score(by_name, part).value for part in parts) / len(parts)
+        for title, parts in overall_groups(found).items()
+    }
+    assert {title: round(mean, 1) for title, mean in means.items()} == {
+        "Comp": 46.1,
+        "ZS (21)": 57.1,
+        "ZS (20)": 56.8,
+        "I2T Ret": 60.0,
+        "T2I Ret": 45.8,
+    }
+    assert means["ZS (21)"] == pytest.approx(57.10, abs=0.005)
+    assert means["ZS (20)"] == pytest.approx(56.78, abs=0.005)
 
 
 def test_pictures_inside_archives_can_be_shown(tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ class Audit:
         return count(self.defects)
 
     @property
+    def by_subtask(self) -> dict[Kind, dict[str, dict[str, int]]]:
+        """Kind -> sub-task -> as `counts`."""
+        found: dict[Kind, dict[str, dict[str, int]]] = {}
+        for subtask in sorted({each.subtask for each in self.defects}):
+            own = count(each for each in self.defects if each.subtask == subtask)
+            for kind, levels in own.items():
+                found.setdefault(kind, {})[subtask] = levels
+        return found
+
+    @property
     def faulty(self) -> Faulty:
         """Items with a fault: those that clean scores leave out."""
         return frozenset((each.subtask, each.id) for each in self.defects if each.fault)

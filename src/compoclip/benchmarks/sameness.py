@@ -1,24 +1,29 @@
 """When two texts are the same: four levels, from the bytes of the file to letters alone.
 
-Every count of equal texts depends on what is ignored, so it is always stated with its level:
-
-- stored: the same string, as in the file.
-- tokenized: the same token ids of CLIP's tokenizer, which ignores case and blanks.
-- words: the same runs of letters, digits and apostrophes, lower case; punctuation is ignored.
-- letters: the same runs of letters and digits; "the cat's" is "the", "cat", "s".
-
-Texts with the same words in another order have the levels words and letters alone.
+Every count of equal texts depends on what is ignored, so it is always stated with its level
+(`IGNORED`). Texts with the same words in another order have the levels words and letters alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 from compoclip.rewrites.tokenkey import token_key
 
 STORED, TOKENIZED, WORDS, LETTERS = "stored", "tokenized", "words", "letters"
-LEVELS = (STORED, TOKENIZED, WORDS, LETTERS)
+IGNORED: Mapping[str, str] = MappingProxyType(
+    {
+        STORED: "the same string, as in the file",
+        TOKENIZED: "the same token ids of CLIP's tokenizer, which ignores case and blanks",
+        WORDS: "the same runs of letters, digits and apostrophes, case and punctuation ignored",
+        LETTERS: 'the same runs of letters and digits: "the cat\'s" is "the", "cat", "s"',
+    }
+)
+"""Level -> what makes texts the same at that level, the strictest first."""
+LEVELS = tuple(IGNORED)
 _WORDS = re.compile(r"[\w']+")
 _LETTERS = re.compile(r"[^\W_]+")
 

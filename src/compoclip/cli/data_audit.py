@@ -15,7 +15,7 @@ from compoclip.benchmarks.case import Benchmark
 from compoclip.benchmarks.defects import FAULTS, MEANING, Defect, Kind
 from compoclip.benchmarks.differences import Differences, differences
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.sameness import LEVELS
+from compoclip.benchmarks.sameness import IGNORED, LEVELS
 from compoclip.benchmarks.solvability import Solvability, solvability
 from compoclip.cli.data_check import targets
 from compoclip.cli.options import joined, parse
@@ -104,7 +104,7 @@ def audit_text(found: Audit, solved: Sequence[Solvability] = ()) -> str:
     items = sum(found.items.values())
     lines = [f"{found.benchmark}: {items:,} items, {len(found.faulty):,} faulty"]
     if found.counts:
-        lines += _counts(found.counts)
+        lines += _counts(found.counts, found.by_subtask)
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
     if solved:
         from compoclip.evaluation.statistics import wilson
@@ -147,18 +147,38 @@ def differences_text(each: Differences) -> str:
     )
 
 
-def _counts(counts: Mapping[Kind, Mapping[str, int]]) -> list[str]:
+def _counts(
+    counts: Mapping[Kind, Mapping[str, int]],
+    where: Mapping[Kind, Mapping[str, Mapping[str, int]]],
+) -> list[str]:
+    """A table, what its rows and columns mean, and how many of each defect a sub-task has."""
+    used = [level for level in LEVELS if any(level in levels for levels in counts.values())]
     rows = [
         [
             kind,
             "fault" if kind in FAULTS else "note",
             f"{levels['']:,}",
-            *(f"{levels[each]:,}" if each in levels else "" for each in LEVELS),
+            *(f"{levels[each]:,}" if each in levels else "" for each in used),
         ]
         for kind, levels in counts.items()
     ]
-    meanings = [f"  {kind}: {MEANING[kind]}" for kind in counts]
-    return [table(rows, ["defect", "", "all", *LEVELS], left=2), *meanings]
+    lines = [table(rows, ["defect", "", "all", *used], left=2)]
+    for kind in counts:
+        lines.append(f"  {kind}: {MEANING[kind]}")
+        parts = [f"{part} {_levels(levels)}" for part, levels in where.get(kind, {}).items()]
+        lines += [f"    in {', '.join(parts)}"] * bool(parts)
+    return [*lines, *(f"  {level}: {IGNORED[level]}" for level in used)]
+
+
+def _levels(levels: Mapping[str, int]) -> str:
+    """ "384", or where it depends on the level "161 words / 163 letters"."""
+    steps: dict[int, str] = {}
+    for level in LEVELS:
+        if level in levels:
+            steps.setdefault(levels[level], level)
+    if len(steps) < 2:
+        return f"{levels['']:,}"
+    return " / ".join(f"{n:,} {level}" for n, level in steps.items())
 
 
 def _edits(loaded: Sequence[Benchmark]) -> list[Differences]:
@@ -194,7 +214,7 @@ def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tu
     )
     return (
         record,
-        "\n".join([head, *(_counts(found.counts) if found.counts else [])]),
+        "\n".join([head, *(_counts(found.counts, {}) if found.counts else [])]),
         found.defects,
     )
 
@@ -206,6 +226,7 @@ def _record(found: Audit, solved: Sequence[Solvability]) -> dict[str, Any]:
         "faulty": len(found.faulty),
         "faults": found.faults,
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
+        "by_subtask": {str(kind): parts for kind, parts in found.by_subtask.items()},
         "left_out": dict(found.left_out),
         "text_only": [asdict(each) for each in solved],
     }
