@@ -41,8 +41,8 @@ class TrainOptions:
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
         crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
-        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown: faster,
-            with slightly other pixels than decoding them whole (--no-draft).
+        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
+            faster, with slightly other pixels than decoding them whole (--no-draft).
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
@@ -57,10 +57,14 @@ class TrainOptions:
             as in the released code of FSC-CLIP.
         lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
         merge: Write adapters only, no OUT/model.
+        fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for models
+            too large for one GPU.
         texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"),
             names without + replace the method's own.
         terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method.
         set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
+        track: Log also for tensorboard, wandb or both: OUT/tensorboard for `tensorboard --logdir
+            OUT`; OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
         json: Print the summary as JSON.
     """
 
@@ -92,9 +96,11 @@ class TrainOptions:
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
     merge: bool = True
+    fsdp: bool = False
     texts: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     json: bool = False
 
 
@@ -122,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
     train.__annotations__["run"] = TrainOptions
     train.__annotations__["method"] = Annotated[Method, tyro.conf.arg(constructor=recipe)]
     arguments = list(argv[1:])
-    for option in ("--texts", "--terms", "--set"):
+    for option in ("--texts", "--terms", "--set", "--track"):
         arguments = joined(arguments, option)
     return tyro.cli(
         train,
@@ -226,6 +232,8 @@ def execute(
                 stop_after=options.stop_after,
                 resume=options.resume,
                 merge=options.merge,
+                fsdp=options.fsdp,
+                track=tuple(dict.fromkeys(options.track)),
             ),
             ranks,
         )

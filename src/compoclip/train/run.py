@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ from compoclip.places import require_writable
 from compoclip.ranks import ALONE, Ranks
 from compoclip.train import adapters
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
+from compoclip.train.sharding import full_state
 from compoclip.train.state import latest_state
 from compoclip.train.step import StepSettings
+from compoclip.train.track import Trackers
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class RunSettings:
 
     out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
     a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
+    track: names of trackers beside the log (see `train.track`).
     crop: whether training images are randomly cropped. draft: whether large JPEGs are decoded at a
     fraction of their size (see `ImageTransform`). max_bad: unreadable images tolerated.
     The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
@@ -56,6 +60,8 @@ class RunSettings:
     stop_after: int = 0
     resume: bool = False
     merge: bool = True
+    fsdp: bool = False
+    track: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,12 @@ def run_training(
         raise UsageError(f"{settings.out} holds a finished run; choose another --out")
     if started and not settings.resume:
         raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
+    if settings.fsdp and (ranks.world == 1 or method.lora):
+        raise UsageError(
+            "--fsdp splits a model over processes: start with torchrun"
+            if ranks.world == 1
+            else "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out"
+        )
     if method.needs_local:
         model.encoder.require_local()
     require_writable(settings.out)
@@ -141,24 +153,44 @@ def run_training(
         )
     lora = adapters.put_on(model, method, settings.seed)
     torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
-    model.encoder.to(settings.device)
-    progress = train_loop(
-        model.encoder,
-        model.tokenizer,
-        method,
-        loader,
-        LoopSettings(
-            out=settings.out,
-            signature=_signature(model, method, source, settings),
-            step=StepSettings(device=settings.device, precision=settings.precision),
-            save_every=settings.save_every,
-            log_every=settings.log_every,
-            stop_after=settings.stop_after,
-        ),
-        settings.resume,
-        _Reporter(method.name),
-        ranks,
-    )
+    encoder = model.encoder
+    if settings.fsdp:  # the model stays whole, to be given the result
+        encoder = deepcopy(model.encoder.cpu())
+    encoder.to(settings.device)
+    known = {
+        "method": method.name,
+        "settings": dict(method.settings),
+        **method.record(),
+        "optim": asdict(method.optim),
+        "data": source.describe(),
+        "seed": settings.seed,
+        "precision": settings.precision,
+        "crop": settings.crop,
+        "draft": settings.draft,
+        "torch": torch.__version__,
+    }
+    with Trackers(settings.track, settings.out, known, _Reporter(method.name)) as report:
+        progress = train_loop(
+            encoder,
+            model.tokenizer,
+            method,
+            loader,
+            LoopSettings(
+                out=settings.out,
+                signature=_signature(model, method, source, settings),
+                step=StepSettings(device=settings.device, precision=settings.precision),
+                save_every=settings.save_every,
+                log_every=settings.log_every,
+                stop_after=settings.stop_after,
+                fsdp=settings.fsdp,
+            ),
+            settings.resume,
+            report,
+            ranks,
+        )
+    if settings.fsdp:
+        collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
+        model.encoder.model.load_state_dict(collected)
     counts = PlanCounts()
     for part in ranks.exchange(loader.counts.to_json()):
         counts.add(PlanCounts.from_json(part))
@@ -178,17 +210,8 @@ def run_training(
         rewrites=counts.to_json()["rewrites"],
         adapter=adapter if finished and lora else None,
     )
-    provenance = {
-        "method": method.name,
-        "settings": dict(method.settings),
-        **method.record(),
-        "optim": asdict(method.optim),
-        "data": source.describe(),
-        "seed": settings.seed,
-        "precision": settings.precision,
-        "crop": settings.crop,
-        "draft": settings.draft,
-        "torch": torch.__version__,
+    provenance: dict[str, Any] = {
+        **known,
         "run": asdict(replace(summary, model=None, adapter=None)),
     }
     writes = finished and ranks.first

@@ -1,0 +1,148 @@
+"""TensorBoard and Weights & Biases: read back with their own readers, resumed runs included."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.train.log import read_log
+from compoclip.train.track import Trackers
+from method_data import arguments, write_world
+
+Curves = dict[str, list[tuple[int, float]]]
+
+
+def tensorboard_curves(folder: Path) -> Curves:
+    """What TensorBoard shows of a folder."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def wandb_curves(out: Path) -> Curves:
+    """What `wandb sync` would send of the one run in a folder."""
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    (path,) = (out / "wandb").glob("offline-run-*/*.wandb")
+    curves: Curves = defaultdict(list)
+    for raw in leveldb_records(path.read_bytes()):
+        record = pb.Record()
+        record.ParseFromString(raw)
+        if record.WhichOneof("record_type") != "history":
+            continue
+        items = record.history.item
+        row = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
+        for name, value in row.items():
+            if not name.startswith("_"):
+                curves[name].append((row["_step"], value))
+    return dict(curves)
+
+
+def leveldb_records(data: bytes) -> Iterator[bytes]:
+    """The records of a file of LevelDB's log format, after the 7 bytes that wandb begins with.
+
+    Blocks of 32 KiB; each piece has a checksum (4 bytes), length (2) and kind (1: whole record,
+    first, middle, last part).
+    """
+    assert data[:4] == b":W&B"
+    at, held = 7, b""
+    while at < len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        held += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield held
+            held = b""
+
+
+READERS: dict[str, Any] = {
+    "tensorboard": lambda out: tensorboard_curves(out / "tensorboard"),
+    "wandb": wandb_curves,
+}
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_every_step_once_and_what_its_log_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("wandb")
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    world = write_world(tmp_path / "world")
+    out = tmp_path / "run"
+    options = ["--track", "tensorboard", "--track=wandb", "--epochs=1.6", "--save-every=3"]
+    assert main(arguments(world, "clip-ft", out, *options, "--stop-after=5")) == 0
+    # As if the process had been killed two steps after the last state, its files half written.
+    (state,) = (out / "state").iterdir()
+    progress = json.loads((state / "progress.json").read_text())
+    assert progress["step"] == 5
+    for step in (6, 7):
+        record = {**read_log(out / "train.jsonl")[-1], "step": step, "loss": 99.0}
+        with (out / "train.jsonl").open("a") as log:
+            log.write(json.dumps(record) + "\n")
+    assert main(arguments(world, "clip-ft", out, *options, "--resume")) == 0
+    logged = read_log(out / "train.jsonl")
+    assert [record["step"] for record in logged] == list(range(1, 9))
+    for reader in READERS.values():
+        curves = reader(out)
+        assert curves.keys() >= {"loss", "loss/clip", "lr", "grad_norm", "logit_scale", "images"}
+        for name in ("loss", "loss/clip", "lr"):
+            steps, values = zip(*curves[name])
+            assert list(steps) == list(range(1, 9))
+            assert list(values) == pytest.approx([r[name] for r in logged], rel=1e-6)
+    whole = tmp_path / "whole"
+    assert main(arguments(world, "clip-ft", whole, "--epochs=1.6")) == 0
+    assert not (whole / "tensorboard").exists()
+    assert not (whole / "wandb").exists()
+    same = (read_log(whole / "train.jsonl"), logged)
+    assert [r["loss"] for r in same[0]] == [r["loss"] for r in same[1]]
+
+
+def test_trackers_pass_records_on_and_open_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noting:
+        def __init__(self, out: Path, config: Any) -> None:
+            self.seen: list[tuple[int, Any]] = []
+            self.closed = False
+            made.append(self)
+
+        def log(self, record: Any, step: int) -> None:
+            self.seen.append((step, dict(record)))
+
+        def close(self) -> None:
+            self.closed = True
+
+    made: list[Noting] = []
+    monkeypatch.setattr("compoclip.train.track._OPEN", {"json": Noting})
+    lines = [{"step": 1, "loss": 2.0}, {"step": 2, "skipped": "loss is not finite"}]
+    lines.append({"step": 3, "loss": 1.5})
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    reported: list[float] = []
+    with Trackers(("json",), tmp_path, {}, lambda record, total: reported.append(total)) as report:
+        assert made == []
+        report({"step": 3, "loss": 1.5}, 9)
+    assert made[0].seen == [(1, {"loss": 2.0}), (2, {}), (3, {"loss": 1.5})]
+    assert made[0].closed
+    assert reported == [9]
+
+
+def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CompoclipError, match=r"--track wandb: pip install 'compoclip\[track\]'"):
+        Trackers(("wandb",), tmp_path, {}, print)
