@@ -23,6 +23,7 @@ from compoclip.models.architecture import (
 from compoclip.models.config import ModelConfig, read_config
 from compoclip.models.directory import load_directory, save_model
 from compoclip.models.hf_folder import is_hf_folder
+from compoclip.models.hf_split import FOLDERS, is_split
 from compoclip.models.loaded import (
     LoadedModel,
     assemble,
@@ -222,6 +223,9 @@ def _from_hub(spec: str) -> Path:
     repository = spec.removeprefix("hf-hub:")
     with _downloads(spec):
         folder = Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *_HUB_WEIGHTS]))
+        if is_split(folder):
+            towers = [f"{name}/*.safetensors" for name in FOLDERS]
+            return Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *towers]))
         if is_hf_folder(folder):  # transformers' weights: safetensors if there are any
             for pattern in _HF_WEIGHTS:
                 folder = Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, pattern]))

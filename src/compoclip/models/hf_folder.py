@@ -37,6 +37,7 @@ from compoclip.models.hf_clip import (
     to_hf_state,
 )
 from compoclip.models.hf_siglip import from_siglip_config, from_siglip_state
+from compoclip.models.hf_split import FOLDERS, is_split, joined
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import LoadedModel, assemble, current_identity
 from compoclip.models.preprocess import Preprocess
@@ -52,13 +53,18 @@ _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 def is_hf_folder(folder: Path) -> bool:
     """Whether a folder holds a transformers model (and no open_clip one)."""
+    if is_split(folder):
+        return True
     if (folder / "open_clip_config.json").is_file() or not (folder / CONFIG).is_file():
         return False
     return "model_type" in read_object(folder / CONFIG)
 
 
 def hf_kind(folder: Path) -> str:
-    """What transformers calls the kind of model in a folder of its own: "clip", "siglip", ..."""
+    """What transformers calls the kind of model in a folder of its own: "clip", "siglip", ...;
+    "split" for a CLIP with its towers in folders of their own."""
+    if is_split(folder):
+        return "split"
     return str(read_object(folder / CONFIG).get("model_type"))
 
 
@@ -71,8 +77,12 @@ def load_hf_folder(path: Path, name: str) -> LoadedModel:
     tokenizer is not CLIP's (of SigLIP and BLIP: is not there).
     """
     kind = hf_kind(path)
-    data, weights = read_object(path / CONFIG), _weights(path)
     assumed: list[str] = []
+    if kind == "split":
+        data, weights = joined(path, {name: _weights(path / name) for name in FOLDERS})
+        assumed.append("temperature: 1/100, the folder has none")
+    else:
+        data, weights = read_object(path / CONFIG), _weights(path)
     if kind == "siglip":
         config = from_siglip_config(data, str(path / CONFIG))
         config["text_cfg"] |= _own_tokenizer(path, "canonicalize")

@@ -115,7 +115,11 @@ def _kind(source: str) -> tuple[str, str]:
     if path.is_dir():
         by = f"recorded in {RECORD}" if (path / RECORD).is_file() else ""
         if is_hf_folder(path):
-            kinds = {"siglip": "SiglipModel", "blip": "BlipForImageTextRetrieval"}
+            kinds = {
+                "siglip": "SiglipModel",
+                "blip": "BlipForImageTextRetrieval",
+                "split": "two-tower CLIP",
+            }
             kind = kinds.get(hf_kind(path), "CLIPModel")
             return f"Hugging Face {kind} folder", by or "hidden_act in config.json"
         return "open_clip checkpoint folder", by or "quick_gelu in open_clip_config.json"
