@@ -30,6 +30,7 @@ from compoclip.train.distributed import (
 from compoclip.train.gather import average_gradients
 from compoclip.train.interrupt import Interrupts
 from compoclip.train.optim import build_optimizer, learning_rate
+from compoclip.train.sharding import clip_gradients, shard_training
 from compoclip.train.state import Progress, latest_state, load_state, save_state
 from compoclip.train.step import Encoder, StepSettings, Tokenizer, step
 
@@ -42,7 +43,8 @@ class LoopSettings:
     """How a run is executed, as opposed to what it computes.
 
     step: how each step is computed. save_every, log_every: steps. stop_after: end after this many
-    steps in total, leaving a state to resume from; 0 = run to the end.
+    steps in total, leaving a state to resume from; 0 = run to the end. fsdp: split parameters and
+    moments over the processes (see `sharding`).
     """
 
     out: Path
@@ -51,6 +53,7 @@ class LoopSettings:
     save_every: int = 500
     log_every: int = 10
     stop_after: int = 0
+    fsdp: bool = False
 
 
 def train_loop(
@@ -87,7 +90,10 @@ def train_loop(
     for name, stateful in remembering.items():
         stateful.load_state_dict(progress.losses.get(name, {}))
     encoder.train()
-    share_batch_norm(encoder.model, torch.device(settings.step.device), ranks)
+    device = torch.device(settings.step.device)
+    share_batch_norm(encoder.model, device, ranks)
+    if settings.fsdp:
+        optimizer = shard_training(encoder, optimizer, method.optim, device, ranks)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     bad_steps = 0
     clock = time.monotonic()
@@ -95,9 +101,8 @@ def train_loop(
     def save() -> None:
         if progress.step:
             losses = {name: stateful.state_dict() for name, stateful in remembering.items()}
-            with ranks.agreed():
-                if ranks.first:
-                    save_state(states, encoder.model, optimizer, replace(progress, losses=losses))
+            now = replace(progress, losses=losses)
+            save_state(states, encoder.model, optimizer, now, ranks)
 
     log_file = settings.out / "train.jsonl"
     with FirstLog(log_file, progress.step, ranks) as log, Interrupts() as interrupts:
@@ -122,7 +127,7 @@ def train_loop(
                 else:
                     bad_steps = 0
                     average_gradients(parameters, ranks)
-                    norm = _clip(parameters, method.optim.clip_grad)
+                    norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
                     optimizer.step()
                     _clamp_temperature(encoder.model, method.optim.max_logit_scale)
 
@@ -196,11 +201,6 @@ def freeze(model: nn.Module, trains: Trains) -> None:
 def _remembering(method: Method) -> dict[str, StatefulLoss]:
     """The losses of a method that remember something from step to step, by name of the term."""
     return {t.name: t.loss for t in method.losses if isinstance(t.loss, StatefulLoss)}
-
-
-def _clip(parameters: list[nn.Parameter], limit: float) -> float:
-    norm = nn.utils.clip_grad_norm_(parameters, limit if limit > 0 else math.inf)
-    return float(norm)
 
 
 def _clamp_temperature(model: nn.Module, maximum: float) -> None:

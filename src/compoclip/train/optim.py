@@ -18,20 +18,32 @@ def decays(name: str, parameter: nn.Parameter) -> bool:
     return parameter.ndim >= 2 and not any(part in name for part in _NO_DECAY)
 
 
+def ordered(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[nn.Parameter]:
+    """The trainable parameters in the order by which training states number their moments: those
+    with weight decay, then the others."""
+    trainable = [(name, p) for name, p in named_parameters if p.requires_grad]
+    with_decay = [p for name, p in trainable if decays(name, p)]
+    return [*with_decay, *(p for name, p in trainable if not decays(name, p))]
+
+
 def build_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]], optim: Optim
 ) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters in two groups: with and without weight decay."""
-    trainable = [(name, p) for name, p in named_parameters if p.requires_grad]
-    groups = [
-        {
-            "params": [p for name, p in trainable if decays(name, p)],
-            "weight_decay": optim.weight_decay,
-        },
-        {"params": [p for name, p in trainable if not decays(name, p)], "weight_decay": 0.0},
-    ]
+    """AdamW over the trainable parameters in two groups: with and without weight decay.
+
+    Parameters that are split over processes and whole ones are not mixed within a group.
+    """
+    named = list(named_parameters)
+    decaying = {p for name, p in named if decays(name, p)}
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in ordered(named):
+        split = hasattr(parameter, "full_tensor")
+        groups.setdefault((parameter in decaying, split), []).append(parameter)
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        [
+            {"params": parameters, "weight_decay": optim.weight_decay if decay else 0.0}
+            for (decay, _), parameters in groups.items()
+        ],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
         eps=optim.eps,

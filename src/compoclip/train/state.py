@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.errors import CompoclipError
+from compoclip.ranks import ALONE, Ranks
+from compoclip.train.optim import ordered
+from compoclip.train.sharding import whole
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
@@ -47,20 +51,42 @@ class Progress:
 
 
 def save_state(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-) -> Path:
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    ranks: Ranks = ALONE,
+) -> None:
     """Write the state of a run into `folder`/step-NNNNNNNN and drop older ones.
 
-    Raises CompoclipError when the disk is full or the folder cannot be written.
+    Of several processes all must call it and the first one writes; what is written does not depend
+    on their number, nor on whether parameters are split. Raises CompoclipError, in all, when the
+    disk is full or the folder cannot be written.
     """
+    tensors: dict[str, torch.Tensor] = {"rng": torch.get_rng_state()}
+    for name, tensor in _all_tensors(model, optimizer):
+        collected = whole(tensor.detach())
+        if ranks.first:
+            tensors[name] = collected.cpu().contiguous()
+    with ranks.agreed():
+        if ranks.first:
+            _write(folder, tensors, progress)
+
+
+def _all_tensors(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Weights and moments by the name they are saved under."""
+    for name, tensor in model.state_dict().items():
+        yield f"model/{name}", tensor
+    for index, parameter in enumerate(ordered(model.named_parameters())):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            yield f"optimizer/{index}/{key}", torch.as_tensor(value)
+
+
+def _write(folder: Path, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
     target = folder / f"step-{progress.step:08d}"
     partial = folder / f".partial-{progress.step:08d}"
-    tensors: dict[str, torch.Tensor] = {"rng": torch.get_rng_state()}
-    for name, tensor in model.state_dict().items():
-        tensors[f"model/{name}"] = tensor.detach().cpu().contiguous()
-    for index, slot in optimizer.state_dict()["state"].items():
-        for key, value in slot.items():
-            tensors[f"optimizer/{index}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -81,7 +107,6 @@ def save_state(
     for old in _states(folder):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def latest_state(folder: Path) -> Path | None:

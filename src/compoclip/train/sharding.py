@@ -1,0 +1,115 @@
+"""Towers too large for one device: parameters, gradients and moments split over processes (FSDP2).
+
+Each process keeps a W-th of every parameter and the moments of that part; what a block needs whole
+is collected when it computes and let go after. The mathematics is that of `gather`: the mean of the
+gradients over the processes, which FSDP takes while it splits them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from compoclip.methods.base import Optim
+from compoclip.ranks import Ranks
+from compoclip.train.optim import build_optimizer, ordered
+from compoclip.train.step import Encoder
+
+
+def shard_model(encoder: Encoder, device: torch.device, ranks: Ranks) -> None:
+    """Split the parameters of an encoder over all processes, in place.
+
+    Every repeated unit of the towers (transformer block, stage) is collected by itself, all else
+    together with the encoder. Scalars (the temperature) stay whole in every process. Whether a
+    parameter requires a gradient must be decided before. Optimisers are made after.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    assert isinstance(encoder, nn.Module)
+    mesh = init_device_mesh(device.type, (ranks.world,))
+    scalars = {p for p in encoder.parameters() if p.ndim == 0}
+    for unit in repeated_units(encoder.model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+    fully_shard(encoder, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
+    register_fsdp_forward_method(encoder, "_run")  # what every piece of every tower goes through
+
+
+def shard_training(
+    encoder: Encoder,
+    optimizer: torch.optim.Optimizer,
+    optim: Optim,
+    device: torch.device,
+    ranks: Ranks,
+) -> torch.optim.AdamW:
+    """`shard_model` for an encoder that is being trained: the optimiser that goes on in place of
+    `optimizer`, with its moments."""
+    network = encoder.model
+    slots = [optimizer.state.get(p, {}) for p in ordered(network.named_parameters())]
+    shard_model(encoder, device, ranks)
+    sharded = build_optimizer(network.named_parameters(), optim)
+    for parameter, slot in zip(ordered(network.named_parameters()), slots):
+        if slot:
+            sharded.state[parameter] = {key: like(value, parameter) for key, value in slot.items()}
+    return sharded
+
+
+def repeated_units(network: nn.Module) -> list[nn.Module]:
+    """The members of every list of two or more modules of one class, the outermost lists."""
+    chosen: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in network.modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or module in inside:
+            continue
+        members = list(module)
+        same = len(members) > 1 and len({type(member) for member in members}) == 1
+        if same and all(any(True for _ in member.parameters()) for member in members):
+            chosen += members
+            inside.update(part for member in members for part in member.modules())
+    return chosen
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that is split, collected; others as they are. All processes must call it."""
+    collect = getattr(tensor, "full_tensor", None)
+    collected: Tensor = tensor if collect is None else collect()
+    return collected
+
+
+def like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A whole tensor, split as `parameter` is if it has its shape."""
+    if not hasattr(parameter, "full_tensor") or tensor.shape != parameter.shape:
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    return distribute_tensor(
+        tensor.to(parameter.device), parameter.device_mesh, parameter.placements
+    )
+
+
+def full_state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The state dict of a network, collected tensor by tensor; all processes must go through it."""
+    for name, tensor in network.state_dict().items():
+        yield name, whole(tensor.detach())
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> float:
+    """The norm of all gradients together, which are then scaled down to `limit` at most; 0 does not
+    clip. Some may be split over processes (the norm is that of the whole)."""
+    parameters = list(parameters)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    parts = [g.to_local() for g in gradients if hasattr(g, "to_local")]
+    if not parts:
+        return float(nn.utils.clip_grad_norm_(parameters, limit if limit > 0 else math.inf))
+    rest = [g for g in gradients if not hasattr(g, "to_local")]
+    split = torch.stack([part.double().square().sum() for part in parts]).sum()
+    ranks.add(split)
+    norm = math.sqrt(split.item() + sum(g.double().square().sum().item() for g in rest))
+    if 0 < limit < norm:
+        for gradient in (*parts, *rest):
+            gradient.mul_(limit / (norm + 1e-6))
+    return norm
