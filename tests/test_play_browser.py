@@ -45,6 +45,7 @@ def server() -> Iterator[PlayServer]:
 def page(browser: Browser, server: PlayServer) -> Iterator[Page]:
     """The page, opened; whatever it logs fails the test."""
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    opened.set_default_timeout(120_000)
     logged: list[str] = []
     opened.on("console", lambda message: logged.append(message.text))
     opened.on("pageerror", lambda error: logged.append(str(error)))
@@ -139,6 +140,7 @@ def test_bad_input_is_told_in_words(page: Page, server: PlayServer) -> None:
 
 def test_on_a_phone(browser: Browser, server: PlayServer) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.set_default_timeout(120_000)
     page.goto(server.url)
     page.locator("#examples button").first.click()
     page.locator(".model li").first.wait_for()

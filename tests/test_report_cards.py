@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from compoclip.evaluation.groups import Part
-from compoclip.report.cards import card
-from compoclip.report.examples import examples
-from compoclip.report.pictures import Album
+from compoclip.models.checkpoint import load_model
+from compoclip.report.cards import Desk, card
+from compoclip.report.diff import word_diff
+from compoclip.report.drill import extremes, margin
+from compoclip.report.examples import examples, read_items
+from compoclip.report.looks import Looker, changed_runs
 from compoclip.report.study import read_study
 from report_study import make_study
 
@@ -24,7 +30,7 @@ def record(form, texts, images, scores, truth=0):
 def show(base, other, base_right=False):
     records = {"base": base, "tuned": other}
     right = {"base": base_right, "tuned": not base_right}
-    return card(Part("b", "s"), records, right, "base", Album())
+    return card(Part("b", "s"), records, right, "base", Desk())
 
 
 def texts(shown):
@@ -86,8 +92,8 @@ def test_the_rewording_is_marked_against_the_foil():
 def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
     results = make_study(tmp_path, photos=30, models=("base", "fsc-clip"), resamples=20)
     study = read_study([results], None, 20, 0)
-    album = Album()
-    found = {each.skill: each for each in examples(study, album)}
+    items = read_items(study)
+    found = {each.skill: each for each in examples(study, items, Desk())}
     assert "negation" in found
     subtasks = {(d.benchmark, d.name): d for d in study.comparisons["fsc-clip"].subtasks}
     (tally,) = found["negation"].tallies
@@ -98,6 +104,84 @@ def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
             right = {line.model: line.right for line in shown.lines}
             assert right["base"] != right["fsc-clip"]
             assert (shown.won == ("fsc-clip",)) == right["fsc-clip"]
-    assert [e.skill for e in examples(study, Album())] == list(found)
+    assert [e.skill for e in examples(study, items, Desk())] == list(found)
     alone = replace(study, models=("base",))
-    assert examples(alone, Album()) == ()
+    assert examples(alone, items, Desk()) == ()
+
+
+@pytest.mark.parametrize(
+    ("form", "scores", "truth", "expected"),
+    [
+        ("choose-text", [0.2, 0.5, 0.4], 1, 0.1),
+        ("choose-image", [0.2, 0.5], 0, -0.3),
+        ("triple", [0.5, 0.3, 0.4], 0, -0.1),
+        ("text-only", [0.9, 0.3, 0.4], 0, 0.5),
+        ("group", [0.5, 0.2, 0.3, 0.6], 0, 0.2),  # text 1 on photo 1 is 0.2 above photo 2's
+        ("retrieval", [0.5, 0.6], 0, -0.1),
+        ("classification", [0.7, 0.6], 0, 0.1),
+        ("classification", [0.7], 0, float("nan")),
+        ("binary", [0.7], 1, float("nan")),
+    ],
+)
+def test_margins_by_hand(form, scores, truth, expected):
+    assert margin(form, scores, truth) == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_extremes_are_those_of_a_plain_search(tmp_path):
+    results = make_study(tmp_path, photos=30, models=("base", "fsc-clip"), resamples=20)
+    study = read_study([results], None, 20, 0)
+    items = read_items(study)
+    found = extremes(study, items, Desk())
+    assert found.keys() == set(study.common)
+    tables = items.tables["sugarcrepe"]
+    rows = {m: {r["item"]: r for r in t.to_pylist()} for m, t in tables.items()}
+    means = {
+        item: sum(r[item]["scores"][0] - max(r[item]["scores"][1:]) for r in rows.values()) / 2
+        for item in rows["base"]
+        if all(r[item]["used.accuracy"] == 1 for r in rows.values())
+    }
+    best = found["sugarcrepe"][0]
+    assert best.item == max(means, key=lambda item: means[item])
+    assert all(line.right for line in best.lines)
+    assert "clearest" in best.about
+    for cards in found.values():
+        assert [all(line.right for line in c.lines) for c in cards] in (
+            [True, False],
+            [True],
+            [False],
+        )
+
+
+def test_maps_of_the_words_that_differ(tmp_path):
+    photo = tmp_path / "scene.png"
+    Image.new("RGB", (64, 64), "red").save(photo)
+    looker = Looker({"base": load_model("bundled")})
+    desk = Desk(looker=looker)
+    row = record("choose-text", ["a red star", "a blue star"], [str(photo)], [0.2, 0.1])
+    records = {"base": row, "tuned": row}
+    shown = card(Part("b", "s"), records, {"base": True, "tuned": False}, "base", desk)
+    (look,) = shown.looks
+    assert look.words == "red"
+    ((name, uri),) = look.maps
+    assert name == "base"
+    data = base64.b64decode(uri.partition(",")[2])
+    with Image.open(io.BytesIO(data)) as picture:
+        assert picture.size == (64, 64)
+    added = record("choose-text", ["a star", "a star and no ball"], [str(photo)], [0.2, 0.1])
+    one = card(Part("b", "s"), {"base": added}, {"base": True}, "base", desk)
+    assert [each.words for each in one.looks] == ["and no ball"]
+    looker.budget = 10
+    assert card(Part("b", "s"), {"base": row}, {"base": True}, "base", desk).looks == ()
+    assert looker.over_budget == 1
+
+
+def test_short_runs_of_changed_words():
+    def runs(text, other):
+        return changed_runs(word_diff(text, other)[0])
+
+    assert runs("a red cup, a big dog", "a blue cup, a small dog") == [("red", (1,)), ("big", (4,))]
+    assert runs("the cup is left of it", "it is left of the cup") == [
+        ("the cup", (0, 1)),
+        ("it", (5,)),
+    ]
+    assert runs("one two three four", "a b c d") == []  # too long for a map

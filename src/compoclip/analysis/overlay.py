@@ -35,6 +35,15 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
     return Image.fromarray(np.clip(mixed + 0.5, 0, 255).astype(np.uint8))
 
 
+def small_overlay(image: Image.Image, attention: Floats, region: Box, side: int) -> Image.Image:
+    """`overlay` on a copy of the image whose longer side is at most `side` pixels."""
+    small = image.copy()
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    across, down = small.width / image.width, small.height / image.height
+    left, upper, right, lower = region
+    return overlay(small, attention, (left * across, upper * down, right * across, lower * down))
+
+
 def _spread(
     attention: Floats, region: Box, size: tuple[int, int]
 ) -> tuple[

@@ -43,8 +43,8 @@ class Pointed:
 
 @dataclass(frozen=True)
 class Pointing:
-    """kind -> measure -> (images, 2): the mean over the image's words of the kind, and that of a map
-    that is even over the image (OWN: of a coin)."""
+    """kind -> measure -> (images, 2): the mean over the image's words of the kind, and that of an
+    even map (OWN: of a coin)."""
 
     values: dict[str, dict[str, Floats]]
 

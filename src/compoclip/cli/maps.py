@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,23 +99,23 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     from compoclip.files import write_atomically
 
     image = decode(options.image, name=str(options.image))
-    records = []
+    records, rows = [], []
     for name, model in models.items():
         maps = patch_maps(model, image, options.caption)
         for place, word in enumerate(maps.words, 1):
             plain = "".join(c for c in word.word if c.isalnum()) or "mark"
             path = options.out / name / f"{place:02}-{plain}.png"
             made = overlay(image, word.attention, maps.region)
-            write_atomically(path, lambda place, made=made: made.save(place, format="PNG"))
+            write_atomically(path, partial(made.save, format="PNG"))
             records.append(
                 {"model": name, "word": word.word, "cosine": word.cosine, "picture": str(path)}
             )
+            rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
     if options.json:
         console.emit_json(records)
     else:
-        rows = [[r["model"], r["word"], f"{r['cosine']:.3f}", r["picture"]] for r in records]
         print(console.table(rows, ["model", "word", "cosine", "picture"], left=2))
     return 0
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from compoclip import console
+from compoclip.cli.evaluate import named_models
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
+from compoclip.places import require_writable
+
+if TYPE_CHECKING:
+    from compoclip.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,10 @@ class ReportOptions:
         results: Folders that evaluate wrote (OUT or OUT/MODEL), or single result files.
         out: The HTML file to write.
         runs: Run folders that train wrote, for the training curves.
+        maps: Models as NAME=MODEL, named as in the results; the examples then show which patches
+            of the photo each aligns with the words that make the difference.
+        tables: Folder for all tables as Markdown, LaTeX and CSV, those of the papers with the
+            published rows included.
         base: Model that the others are compared with [default: the one whose weights others were
             trained from, else the first].
         title: Heading of the page.
@@ -41,6 +50,8 @@ class ReportOptions:
     ]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
     runs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...")] = ()
+    maps: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=MODEL ...")] = ()
+    tables: Path | None = None
     base: str | None = None
     title: str = "Compositionality report"
     resamples: int = 2000
@@ -55,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("give at least one results folder; see report --help")
     if options.resamples < 1:
         raise UsageError("--resamples must be at least 1")
+    if options.tables is not None:
+        require_writable(options.tables)
     from compoclip.report.write import write_report
 
     out = write_report(
@@ -62,13 +75,25 @@ def main(argv: Sequence[str]) -> int:
         options.out,
         runs=options.runs,
         base=options.base,
+        maps=_loaded(options.maps),
+        tables=options.tables,
         title=options.title,
         resamples=options.resamples,
         seed=options.seed,
     )
     size = out.stat().st_size
     if options.json:
-        console.emit_json({"report": str(out), "bytes": size})
+        tables = {"tables": str(options.tables)} if options.tables else {}
+        console.emit_json({"report": str(out), "bytes": size, **tables})
     else:
         print(f"{out} ({size / 1e6:.1f} MB); open it in a browser")
     return 0
+
+
+def _loaded(specs: Sequence[str]) -> dict[str, LoadedModel]:
+    """The models that are to be looked into, by name."""
+    if not specs:
+        return {}
+    from compoclip.models.checkpoint import load_model
+
+    return {name: load_model(spec) for name, spec in named_models(specs).items()}

@@ -26,21 +26,22 @@ def laid_out(
     title: str = "",
     left: int = 1,
     muted: Collection[int] = (),
+    strong: Collection[tuple[int, int]] = (),
     notes: Sequence[str] = (),
 ) -> str:
     """The table in a layout; the first `left` columns are words, the others numbers.
 
     title: line above the table. muted: numbers of rows that are not ours, grey in LaTeX (package
-    xcolor) and in italics in Markdown. notes: lines below the table. In LaTeX title and notes are
-    comments; CSV has neither.
+    xcolor) and in italics in Markdown. strong: (row, column) of cells in bold, in LaTeX and
+    Markdown. notes: lines below the table. In LaTeX title and notes are comments; CSV has neither.
     """
     above = [title] if title else []
     if layout == "csv":
         return _csv(rows, header)
     if layout == "markdown":
-        return "\n\n".join([*above, _markdown(rows, header, left, muted, notes)])
+        return "\n\n".join([*above, _markdown(rows, header, left, muted, strong, notes)])
     if layout == "latex":
-        return _latex(rows, header, left, muted, [*above, *notes])
+        return _latex(rows, header, left, muted, strong, [*above, *notes])
     return "\n".join([*above, table(rows, header, left), *(f"  {line}" for line in notes)])
 
 
@@ -55,14 +56,21 @@ def _markdown(
     header: Sequence[str],
     left: int,
     muted: Collection[int],
+    strong: Collection[tuple[int, int]],
     notes: Sequence[str],
 ) -> str:
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
     rule = ["---"] * left + ["---:"] * (len(header) - left)
+
+    def styled(cell: str, row: int, column: int) -> str:
+        if (row, column) in strong:
+            return f"**{cell}**"
+        return f"*{cell}*" if cell and row in muted else cell
+
     body = [
-        line([f"*{cell}*" if cell and number in muted else cell for cell in row])
+        line([styled(cell, number, column) for column, cell in enumerate(row)])
         for number, row in enumerate(rows)
     ]
     remarks = ["", *(f"- {each}" for each in notes)] if notes else []
@@ -74,10 +82,12 @@ def _latex(
     header: Sequence[str],
     left: int,
     muted: Collection[int],
+    strong: Collection[tuple[int, int]],
     notes: Sequence[str],
 ) -> str:
-    def line(cells: Sequence[str], grey: bool = False) -> str:
+    def line(cells: Sequence[str], grey: bool = False, row: int = -1) -> str:
         words = ["".join(_LATEX.get(c, c) for c in cell) for cell in cells]
+        words = [f"\\textbf{{{w}}}" if (row, k) in strong else w for k, w in enumerate(words)]
         words = [f"\\textcolor{{gray}}{{{word}}}" if grey and word else word for word in words]
         return f"{' & '.join(words)} \\\\"
 
@@ -89,7 +99,7 @@ def _latex(
             "\\hline",
             line(header),
             "\\hline",
-            *(line(row, number in muted) for number, row in enumerate(rows)),
+            *(line(row, number in muted, number) for number, row in enumerate(rows)),
             "\\hline",
             "\\end{tabular}",
         ]

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from compoclip import __version__
-from compoclip.analysis.overlay import overlay
+from compoclip.analysis.overlay import small_overlay
 from compoclip.analysis.patch_maps import PatchMaps, patch_maps
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph_tree import graph_tree
@@ -83,8 +83,6 @@ class Playground:
         """
         text = caption_of(request)
         image = image_of(request)
-        shown = image.copy()
-        shown.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
         models: list[dict[str, Any]] = []
         for name, model in self.models.items():
             try:
@@ -92,7 +90,7 @@ class Playground:
             except CompoclipError as error:
                 models.append({"name": name, "error": str(error)})
                 continue
-            models.append({"name": name, **_maps_record(maps, image, shown)})
+            models.append({"name": name, **_maps_record(maps, image)})
         return {"caption": text, "models": models}
 
 
@@ -124,15 +122,12 @@ def _record(each: Scored) -> dict[str, Any]:
     }
 
 
-def _maps_record(maps: PatchMaps, image: Image.Image, shown: Image.Image) -> dict[str, Any]:
-    across, down = shown.width / image.width, shown.height / image.height
-    left, upper, right, lower = maps.region
-    region = (left * across, upper * down, right * across, lower * down)
+def _maps_record(maps: PatchMaps, image: Image.Image) -> dict[str, Any]:
     words = [
         {
             "word": each.word,
             "cosine": round(each.cosine, 4),
-            "overlay": _png_uri(overlay(shown, each.attention, region)),
+            "overlay": _png_uri(small_overlay(image, each.attention, maps.region, _SIDE)),
         }
         for each in maps.words
     ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from compoclip.benchmarks.case import Form
 from compoclip.evaluation.groups import Part
 from compoclip.report.diff import Piece, word_diff
+from compoclip.report.looks import Look, Looker, changed_runs
 from compoclip.report.pictures import Album, Picture
 from compoclip.report.wording import cosine
 
@@ -44,7 +45,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Card:
-    """One item. won, lost: models that alone, against the base, are right or wrong."""
+    """One item. won, lost: models that alone, against the base, are right or wrong. about: why it
+    is shown, where it is not for that. looks: where models look for the words that differ."""
 
     benchmark: str
     subtask: str
@@ -55,6 +57,16 @@ class Card:
     lines: tuple[Line, ...]
     won: tuple[str, ...]
     lost: tuple[str, ...]
+    about: str = ""
+    looks: tuple[Look, ...] = ()
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What cards are made with: the photos and maps of the page, each embedded within a budget."""
+
+    album: Album = field(default_factory=Album)
+    looker: Looker = field(default_factory=Looker)
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,11 @@ def card(
     records: Mapping[str, Record],
     right: Mapping[str, bool],
     base: str,
-    album: Album,
+    desk: Desk,
+    reason: str = "",
 ) -> Card:
-    """records: model -> its row of the per-item table; right: model -> whether it is right."""
+    """records: model -> its row of the per-item table; right: model -> whether it is right.
+    reason: why it is shown, where it is not for models that differ."""
     content = _content(records, right, base)
     texts = _marked(content.texts)
     about = next((text for _, text, true in content.texts if true is not False), part.name)
@@ -82,7 +96,7 @@ def card(
         subtask=part.name,
         item=records[base]["item"],
         photos=tuple(
-            Photo(label, f"{label} of the example “{about}”", album.add(key))
+            Photo(label, f"{label} of the example “{about}”", desk.album.add(key))
             for label, key in content.images
         ),
         texts=texts,
@@ -93,7 +107,20 @@ def card(
         ),
         won=tuple(m for m in records if right[m] and not right[base]),
         lost=tuple(m for m in records if right[base] and not right[m]),
+        about=reason,
+        looks=_looks(content, texts, desk),
     )
+
+
+def _looks(content: _Content, texts: Sequence[Text], desk: Desk) -> tuple[Look, ...]:
+    """Maps of what differs in the first text that has it, true ones first; of one photo alone."""
+    if not desk.looker.models or len(content.images) != 1:
+        return ()
+    ordered = sorted(texts, key=lambda text: text.true is False)
+    chosen = next((t for t in ordered if changed_runs(t.pieces)), None)
+    if chosen is None:
+        return ()
+    return desk.looker.looks(desk.album.photo(content.images[0][1]), chosen.pieces)
 
 
 def _score(record: Record, place: int) -> str:
@@ -104,7 +131,7 @@ def _score(record: Record, place: int) -> str:
 def _content(records: Mapping[str, Record], right: Mapping[str, bool], base: str) -> _Content:
     row = records[base]
     images, texts = list(row["images"]), list(row["texts"])
-    wrong = next(record for m, record in records.items() if not right[m])
+    wrong = next((record for m, record in records.items() if not right[m]), row)
     match row["form"]:
         case Form.TRIPLE | Form.TEXT_ONLY:
             named = list(zip(("Caption", "Rewording", "Foil"), texts, (True, True, False)))

@@ -13,8 +13,7 @@ from compoclip.benchmarks.skills import SKILLS
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.groups import Part
 from compoclip.evaluation.io import load_items
-from compoclip.report.cards import Card, card
-from compoclip.report.pictures import Album
+from compoclip.report.cards import Card, Desk, Record, card
 from compoclip.report.study import Study
 
 _MOST = 8  # cards a skill
@@ -41,7 +40,7 @@ class SkillExamples:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Where each common item of a part lies in every model's table, and who gets it right."""
 
     part: Part
@@ -50,23 +49,36 @@ class _Rows:
     right: Mapping[str, np.ndarray]
 
 
-def examples(study: Study, album: Album) -> tuple[SkillExamples, ...]:
+@dataclass(frozen=True)
+class Items:
+    """tables: common benchmark -> model -> its items. parts: benchmark -> sub-task -> the common
+    ones."""
+
+    tables: Mapping[str, Mapping[str, pa.Table]]
+    parts: Mapping[str, Mapping[str, Rows]]
+
+
+def read_items(study: Study) -> Items:
+    """The items of all common benchmarks. Raises CompoclipError for tables that do not serve."""
+    tables = {b: {m: load_items(study.results[m][b]) for m in study.models} for b in study.common}
+    return Items(tables, {name: _rows(each, name) for name, each in tables.items()})
+
+
+def examples(study: Study, items: Items, desk: Desk) -> tuple[SkillExamples, ...]:
     """Up to two won and two lost items a skill for one model, one each where there are several."""
     if not study.others:
         return ()
-    tables = {b: {m: load_items(study.results[m][b]) for m in study.models} for b in study.common}
-    everything = {name: _rows(each, name) for name, each in tables.items()}
     found = []
     for skill, parts in study.skills.groups.items():
-        rows = [everything[part.benchmark][part.name] for part in parts]
+        rows = [items.parts[part.benchmark][part.name] for part in parts]
         tallies = tuple(_tally(study, model, rows) for model in study.others)
-        cards = _cards(study, rows, tables, album)
+        cards = _cards(study, rows, items, desk)
         if cards:
             found.append(SkillExamples(skill, SKILLS.get(skill, ""), tallies, cards))
     return tuple(found)
 
 
-def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, _Rows]:
+def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
     """The common items of a benchmark by sub-task."""
     places: dict[str, dict[tuple[str, str], int]] = {}
     for model, table in tables.items():
@@ -87,7 +99,7 @@ def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, _Rows]:
     for subtask, items in common.items():
         rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
         right = {m: rights[m][rows[m]] for m in tables}
-        found[subtask] = _Rows(Part(benchmark, subtask), tuple(items), rows, right)
+        found[subtask] = Rows(Part(benchmark, subtask), tuple(items), rows, right)
     return found
 
 
@@ -102,7 +114,7 @@ def _right(table: pa.Table) -> np.ndarray:
     return right
 
 
-def _tally(study: Study, model: str, rows: Sequence[_Rows]) -> Tally:
+def _tally(study: Study, model: str, rows: Sequence[Rows]) -> Tally:
     won = lost = n = 0
     for each in rows:
         one, two = each.right[study.base], each.right[model]
@@ -114,16 +126,16 @@ def _tally(study: Study, model: str, rows: Sequence[_Rows]) -> Tally:
 
 def _cards(
     study: Study,
-    rows: Sequence[_Rows],
-    tables: Mapping[str, Mapping[str, pa.Table]],
-    album: Album,
+    rows: Sequence[Rows],
+    items: Items,
+    desk: Desk,
 ) -> tuple[Card, ...]:
     """For each model the first items, by hash, that it wins and that it loses."""
     order = sorted(
-        ((each, k) for each in rows for k in range(len(each.items))), key=lambda p: _hash(*p)
+        ((each, k) for each in rows for k in range(len(each.items))), key=lambda p: hash_of(*p)
     )
     wanted = 2 if len(study.others) == 1 else 1
-    chosen: dict[tuple[int, int], tuple[_Rows, int]] = {}
+    chosen: dict[tuple[int, int], tuple[Rows, int]] = {}
     shown: set[str] = set()
     for model in study.others:
         for won in (True, False):
@@ -136,23 +148,29 @@ def _cards(
                 key = (id(each), k)
                 if key not in chosen:
                     row = int(each.rows[study.base][k])
-                    images = tables[each.part.benchmark][study.base]["images"][row].as_py()
-                    if images and (shown | album.seen.keys()) & set(images):
+                    images = items.tables[each.part.benchmark][study.base]["images"][row].as_py()
+                    if images and (shown | desk.album.seen.keys()) & set(images):
                         continue  # another photo tells more
                     shown |= set(images)
                     chosen[key] = (each, k)
                 kept += 1
     cards = []
     for each, k in chosen.values():
-        records = {
-            m: tables[each.part.benchmark][m].slice(int(each.rows[m][k]), 1).to_pylist()[0]
-            for m in study.models
-        }
+        records = records_of(study, items, each, k)
         right = {m: bool(each.right[m][k]) for m in study.models}
-        cards.append(card(each.part, records, right, study.base, album))
+        cards.append(card(each.part, records, right, study.base, desk))
     return tuple(cards)
 
 
-def _hash(rows: _Rows, k: int) -> bytes:
+def records_of(study: Study, items: Items, rows: Rows, k: int) -> dict[str, Record]:
+    """Model -> its row of the per-item table, of the k-th common item."""
+    return {
+        m: items.tables[rows.part.benchmark][m].slice(int(rows.rows[m][k]), 1).to_pylist()[0]
+        for m in study.models
+    }
+
+
+def hash_of(rows: Rows, k: int) -> bytes:
+    """A hash of an item that puts items in an order that nobody chose."""
     text = f"{rows.part.benchmark}/{rows.part.name}/{rows.items[k]}"
     return hashlib.blake2b(text.encode(), digest_size=8).digest()

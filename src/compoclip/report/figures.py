@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -15,15 +16,12 @@ from compoclip.evaluation.profile import (
     RETRIEVAL,
     SENSITIVITY,
 )
-from compoclip.evaluation.results import Score
 from compoclip.report.findings import BETTER, WORSE, direction
-from compoclip.report.plotting import DASHES, MARKERS, Plot, Theme, place_labels, plot
-from compoclip.report.study import Study, Table
+from compoclip.report.plotting import DASHES, MARKERS, Plot, Theme, plot
+from compoclip.report.scatter import WIDTH, Dot, front_of, scatter
+from compoclip.report.study import Study
 from compoclip.report.training import Run
 from compoclip.report.wording import percent, points, short, signed_interval
-
-WIDTH = 340
-_LETTER = 7.0  # mean width of a letter at the label size, in pixels
 
 
 def changes(study: Study) -> tuple[Plot, ...]:
@@ -75,127 +73,56 @@ def changes(study: Study) -> tuple[Plot, ...]:
 def invariance(study: Study) -> tuple[Plot, ...]:
     """One scatter a benchmark with hard positives: accuracy without and with the rewording."""
     return tuple(
-        _scatter(
-            study.models,
-            table.scores,
-            (SENSITIVITY, "foil below the caption, %"),
-            (INVARIANCE, "foil below caption and rewording, %"),
+        scatter(
+            [
+                Dot(
+                    model,
+                    place,
+                    table.scores[model][SENSITIVITY],
+                    table.scores[model][INVARIANCE],
+                    f"brittle {percent(table.scores[model][BRITTLENESS].value)}",
+                )
+                for place, model in enumerate(study.models)
+            ],
+            ("foil below the caption, %", "foil below caption and rewording, %"),
             title=name,
             about=f"Sensitivity against invariance on {name}",
-            note=lambda scores: f"brittle {percent(scores[BRITTLENESS].value)}",
             diagonal=True,
         )
         for name, table in study.triples.items()
     )
 
 
-def tradeoff(study: Study) -> tuple[Plot, ...]:
+@dataclass(frozen=True)
+class Tradeoff:
+    """Compositionality against another score. front: models that no other one beats on both."""
+
+    plot: Plot
+    name: str
+    front: tuple[str, ...]
+
+
+def tradeoff(study: Study) -> tuple[Tradeoff, ...]:
     """Compositionality against zero-shot accuracy, and against retrieval."""
-    table: Table = study.profile
-    if COMPOSITION not in table.groups:
+    groups, scores = study.profile.groups, study.profile.scores
+    if COMPOSITION not in groups:
         return ()
-    across = (COMPOSITION, "compositionality, %")
-    return tuple(
-        _scatter(
-            study.models,
-            table.scores,
-            across,
-            (name, f"{label}, %"),
-            title=name,
-            about=f"{name} against compositionality",
-        )
-        for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1"))
-        if name in table.groups
-    )
-
-
-def _scatter(
-    models: Sequence[str],
-    scores: Mapping[str, Mapping[str, Score]],
-    across: tuple[str, str],
-    up: tuple[str, str],
-    title: str,
-    about: str,
-    note: Callable[[Mapping[str, Score]], str] | None = None,
-    diagonal: bool = False,
-) -> Plot:
-    size = (WIDTH, 310)
-    labels = [short(m) + (f"\n{note(scores[m])}" if note else "") for m in models]
-
-    def draw(axes: Axes, theme: Theme) -> None:
-        both = [(scores[m][across[0]], scores[m][up[0]]) for m in models]
-        limits = [
-            _limits([v for pair in both for v in (pair[k].low, pair[k].high)]) for k in (0, 1)
-        ]
-        for k, (x, y) in enumerate(both):
-            axes.errorbar(
-                100 * x.value,
-                100 * y.value,
-                xerr=[[100 * (x.value - x.low)], [100 * (x.high - x.value)]],
-                yerr=[[100 * (y.value - y.low)], [100 * (y.high - y.value)]],
-                fmt=MARKERS[k % len(MARKERS)],
-                color=theme.model(k),
-                markersize=8,
-                elinewidth=1.1,
-                capsize=0,
-                zorder=3,
+    found = []
+    for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1")):
+        if name in groups:
+            dots = [
+                Dot(model, place, scores[model][COMPOSITION], scores[model][name])
+                for place, model in enumerate(study.models)
+            ]
+            drawn = scatter(
+                dots,
+                ("compositionality, %", f"{label}, %"),
+                title=name,
+                about=f"{name} against compositionality",
+                front=True,
             )
-        if diagonal:
-            axes.plot([0, 100], [0, 100], color=theme.soft, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_xlim(*limits[0])
-        axes.set_ylim(*limits[1])
-        axes.set_xlabel(across[1])
-        axes.set_ylabel(up[1])
-        frame = (size[0] - 66.0, size[1] - 54.0)
-        scale = [frame[k] / (limits[k][1] - limits[k][0]) for k in (0, 1)]
-
-        def pixel(x: float, y: float) -> tuple[float, float]:
-            return (100 * x - limits[0][0]) * scale[0], (100 * y - limits[1][0]) * scale[1]
-
-        bars = []
-        for x, y in both:
-            (a, b), (c, d) = pixel(x.low, y.low), pixel(x.high, y.high)
-            cx, cy = pixel(x.value, y.value)
-            bars += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
-        if diagonal:
-            line = [pixel(v / 100, v / 100) for v in range(101)]
-            bars += [(x - 2, y - 2, x + 2, y + 2) for x, y in line]
-        where = place_labels(
-            [pixel(x.value, y.value) for x, y in both],
-            [_extent(label) for label in labels],
-            frame,
-            bars,
-        )
-        for k, (label, corner) in enumerate(zip(labels, where)):
-            axes.text(
-                corner[0] / scale[0] + limits[0][0],
-                corner[1] / scale[1] + limits[1][0],
-                label,
-                color=theme.model(k),
-                fontsize=11,
-                linespacing=1.15,
-                va="bottom",
-                zorder=4,
-            )
-
-    told = "; ".join(
-        f"{m}: {percent(scores[m][across[0]].value)} across, {percent(scores[m][up[0]].value)} up"
-        + (f", {note(scores[m])}" if note else "")
-        for m in models
-    )
-    return plot(title, f"{about}, with 95 % intervals. {told}", size, draw)
-
-
-def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Axis limits in percent around values, with room for labels and never a span below 8."""
-    low, high = 100 * min(values), 100 * max(values)
-    room = max(0.2 * (high - low), (8 - (high - low)) / 2, 0.5)
-    return max(low - room, -3.0), min(high + room, 103.0)
-
-
-def _extent(label: str) -> tuple[float, float]:
-    lines = label.split("\n")
-    return _LETTER * max(len(line) for line in lines), 15 * len(lines)
+            found.append(Tradeoff(drawn, name, tuple(front_of(dots))))
+    return tuple(found)
 
 
 def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:

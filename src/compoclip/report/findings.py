@@ -36,8 +36,8 @@ class Change:
 @dataclass(frozen=True)
 class Findings:
     """Sentences about one model against the base. lead: the gist. better, worse, same: one entry
-    a skill. chance: about skills and sub-tasks that cannot be told from guessing. general: about
-    recognition, retrieval and hard positives."""
+    a skill. chance: about skills and sub-tasks that cannot be told from guessing; chance_gist: how
+    many. general: about recognition, retrieval and hard positives."""
 
     model: str
     lead: str
@@ -45,6 +45,7 @@ class Findings:
     worse: tuple[Change, ...]
     same: tuple[Change, ...]
     chance: tuple[str, ...]
+    chance_gist: str
     general: tuple[str, ...]
 
 
@@ -69,13 +70,15 @@ def _model(study: Study, model: str) -> Findings:
         )
         for way in (BETTER, WORSE, SAME)
     }
+    chance = _chance(study, model)
     return Findings(
         model=model,
         lead=_lead(study, model, by[BETTER], by[WORSE], len(differences)),
         better=tuple(_change(d) for d in by[BETTER]),
         worse=tuple(_change(d) for d in by[WORSE]),
         same=tuple(_change(d) for d in by[SAME]),
-        chance=tuple(_chance(study, model)),
+        chance=tuple(f"{verdict}: {', '.join(lines)}" for verdict, lines in chance.items()),
+        chance_gist=listed([f"{len(v)} {k[0].lower()}{k[1:]}" for k, v in chance.items()]),
         general=tuple(_general(study, model)),
     )
 
@@ -124,8 +127,8 @@ _AGAINST_CHANCE = {  # standing before and after
 }
 
 
-def _chance(study: Study, model: str) -> list[str]:
-    """Skills that guessing would do as well, or did, and single sub-tasks of the other skills."""
+def _chance(study: Study, model: str) -> dict[str, list[str]]:
+    """Verdict -> skills that guessing would do as well, or did, and sub-tasks of other skills."""
     found: dict[str, list[str]] = {}
 
     def judge(name: str, before: Score, after: Score, risen: bool) -> None:
@@ -147,7 +150,7 @@ def _chance(study: Study, model: str) -> list[str]:
                 )
                 judge(f"{part.name} of {part.benchmark}", ours, theirs, risen=False)
     order = dict.fromkeys(_AGAINST_CHANCE.values())
-    return [f"{verdict}: {', '.join(found[verdict])}" for verdict in order if verdict in found]
+    return {verdict: found[verdict] for verdict in order if verdict in found}
 
 
 def _general(study: Study, model: str) -> list[str]:

@@ -15,7 +15,7 @@ from compoclip.data.members import SUFFIXES, Members
 from compoclip.errors import CompoclipError
 
 SIDE = 160
-BUDGET = 2_500_000  # bytes of all pictures together, so that a page stays well below 5 MB
+BUDGET = 2_200_000  # bytes of all pictures together, so that a page stays well below 5 MB
 _BOX = re.compile(r"(.+)#(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+)", re.DOTALL)
 _MEMBER = re.compile(rf"(.+(?:{'|'.join(re.escape(each) for each in SUFFIXES)}))@(.+)", re.DOTALL)
 
@@ -55,18 +55,23 @@ class Album:
         self.seen[key] = picture
         return picture
 
-    def _read(self, key: str, number: int) -> Picture:
+    def photo(self, key: str) -> Image.Image | None:
+        """The photo with this key in full, cut to its box; None when it cannot be read."""
         found = _BOX.fullmatch(key)
         photo = found[1] if found else key
         try:
             inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
             data = self.members(Path(inside[1]), inside[2]) if inside else Path(photo)
-            if found:
-                left, upper, right, lower = (float(value) for value in found.groups()[1:])
-                image = decode(data, box=(left, upper, right, lower), name=photo)
-            else:
-                image = decode(data, name=photo)
+            if not found:
+                return decode(data, name=photo)
+            left, upper, right, lower = (float(value) for value in found.groups()[1:])
+            return decode(data, box=(left, upper, right, lower), name=photo)
         except (CompoclipError, ValueError):
+            return None
+
+    def _read(self, key: str, number: int) -> Picture:
+        image = self.photo(key)
+        if image is None:
             self.unreadable += 1
             return Picture(number, "", SIDE, SIDE, "photo not found or not readable")
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compoclip.evaluation.published.beside import Entry, Measured, beside
-from compoclip.evaluation.published.read import PublishedTable, published_table, table_names
+from compoclip.evaluation.published.read import PublishedTable, Row, published_table, table_names
 from compoclip.evaluation.published.show import Line, header, lines, notes
+from compoclip.report.plotting import Plot
+from compoclip.report.scatter import Dot, Reference, scatter
 from compoclip.report.study import Study
+
+# Published table -> its columns of compositionality, and of what it may cost.
+_TRADEOFFS = {
+    "fsc-clip-table1": ("comp", {"zs": "zero-shot accuracy", "i2t": "image-to-text R@1"}),
+}
 
 
 @dataclass(frozen=True)
@@ -55,3 +62,58 @@ def _sheet(table: PublishedTable, measured: Sequence[Measured]) -> PublishedShee
         lines=tuple(lines(table, measured)),
         notes=tuple(notes(table, measured)),
     )
+
+
+@dataclass(frozen=True)
+class Published:
+    """Trade-offs as a paper prints them. measured: models that stand among its points."""
+
+    title: str
+    source: str
+    plots: tuple[Plot, ...]
+    measured: tuple[str, ...]
+
+
+def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[Published, ...]:
+    """Published points in grey, and among them the models measured on all of the same items."""
+    found = []
+    for name, (across, others) in _TRADEOFFS.items():
+        table = published_table(name)
+        places = {column.id: k for k, column in enumerate(table.columns)}
+        ours = beside(table, _entries(study, table), resamples=resamples, seed=seed)
+        plots: list[Plot] = []
+        shown: dict[str, None] = {}
+        for up, label in others.items():
+            x, y = places[across], places[up]
+            grey = [
+                Reference(_row_name(row, table), one / 100, other / 100)
+                for row in table.rows
+                if (one := row.values[x]) is not None and (other := row.values[y]) is not None
+            ]
+            dots = [
+                Dot(each.name, study.models.index(each.name), one_cell, other_cell)
+                for each in ours
+                if (one_cell := each.cells[x]) is not None
+                and (other_cell := each.cells[y]) is not None
+            ]
+            shown |= dict.fromkeys(dot.name for dot in dots)
+            plots.append(
+                scatter(
+                    dots,
+                    (f"{table.columns[x].label} ({table.columns[x].rule}), %", f"{label}, %"),
+                    title=f"{label[0].upper()}{label[1:]}, {table.title}",
+                    about=f"{label} against compositionality in {table.title}",
+                    front=True,
+                    references=grey,
+                )
+            )
+        found.append(Published(table.title, table.paper, tuple(plots), tuple(shown)))
+    return tuple(found)
+
+
+def _row_name(row: Row, table: PublishedTable) -> str:
+    """Method first: "FSC-CLIP (COCO, LoRA)"."""
+    labels = dict(zip(table.row_labels, row.labels))
+    method = labels.pop("method", "")
+    more = [name if label == "yes" else label for name, label in labels.items() if label]
+    return f"{method} ({', '.join(more)})" if more else method

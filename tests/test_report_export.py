@@ -1,0 +1,129 @@
+"""Tables as files, fronts of trade-offs, published points, coverage, models to look into."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import replace
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.models.checkpoint import load_model
+from compoclip.report.coverage import coverage_rows
+from compoclip.report.export import write_tables
+from compoclip.report.figures import tradeoff
+from compoclip.report.looks import require_measured
+from compoclip.report.published import published_tradeoffs
+from compoclip.report.scatter import Dot, Reference, on_front, scatter
+from compoclip.report.study import read_study
+from report_study import make_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    results = make_study(tmp_path_factory.mktemp("study"), photos=24, resamples=30)
+    return read_study([results], None, 30, 0)
+
+
+def test_tables_in_every_layout(study, tmp_path):
+    paths = write_tables(study, tmp_path, 30, 0)
+    names = {path.stem for path in paths}
+    assert {"overall", "skills", "benchmarks", "subtasks", "compare-negclip"} <= names
+    assert {path.suffix for path in paths if path.stem == "skills"} == {".md", ".tex", ".csv"}
+    with (tmp_path / "skills.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header[0] == "model"
+    assert [row[0] for row in rows[::2]] == [*study.models, "chance"]
+    for name, value in zip(header[1:], rows[0][1:], strict=True):
+        assert value == f"{100 * study.skills.scores['base'][name].value:.1f}"
+    markdown = (tmp_path / "skills.md").read_text()
+    best = max(study.skills.scores[m]["negation"].value for m in study.models)
+    assert f"**{100 * best:.1f}**" in markdown
+    latex = (tmp_path / "overall.tex").read_text()
+    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 1
+    assert "\\textbf{" in latex
+    assert all(line.count(" & ") == latex.splitlines()[4].count(" & ")
+               for line in latex.splitlines() if line.endswith("\\\\"))  # fmt: skip
+
+
+def test_brittleness_is_best_when_low(study, tmp_path):
+    write_tables(study, tmp_path, 30, 0)
+    with (tmp_path / "overall.csv").open() as file:
+        header, *rows = csv.reader(file)
+    place = header.index("Brittleness")
+    lowest = min(float(row[place]) for row in rows[:-1:2])
+    lines = (tmp_path / "overall.md").read_text().splitlines()
+    cells = [line.split("|")[1 + place].strip() for line in lines if line.startswith("|")]
+    assert {cell for cell in cells if cell.startswith("**")} == {f"**{lowest:.1f}**"}
+
+
+def test_the_front_by_hand():
+    points = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (2.0, 3.0), (3.0, 1.0), (0.0, 3.0)]
+    assert on_front(points) == [1, 3, 2]
+    assert on_front([(1.0, 1.0)]) == [0]
+    assert on_front([]) == []
+
+
+def test_trade_offs_name_their_front(study):
+    for each in tradeoff(study):
+        scores = {m: study.profile.scores[m] for m in study.models}
+        beaten = {
+            m
+            for m in scores
+            for o in scores
+            if scores[o][each.name].value > scores[m][each.name].value
+            and scores[o]["Compositionality"].value > scores[m]["Compositionality"].value
+        }
+        assert not beaten & set(each.front)
+        assert "On the front: " in each.plot.alt
+
+
+def test_published_points_are_told_with_their_numbers(study):
+    (found,) = published_tradeoffs(study, 20, 0)
+    assert found.measured == ()
+    for plot in found.plots:
+        assert "FSC-CLIP (COCO, LoRA) as published: 53.6" in plot.alt
+        assert "MosaiCLIP" not in plot.alt  # not printed on both axes
+
+
+def test_a_plot_of_models_among_published_points():
+    from compoclip.evaluation.results import Score
+
+    x = Score("accuracy", 0.5, 9, 9, 0.4, 0.6, "wilson", 0.5)
+    grey = [Reference("CLIP", 0.46, 0.57), Reference("Other", 0.52, 0.56)]
+    plot = scatter(
+        [Dot("mine", 1, x, replace(x, value=0.55))], ("a", "b"), title="t", about="b by a",
+        front=True, references=grey,
+    )  # fmt: skip
+    assert plot.alt == (
+        "b by a, with 95 % intervals. mine: 50.0 across, 55.0 up; CLIP as published: 46.0, 57.0; "
+        "Other as published: 52.0, 56.0. On the front: CLIP as published and Other as published."
+    )
+
+
+def test_coverage_says_what_is_missing(study):
+    rows = {row.benchmark: row for row in coverage_rows(study)}
+    assert rows["sugarcrepe"].items.endswith(" of 30")
+    assert not rows["sugarcrepe"].whole
+    assert rows["foils@world"].share == "100 %"
+    assert rows["foils@world"].faulty == ""
+
+
+def test_only_the_measured_model_is_looked_into(study):
+    model = load_model("bundled")
+    with pytest.raises(CompoclipError, match=r"no results of that model; there are base"):
+        require_measured({"nobody": model}, study)
+    with pytest.raises(CompoclipError, match="name the checkpoint that was measured"):
+        require_measured({"base": model}, study)
+
+
+def test_command_line(study, tmp_path, capsys):
+    results = str(study.results["base"]["sugarcrepe"].items).rsplit("/", 2)[0]
+    argv = ["report", results, "-o", str(tmp_path / "r.html"), "--resamples", "20"]
+    assert main([*argv, "--tables", str(tmp_path / "tables")]) == 0
+    assert (tmp_path / "tables" / "subtasks.tex").is_file()
+    capsys.readouterr()
+    assert main([*argv, "--maps", "base=bundled"]) == 1
+    assert re.search(r"--maps base: bundled has weights \w+", capsys.readouterr().err)
