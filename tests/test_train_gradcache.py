@@ -18,7 +18,7 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Trains
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model
+from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
 from compoclip.models.lora import Lora
 from compoclip.models.lora_weights import attach_lora
 from compoclip.train import loop
@@ -257,3 +257,17 @@ def test_batch_norms_are_refused_unless_frozen() -> None:
     frozen = create_model(ModelConfig(resnet(), freeze_batch_norm=True))
     frozen.encoder.train()
     refuse_batch_norm(frozen.encoder.model)
+
+
+def test_a_run_in_pieces_resumes_exactly_and_says_so(world: Path, tmp_path: Path) -> None:
+    options = ("--micro-batch=3", "--grad-checkpointing", "--epochs=1")
+    assert main(arguments(world, "fsc-clip", tmp_path / "whole", *options)) == 0
+    cut = arguments(world, "fsc-clip", tmp_path / "cut", *options)
+    assert main([*cut, "--stop-after=2"]) == 0
+    assert main([*cut, "--resume"]) == 0
+    one, other = (load_model(tmp_path / run / "model") for run in ("whole", "cut"))
+    for name, value in one.encoder.model.state_dict().items():
+        assert torch.equal(value, other.encoder.model.state_dict()[name]), name
+    assert one.provenance["micro_batch"] == 3
+    assert one.provenance["grad_checkpointing"] is True
+    assert main([*arguments(world, "clip", tmp_path / "no"), "--micro-batch=-1"]) == 2

@@ -40,6 +40,10 @@ class TrainOptions:
         workers: Processes that read data; the result does not depend on it.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
+        micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
+            the longest; the gradients stay those of the whole batch, memory is that of the
+            micro-batch, and everything is encoded twice. 0 is the whole batch.
+        grad_checkpointing: Compute activations again in backward: less memory, a third more work.
         crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
             faster, with slightly other pixels than decoding them whole (--no-draft).
@@ -82,6 +86,8 @@ class TrainOptions:
     workers: int = 0
     device: str = "cpu"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    micro_batch: int = 0
+    grad_checkpointing: bool = False
     crop: bool = True
     draft: bool = True
     max_bad: int = 0
@@ -193,7 +199,8 @@ def execute(
     from compoclip.data.open_source import open_source
     from compoclip.train.run import RunSettings, run_training
 
-    for name in ("workers", "max_bad", "save_every", "log_every", "stop_after"):
+    counts = ("workers", "micro_batch", "max_bad", "save_every", "log_every", "stop_after")
+    for name in counts:
         if getattr(options, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     if options.image_weights and not options.from_scratch:
@@ -224,6 +231,8 @@ def execute(
                 workers=options.workers,
                 device=str(device),
                 precision=precision,
+                micro_batch=options.micro_batch,
+                grad_checkpointing=options.grad_checkpointing,
                 crop=options.crop,
                 draft=options.draft,
                 max_bad=options.max_bad,

@@ -44,6 +44,7 @@ class RunSettings:
     track: names of trackers beside the log (see `train.track`).
     crop: whether training images are randomly cropped. draft: whether large JPEGs are decoded at a
     fraction of their size (see `ImageTransform`). max_bad: unreadable images tolerated.
+    grad_checkpointing: whether backward computes activations again in place of keeping them.
     The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
     """
 
@@ -52,6 +53,8 @@ class RunSettings:
     workers: int = 0
     device: str = "cpu"
     precision: str = "fp32"
+    micro_batch: int = 0
+    grad_checkpointing: bool = False
     crop: bool = True
     draft: bool = True
     max_bad: int = 0
@@ -157,6 +160,8 @@ def run_training(
     if settings.fsdp:  # the model stays whole, to be given the result
         encoder = deepcopy(model.encoder.cpu())
     encoder.to(settings.device)
+    if settings.grad_checkpointing:
+        encoder.set_grad_checkpointing()
     known = {
         "method": method.name,
         "settings": dict(method.settings),
@@ -165,11 +170,14 @@ def run_training(
         "data": source.describe(),
         "seed": settings.seed,
         "precision": settings.precision,
+        "micro_batch": settings.micro_batch,
+        "grad_checkpointing": settings.grad_checkpointing,
         "crop": settings.crop,
         "draft": settings.draft,
         "torch": torch.__version__,
     }
-    with Trackers(settings.track, settings.out, known, _Reporter(method.name)) as report:
+    track = settings.track if ranks.first else ()
+    with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
         progress = train_loop(
             encoder,
             model.tokenizer,
@@ -178,7 +186,7 @@ def run_training(
             LoopSettings(
                 out=settings.out,
                 signature=_signature(model, method, source, settings),
-                step=StepSettings(device=settings.device, precision=settings.precision),
+                step=StepSettings(settings.device, settings.precision, settings.micro_batch),
                 save_every=settings.save_every,
                 log_every=settings.log_every,
                 stop_after=settings.stop_after,

@@ -15,7 +15,7 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.work import FeatureWork
 from compoclip.train.distributed import Whole
-from compoclip.train.gradcache import FeatureCache
+from compoclip.train.gradcache import FeatureCache, refuse_batch_norm
 
 
 class Encoder(Protocol):
@@ -79,6 +79,7 @@ def step(
 
     whole: what the parts of several processes make together, of which `batch` is this process's.
     The loss is then that of the whole, and so is the mean of the gradients over the processes.
+    Raises UsageError when a micro-batch would change what a batch norm computes.
     """
     device = torch.device(settings.device)
     whole = whole or Whole.alone(batch.block)
@@ -95,8 +96,10 @@ def step(
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
     work = encoder.work(pixels, ids, local, settings.micro_batch)
-    cache = None if work.whole else FeatureCache(work, amp, device)
-    if cache is not None:
+    cache = None
+    if not work.whole:
+        refuse_batch_norm(encoder.model)
+        cache = FeatureCache(work, amp, device)
         features = cache.features
     else:
         with amp():
