@@ -267,6 +267,20 @@ def test_sets_of_families(tmp_path: Path) -> None:
         fetching.lacking(["retrieval:cocoa"], tmp_path)
 
 
+def test_files_that_may_lack_are_no_problem(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "mnist"
+    folder.mkdir(parents=True)
+    (folder / "test.txt").write_text("a.png 0\nb.png 9\n", encoding="utf-8")
+    for name in ("a.png", "b.png"):
+        write_photo(folder / name)
+    found = check("zero_shot:mnist", tmp_path)
+    assert found.files == ()
+    assert found.problems == ("zero_shot: 2 of 10000 items",)
+    (folder / "labels.txt").write_text("".join(f"{k}\n" for k in range(10)), encoding="utf-8")
+    (state,) = check("zero_shot:mnist", tmp_path).files
+    assert (state.path, state.state) == ("elevater/mnist/labels.txt", "present")
+
+
 def test_a_box_beyond_its_photo_is_damage(tmp_path: Path) -> None:
     from benchmark_files import vg_row, write_json
 

@@ -56,6 +56,7 @@ class Entry:
             "source": about.source,
             "files": [self._place(file) for file in about.files],
             "archives": list(about.archives),
+            "optional": list(about.optional),
             "images": [self._place(folder) for folder in about.images],
             "size": self.size,
         }

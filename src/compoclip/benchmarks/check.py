@@ -132,10 +132,16 @@ def check(
 
 
 def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...]:
-    """The annotation files of a benchmark below `root`; for a family those of the set `part`."""
-    wanted = about.of_set(part, about.files) if about.family else about.files
+    """The annotation files of a benchmark below `root`; for a family those of the set `part`.
+
+    Optional ones are listed where they are there.
+    """
+    wanted, more = about.files, about.optional
+    if about.family:
+        wanted, more = about.of_set(part, wanted), about.of_set(part, more)
     archived = any(found for each in about.archives for found in root.glob(each))
-    return tuple(_state(file, about, root, archived) for file in wanted)
+    there = [file for file in more if (root / file).is_file()]
+    return tuple(_state(file, about, root, archived) for file in (*wanted, *there))
 
 
 def _state(file: str, about: Meta, root: Path, archived: bool) -> FileState:

@@ -17,6 +17,7 @@ class Meta:
     the paper. source: where the official files come from. licence: of the annotations. status:
     whether they can be had, one of `STATUSES`. access: what a person must do, "open" for nothing.
     files: annotation files under the data root, or patterns each of which must match a file.
+    optional: files that are read where they are there, but may lack.
     archives: patterns of archives under the root, one of which may stand for all the files. images:
     image folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
     `id:part` may select. family: True when a spec must name exactly one part. requires: option
@@ -47,6 +48,7 @@ class Meta:
     status: str = "open"
     same_rows_as: str = ""
     part_folders: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
 
     def of_set(self, part: str, paths: Iterable[str]) -> tuple[str, ...]:
         """Those of `paths`, files or folders, that belong to one set of a family."""

@@ -37,7 +37,7 @@ from compoclip.benchmarks.class_names import Published, match, published
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import classification_rules, close
 from compoclip.benchmarks.photo_folders import read_folders
-from compoclip.benchmarks.photo_index import find_index, read_photo_index
+from compoclip.benchmarks.photo_index import LABELS, find_index, read_photo_index
 from compoclip.benchmarks.photo_set import PhotoSet
 from compoclip.benchmarks.photo_shards import find_shards, read_shards
 from compoclip.benchmarks.photo_tables import find_tables, read_tables
@@ -64,7 +64,8 @@ META = Meta(
     licence="per data set",
     status="partly gated",
     access="per data set; ImageNet by registration",
-    files=("elevater/NAME/index.json", "elevater/NAME/templates.json"),
+    files=(),
+    optional=tuple(f"elevater/NAME/{file}" for file in ("index.json", "templates.json", *LABELS)),
     images=("elevater/NAME",),
     parts=tuple(SETS),
     chance={name: 1 / each.classes for name, each in SETS.items() if each.metric != MAP11},

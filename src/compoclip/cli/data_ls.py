@@ -101,6 +101,8 @@ def details(each: Entry) -> Iterator[str]:
                 yield f"              md5 {source.md5}"
     for archive in about.archives:
         yield f"  or archive  {archive}"
+    for file in about.optional:
+        yield f"  may lack    {file}"
 
 
 def in_bytes(number: int) -> str:
