@@ -1,4 +1,4 @@
-"""`compoclip data TASK`: benchmark and training data, what there is, what is missing or faulty."""
+"""`compoclip data TASK`: benchmark and training data: what is there, missing, faulty; packing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ TASKS = {
     "ls": "list the benchmarks: items, licence, where to get them; details of those named",
     "check": "say what of a benchmark is there, missing or short",
     "fetch": "download the files that are open to all",
+    "pack": "write training data as shards with small images, for fast training",
     "audit": "find faulty items: equal captions, duplicates, guessable answers, ...",
 }
 

@@ -1,0 +1,321 @@
+"""Any image-text source as webdataset shards with small images, made once, read often.
+
+A sample is KEY.jpg (or the format it had) and KEY.json with its captions and the extra columns that
+`read_extras` knows, under the names it reads; a negative image is KEY.neg_image.jpg. KEY is the
+sample's number in the source. A sample whose image cannot be read keeps its .json, so that row
+numbers stay what they were; readers count it as a sample without an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import PIL
+from PIL import Image
+
+from compoclip import __version__
+from compoclip.console import counted, note, track
+from compoclip.data.decode import opened, to_rgb
+from compoclip.data.extras import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
+from compoclip.data.open_source import open_source
+from compoclip.data.rows import RowSource
+from compoclip.data.sample import Sample
+from compoclip.data.shards import ShardSource
+from compoclip.data.tarmembers import CAPTION_LIMIT
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json, write_atomically
+from compoclip.places import require_writable
+
+RECORD = "pack.json"
+IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"
+_EXTENSIONS = {
+    "JPEG": "jpg",
+    "MPO": "jpg",
+    "PNG": "png",
+    "WEBP": "webp",
+    "BMP": "bmp",
+    "GIF": "gif",
+    "TIFF": "tif",
+    "PPM": "ppm",
+    "JPEG2000": "jp2",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Arguments of `open_source`, which every process opens for itself."""
+
+    spec: str
+    images: Path | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    split: str | None = None
+
+    def open(self) -> RowSource | ShardSource:
+        """The source. Raises what `open_source` raises."""
+        return open_source(
+            self.spec,
+            images=self.images,
+            image_column=self.image_column,
+            caption_column=self.caption_column,
+            split=self.split,
+        )
+
+
+@dataclass(frozen=True)
+class PackSpec:
+    """How images are stored.
+
+    size: length of the shorter side; larger images are scaled down (bicubic) and stored as JPEG of
+    this quality, others stay as they are, byte for byte. keep: all do. shard_size: samples a shard.
+    """
+
+    size: int = 256
+    quality: int = 90
+    keep: bool = False
+    shard_size: int = 1000
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for values that make no pack."""
+        if self.size < 1 or self.shard_size < 1:
+            raise UsageError("--size and --shard-size must be at least 1")
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"--quality {self.quality}: must be 1 to 100")
+
+
+@dataclass
+class Packed:
+    """What a pack holds: samples, images (negative ones too) by what became of them, the bytes of
+    the shards, and what could not be read: sample id -> reason."""
+
+    shards: int = 0
+    samples: int = 0
+    scaled: int = 0
+    as_they_were: int = 0
+    size_bytes: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Packed) -> None:
+        """Count another part."""
+        for name in ("shards", "samples", "scaled", "as_they_were", "size_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.left_out = dict(Counter(self.left_out) + Counter(other.left_out))
+        self.bad |= other.bad
+
+
+@dataclass(frozen=True)
+class Task:
+    """One shard to make, whole in itself, so that any process can."""
+
+    request: Request
+    out: Path
+    spec: PackSpec
+    max_bad: int
+    number: int
+
+
+Run = Callable[[Callable[[Task], Packed], Sequence[Task]], Iterable[Packed]]
+"""Does tasks in any order and gives the results: `map`, or `corpora.engine.run` for processes."""
+
+
+def pack(request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: int = 0) -> Packed:
+    """Write a source below the folder `out` as pack-000000.tar, ...; pack.json says what it holds.
+
+    A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
+    shards that are there are kept. The bytes do not depend on `run`. Raises UsageError when `out`
+    holds something else, CompoclipError after more than `max_bad` unreadable images and when the
+    disk is full; what is finished stays.
+    """
+    require_writable(out)
+    source = request.open()
+    record = _record(source, spec)
+    finished = _check(out, record)
+    if finished is not None:
+        return finished
+    write_atomically(out / RECORD, _writer(record))
+    total, todo = Packed(), []
+    numbers = range(-(-len(source) // spec.shard_size))
+    for number in numbers:
+        if _shard(out, number).is_file() and _counts(out, number).is_file():
+            total.add(Packed(**read_json(_counts(out, number), damaged="delete it")))
+        else:
+            todo.append(Task(request, out, spec, max_bad, number))
+    if total.shards:
+        note(f"going on: {total.shards} of {len(numbers)} shards are there")
+    _refuse_bad(total, max_bad)
+    for part in track(run(pack_shard, todo), "packing", len(todo), "shards"):
+        total.add(part)
+        _refuse_bad(total, max_bad)
+    total.bad = dict(sorted(total.bad.items()))
+    total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
+    write_atomically(out / RECORD, _writer({**record, "packed": asdict(total)}))
+    for number in numbers:
+        _counts(out, number).unlink(missing_ok=True)
+    return total
+
+
+def pack_shard(task: Task) -> Packed:
+    """Write one shard, and before it its counts."""
+    made = Packed(shards=1)
+    write_atomically(_shard(task.out, task.number), partial(_write, task, made))
+    return made
+
+
+def _shard(out: Path, number: int) -> Path:
+    return out / f"pack-{number:06d}.tar"
+
+
+def _counts(out: Path, number: int) -> Path:
+    return out / f"pack-{number:06d}.json"
+
+
+def _record(source: RowSource | ShardSource, spec: PackSpec) -> dict[str, Any]:
+    """What makes two packs the same."""
+    digest = hashlib.blake2b(digest_size=16)
+    for caption in source.captions():
+        digest.update(caption.encode() + b"\n")
+    return {
+        "source": source.describe(),
+        "samples": len(source),
+        "captions": digest.hexdigest(),
+        "spec": asdict(spec),
+        "made_by": {"compoclip": __version__, "pillow": PIL.__version__},
+    }
+
+
+def _check(out: Path, record: dict[str, Any]) -> Packed | None:
+    """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
+    path = out / RECORD
+    if not path.is_file():
+        if out.is_dir() and any(out.iterdir()):
+            raise UsageError(f"{out}: already exists and is no pack; choose another --out")
+        return None
+    found = read_json(path, damaged="delete the folder and pack again")
+    known = {key: value for key, value in found.items() if key != "packed"}
+    if known != record:
+        differ = ", ".join(key for key in record if known.get(key) != record[key])
+        raise UsageError(f"{out}: holds another pack ({differ} differ); choose another --out")
+    return Packed(**found["packed"]) if "packed" in found else None
+
+
+def _refuse_bad(total: Packed, max_bad: int) -> None:
+    if len(total.bad) > max_bad:
+        first = "; ".join(list(total.bad.values())[:3])
+        raise CompoclipError(
+            f"{counted(len(total.bad), 'unreadable image')}, {max_bad} allowed: {first}; mend the "
+            "data, or raise --max-bad and go on with the same command"
+        )
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A source with the columns that are read whole."""
+
+    source: RowSource | ShardSource
+    groups: list[str]
+    scores: list[float | None]
+    image_scores: list[float | None]
+
+
+@lru_cache(1)
+def _opened(request: Request) -> _Opened:
+    source = request.open()
+    return _Opened(source, *source.groups(), source.image_scores())
+
+
+def _write(task: Task, made: Packed, target: Path) -> None:
+    data, spec = _opened(task.request), task.spec
+    first = task.number * spec.shard_size
+    with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(first, min(first + spec.shard_size, len(data.source))):
+            for name, content in _members(data, index, spec, made):
+                info = tarfile.TarInfo(f"{index:08d}.{name}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+            _refuse_bad(made, task.max_bad)
+    made.size_bytes = target.stat().st_size
+    write_atomically(_counts(task.out, task.number), _writer(asdict(made)))
+
+
+def _members(
+    data: _Opened, index: int, spec: PackSpec, made: Packed
+) -> Iterator[tuple[str, bytes]]:
+    """What goes into the tar for a sample: the name after the key, the bytes."""
+    sample = data.source[index]
+    fields: dict[str, Any] = {
+        "id": sample.id,
+        "caption": list(sample.captions),
+        NEG_CAPTION: list(sample.negatives),
+        NEG_IMAGE: list(sample.neighbours),
+        GROUP: data.groups[index],
+        SCORE: data.scores[index],
+        IMAGE_SCORE: data.image_scores[index],
+    }
+    fields = {name: value for name, value in fields.items() if value not in ([], "", None)}
+    made.samples += 1
+    try:
+        yield _image(sample, sample.image, spec, made)
+    except CompoclipError as error:
+        _leave_out(made, IMAGE, sample.id, error)
+        fields["left_out"] = str(error)
+    if sample.negative_image is not None and "left_out" not in fields:
+        try:
+            extension, content = _image(sample, sample.negative_image, spec, made)
+            yield f"{NEG_IMAGE}.{extension}", content
+        except CompoclipError as error:
+            _leave_out(made, NEGATIVE, f"{sample.id} (negative image)", error)
+    text = json.dumps(fields, ensure_ascii=False).encode()
+    if len(text) > CAPTION_LIMIT:
+        raise CompoclipError(f"{sample.id}: {len(text)} bytes of captions; shorten them")
+    yield "json", text
+
+
+def _image(sample: Sample, image: Path | bytes, spec: PackSpec, made: Packed) -> tuple[str, bytes]:
+    extension, content = packed_image(image, spec, sample.id if isinstance(image, bytes) else "")
+    if content is None:
+        made.as_they_were += 1
+        return extension, image if isinstance(image, bytes) else image.read_bytes()
+    made.scaled += 1
+    return extension, content
+
+
+def packed_image(image: Path | bytes, spec: PackSpec, name: str = "") -> tuple[str, bytes | None]:
+    """The extension of an image in a pack and its bytes; None stands for those it has.
+
+    It is decoded in any case. Arrays (.npy) that are not scaled become PNG. Raises what `decode`
+    raises.
+    """
+    with opened(image, name) as file:
+        known = _EXTENSIONS.get(file.format or "")
+        rgb = to_rgb(file)
+    buffer = io.BytesIO()
+    if spec.keep or min(rgb.size) <= spec.size:
+        if known:
+            return known, None
+        rgb.save(buffer, "PNG")
+        return "png", buffer.getvalue()
+    scale = spec.size / min(rgb.size)
+    width, height = (max(spec.size, round(side * scale)) for side in rgb.size)
+    small = rgb.resize((width, height), Image.Resampling.BICUBIC)
+    small.save(buffer, "JPEG", quality=spec.quality)
+    return "jpg", buffer.getvalue()
+
+
+def _leave_out(made: Packed, reason: str, id: str, error: CompoclipError) -> None:
+    made.left_out[reason] = made.left_out.get(reason, 0) + 1
+    made.bad[id] = str(error)
+
+
+def _writer(value: Any) -> Callable[[Path], object]:
+    text = json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
+    return lambda path: path.write_text(text, encoding="utf-8")
