@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from compoclip.errors import CompoclipError, RunInterruptedError
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
+    from compoclip.models.loaded import LoadedModel
 
 BASE = "base"
 
@@ -27,8 +28,8 @@ class DemoOptions:
     """Fine-tune the bundled model on procedural scenes with several methods, and report.
 
     Everything goes to OUT: data/ and suite/ (scenes, captions, benchmarks), runs/METHOD/model
-    (checkpoints), results/, report.html. What is finished is not done again, so that an
-    interrupted demo goes on where it stopped.
+    (checkpoints), results/, report.html, tables/ (Markdown, LaTeX, CSV). What is finished is not
+    done again, so that an interrupted demo goes on where it stopped.
 
     Args:
         out: Folder for everything.
@@ -61,8 +62,9 @@ def main(argv: Sequence[str]) -> int:
     started = time.monotonic()
     _write_world(options)
     _train_all(options)
-    results = _evaluate(options)
-    report = _report(options)
+    models = _models(options)
+    results = _evaluate(options, models)
+    report = _report(options, models)
     if options.json:
         from dataclasses import asdict
 
@@ -149,25 +151,33 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
     ]
 
 
-def _evaluate(options: DemoOptions) -> list[Results]:
+def _models(options: DemoOptions) -> dict[str, LoadedModel]:
+    """The model that training started from, and what came of it, by name."""
+    from compoclip.models.checkpoint import load_model
+
+    tuned = {m: str(options.out / "runs" / m / "model") for m in options.methods}
+    return {name: load_model(spec) for name, spec in {BASE: options.model, **tuned}.items()}
+
+
+def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
+    from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.model_encoder import ModelEncoder
     from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.targets import parse_targets
-    from compoclip.models.checkpoint import load_model
 
     benchmarks = [t.load() for t in parse_targets([str(options.out / "suite")], Path("data"))]
-    models = {BASE: options.model}
-    models |= {method: str(options.out / "runs" / method / "model") for method in options.methods}
-    settings = Options(cache=options.out / "results" / ".features")
+    audits = {each.name: audit(each) for each in benchmarks}
+    settings = Options(cache=options.out / "results" / ".features", audits=audits)
     results: list[Results] = []
-    for name, spec in models.items():
+    for name, model in models.items():
         console.note(f"measuring {name}")
-        encoder = ModelEncoder(load_model(spec))
-        results += evaluate(name, encoder, benchmarks, options.out / "results", settings)
+        results += evaluate(
+            name, ModelEncoder(model), benchmarks, options.out / "results", settings
+        )
     return results
 
 
-def _report(options: DemoOptions) -> Path:
+def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:
     from compoclip.report.write import write_report
 
     return write_report(
@@ -175,5 +185,7 @@ def _report(options: DemoOptions) -> Path:
         options.out / "report.html",
         runs=[options.out / "runs" / method for method in options.methods],
         base=BASE,
+        maps=models,
+        tables=options.out / "tables",
         title="compoclip demo: three methods on the bundled world",
     )
