@@ -53,3 +53,44 @@ def test_clip_benchmark_loads_a_checkpoint_folder(tmp_path: Path) -> None:
             pixels, loaded.tokenizer([f"a photo of {text}." for text in TEXTS])
         )
     assert torch.allclose(logits, 100 * ours.image @ ours.text.T, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_mteb_measures_an_exported_model(tmp_path: Path) -> None:
+    mteb = pytest.importorskip("mteb", reason="needs pip install mteb")
+    datasets = pytest.importorskip("datasets")
+    library = pytest.importorskip("sentence_transformers")
+    from mteb.abstasks.sts import AbsTaskSTS  # type: ignore[import-not-found]
+    from mteb.abstasks.task_metadata import TaskMetadata  # type: ignore[import-not-found]
+
+    pairs = {
+        "sentence1": ["a red star", "a blue mug", "a red star"],
+        "sentence2": ["a red star", "a red star", "a star"],
+        "score": [1.0, 0.0, 0.5],
+    }
+
+    class Pairs(AbsTaskSTS):  # type: ignore[misc]
+        """Three pairs, as a task that downloads nothing."""
+
+        metadata = TaskMetadata(
+            name="Pairs",
+            dataset={"path": "none", "revision": "1"},
+            description="three pairs",
+            reference=None,
+            type="STS",
+            category="t2t",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="cosine_spearman",
+        )
+        min_score, max_score = 0, 1
+
+        def load_data(self, **_: object) -> None:
+            self.dataset = datasets.DatasetDict(test=datasets.Dataset.from_dict(pairs))
+            self.data_loaded = True
+
+    convert("bundled", tmp_path / "hf", "hf")
+    model = library.SentenceTransformer(str(tmp_path / "hf"), device="cpu")
+    (result,) = mteb.evaluate(model, [Pairs()], cache=None).task_results
+    assert result.get_score() == pytest.approx(1.0)  # same, alike, other: in this order
