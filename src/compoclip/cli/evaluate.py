@@ -206,7 +206,7 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
         if match:
             name, spec = match[1], match[2]
         else:
-            path = Path(text)
+            path = Path(text.removeprefix("local-dir:"))
             own = path.parent.name if path.name in ("model", "adapter") else path.name
             name, spec = (own if path.is_dir() and own else text), text
         if name in models:

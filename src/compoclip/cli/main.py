@@ -26,6 +26,7 @@ VERBS = {
     "maps": "which patches of an image the words of a caption align with",
     "inspect": "what a checkpoint is: architecture, activation, adapter, sizes, origin",
     "convert": "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
+    "push": "put a model on the Hugging Face hub",
     "rewrite": "show or mass-produce hard negatives and hard positives of captions",
     "caption": "let a language model write positives, negatives, dense captions, paraphrases",
     "parse": "tags and scene graphs of captions",

@@ -78,7 +78,7 @@ def card_text(
     method = str(provenance.get("method") or "")
     title = f"{identity.architecture}, {method}" if method else identity.architecture
     parts = [
-        _header(transformers),
+        _header(transformers, title, results),
         f"# {_inline(title)}",
         "A CLIP-style dual encoder: cosines of image and text features say how well they match. "
         "Written by compoclip; `compoclip.json` has this record for machines.",
@@ -94,13 +94,30 @@ def card_text(
     return "\n\n".join(parts) + "\n"
 
 
-def _header(transformers: bool) -> str:
+def _header(transformers: bool, title: str, results: Sequence[CardResult]) -> str:
     lines = [
         f"library_name: {'transformers' if transformers else 'open_clip'}",
         "pipeline_tag: zero-shot-image-classification",
         "tags: [clip, compositionality, compoclip]",
+        *_model_index(title, results),
     ]
     return "\n".join(["---", *lines, "---"])
+
+
+def _model_index(title: str, results: Sequence[CardResult]) -> list[str]:
+    """The results as the hub reads them; values are shares of 1. JSON is YAML, too."""
+    if not results:
+        return []
+    lines = ["model-index:", f"- name: {json.dumps(title)}", "  results:"]
+    for each in results:
+        name = json.dumps(each.benchmark, ensure_ascii=False)
+        metric = json.dumps(each.metric, ensure_ascii=False)
+        lines += [
+            "  - task: {type: zero-shot-image-classification}",
+            f"    dataset: {{type: {json.dumps(each.benchmark.split(' ')[0])}, name: {name}}}",
+            f"    metrics: [{{type: {metric}, name: {metric}, value: {round(each.value, 6)}}}]",
+        ]
+    return lines
 
 
 def _loading(own_merges: bool, transformers: bool) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -22,8 +20,7 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.config import ModelConfig, read_config
 from compoclip.models.directory import load_directory, save_model
-from compoclip.models.hf_folder import is_hf_folder
-from compoclip.models.hf_split import FOLDERS, is_split
+from compoclip.models.hub import HUB, downloading, fetch, plain_spec
 from compoclip.models.loaded import (
     LoadedModel,
     assemble,
@@ -48,12 +45,9 @@ __all__ = [
 ]
 
 _FORMS = (
-    "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, "
-    "ARCHITECTURE:PRETRAINED_TAG, hf-hub:ORG/REPO, bundled, or random:ARCHITECTURE[:SEED]"
+    "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
+    "hf-hub:ORG/REPO, local-dir:FOLDER, bundled, or random:ARCHITECTURE[:SEED]"
 )
-_HUB_FILES = ("*.json", "*.txt", "*.gz", "*.model")
-_HUB_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.*")
-_HF_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def load_model(
@@ -64,14 +58,15 @@ def load_model(
     spec: a checkpoint directory (open_clip's layout, or a CLIPModel folder of transformers); an
     adapter directory (own or PEFT, merged into its base, which it names);
     `ViT-B-32-quickgelu@file.pt` (an open_clip state dict, see `raw_file`);
-    `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo` (either layout);
+    `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo` (any of these
+    folders); `local-dir:FOLDER` (the same as FOLDER);
     `bundled` (the small base model in the package); `random:ViT-B-32[:SEED]`.
     activation: "quick_gelu" or "gelu", to override what the source says; recorded in the identity.
 
     Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
     damaged, of another architecture, or do not say which activation they were trained with.
     """
-    loaded = _resolve(str(spec), activation)
+    loaded = _resolve(plain_spec(str(spec)), activation)
     loaded.encoder.to(device)
     return loaded
 
@@ -108,8 +103,11 @@ def _resolve(spec: str, activation: str | None, above: tuple[Path, ...] = ()) ->
         return _bundled(activation)
     if spec.startswith("random:"):
         return _random(spec, activation)
-    if spec.startswith("hf-hub:"):
-        return load_directory(_from_hub(spec), spec, activation)
+    if spec.startswith(HUB):
+        folder = fetch(spec)
+        if is_adapter(folder) or is_peft(folder):
+            return _resolve(str(folder), activation, above)
+        return load_directory(folder, spec, activation)
     if is_adapter(Path(spec)):
         return _from_adapter(Path(spec), activation, above)
     if is_peft(Path(spec)):
@@ -164,7 +162,7 @@ def _from_peft(path: Path, activation: str | None) -> LoadedModel:
             f"{path}: does not say what it was trained on: compoclip convert {path} DST "
             "--to merged --base BASE"
         )
-    return merge_peft(_resolve(base if Path(base).is_dir() else f"hf-hub:{base}", activation), path)
+    return merge_peft(_resolve(base if Path(base).is_dir() else f"{HUB}{base}", activation), path)
 
 
 def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
@@ -210,40 +208,8 @@ def _from_tag(spec: str, name: str, tag: str, activation: str | None) -> LoadedM
             f"use {other}:{tag}"
         )
     config = with_activation(config, activation)
-    with _downloads(spec):
+    with downloading(spec):
         network = open_clip.create_model(
             name, pretrained=tag, quick_gelu=config.get("quick_gelu", False)
         )
     return assemble(ModelConfig(config, published), spec, network=network.eval())
-
-
-def _from_hub(spec: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    repository = spec.removeprefix("hf-hub:")
-    with _downloads(spec):
-        folder = Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *_HUB_WEIGHTS]))
-        if is_split(folder):
-            towers = [f"{name}/*.safetensors" for name in FOLDERS]
-            return Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, *towers]))
-        if is_hf_folder(folder):  # transformers' weights: safetensors if there are any
-            for pattern in _HF_WEIGHTS:
-                folder = Path(snapshot_download(repository, allow_patterns=[*_HUB_FILES, pattern]))
-                if any(folder.glob(pattern)):
-                    break
-        return folder
-
-
-@contextmanager
-def _downloads(spec: str) -> Iterator[None]:
-    """Any failure to fetch weights as one line with the remedy."""
-    try:
-        yield
-    except CompoclipError:
-        raise
-    except Exception as error:  # network libraries raise dozens of unrelated types
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CompoclipError(
-            f"{spec}: could not be downloaded ({first}); connect to the network once, "
-            "or give a file with ARCHITECTURE@FILE"
-        ) from error

@@ -14,6 +14,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.adapter import is_adapter, read_adapters, read_record, write_adapter
 from compoclip.models.checkpoint import load_model, merge_peft, save_model
 from compoclip.models.hf_folder import is_hf_folder, save_hf
+from compoclip.models.hub import HUB, local_folder, plain_spec
 from compoclip.models.loaded import LoadedModel
 from compoclip.models.lora import Lora
 from compoclip.models.lora_weights import lora_targets
@@ -50,6 +51,7 @@ def convert(
     source: as for `load_model`, and with `base` also a bare weights file or a PEFT folder. Raises
     CompoclipError when the model has no such form, and like the readers and writers of each.
     """
+    source, base = plain_spec(source), None if base is None else plain_spec(base)
     if form in ("lora", "peft"):
         adapted = load_adapted(source, base, activation)
         if form == "lora":
@@ -109,7 +111,7 @@ def load_adapted(source: str, base: str | None, activation: str | None) -> Adapt
 
     Raises CompoclipError when there are no adapters, or they are not of that base.
     """
-    path, file = Path(source), weights_file(source)
+    path, file = Path(local_folder(source)), weights_file(source)
     if is_adapter(path):
         record = read_record(path)
         start = load_model(base or record.base, activation=activation or record.identity.activation)
@@ -125,7 +127,7 @@ def load_adapted(source: str, base: str | None, activation: str | None) -> Adapt
         if stated is None:
             raise UsageError(f"{source}: does not say what it was trained on: give --base BASE")
         known = base is not None or Path(stated).is_dir()
-        start = load_model(stated if known else f"hf-hub:{stated}", activation=activation)
+        start = load_model(stated if known else f"{HUB}{stated}", activation=activation)
         adapters, lora = read_peft(path, start.encoder.model)
         return Adapted(start, lora, adapters, {"peft": path.name})
     if file is not None:
@@ -171,11 +173,12 @@ def _has_adapter(source: str) -> bool:
     file = weights_file(source)
     if file is not None:
         return bool(split(read_weights(file).state).adapters)
-    return is_adapter(Path(source)) or is_peft(Path(source))
+    folder = Path(local_folder(source))
+    return is_adapter(folder) or is_peft(folder)
 
 
 def _hf_base(name: str) -> str | None:
     """What PEFT can load a base from, if it is of that kind."""
-    if name.startswith("hf-hub:"):
-        return name.removeprefix("hf-hub:")
+    if name.startswith(HUB):
+        return name.removeprefix(HUB)
     return str(Path(name).absolute()) if Path(name).is_dir() and is_hf_folder(Path(name)) else None

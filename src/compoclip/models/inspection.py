@@ -16,6 +16,7 @@ from compoclip.models.adapter import is_adapter
 from compoclip.models.checkpoint import load_model
 from compoclip.models.convert import weights_file
 from compoclip.models.hf_folder import hf_kind, is_hf_folder
+from compoclip.models.hub import HUB, plain_spec
 from compoclip.models.kinship import kinship
 from compoclip.models.loaded import LoadedModel
 from compoclip.models.loralib import lora_of, split
@@ -69,6 +70,7 @@ def inspect_model(
     base: a model to compare the weights with; near weights tell the activation of a file. Raises
     CompoclipError when files are missing or damaged, and when the base is of another architecture.
     """
+    source = plain_spec(source)
     start = None if base is None else load_model(base)
     file = weights_file(source)
     if file is None and "@" in source and not Path(source).exists():
@@ -125,7 +127,7 @@ def _kind(source: str) -> tuple[str, str]:
         return "open_clip checkpoint folder", by or "quick_gelu in open_clip_config.json"
     if source == "bundled":
         return "the base model of this package", f"recorded in {RECORD}"
-    if source.startswith("hf-hub:"):
+    if source.startswith(HUB):
         return "repository of the Hugging Face hub", "the configuration in the repository"
     if source.startswith("random:"):
         return "random weights", "the architecture"

@@ -98,7 +98,7 @@ class TensorBoardTracker:
         try:
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self._writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+            self._writer: Any = SummaryWriter(str(folder))
         except OSError as error:
             raise CompoclipError(
                 f"{folder}: cannot be written ({error.strerror}); choose another --out"

@@ -1,0 +1,154 @@
+"""A small stand-in for the Hugging Face hub: repositories in memory, over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Hub:
+    """repositories: files by name. seen: "METHOD path" of every request. tokens: that came."""
+
+    url: str = ""
+    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    created: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    tokens: set[str] = field(default_factory=set)
+
+    def environment(self, home: object) -> dict[str, str]:
+        """What makes huggingface_hub talk to this hub."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_TOKEN": "hf_test",
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
+
+
+@contextmanager
+def running() -> Iterator[Hub]:
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            body = self.read()
+            path = self.noted()
+            if path == "/api/validate-yaml":
+                return self.reply({"errors": [], "warnings": []})
+            if "hf_test" not in self.headers.get("Authorization", ""):
+                return self.reply({"error": "who are you?"}, 401)
+            if path == "/api/repos/create":
+                made = json.loads(body)
+                hub.created.append(made)
+                name = f"{made['organization']}/{made['name']}"
+                hub.repositories.setdefault(name, {})
+                return self.reply({"url": f"{hub.url}/{name}", "id": name, "name": name})
+            match = re.fullmatch(r"/api/models/(.+)/(preupload|commit)/main", path)
+            assert match is not None, path
+            if match[2] == "preupload":
+                named = [each["path"] for each in json.loads(body)["files"]]
+                mode = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                return self.reply({"files": [{"path": name, **mode} for name in named]})
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "header":
+                    hub.messages.append(value["summary"])
+                else:
+                    assert line["key"] == "file"
+                    content = base64.b64decode(value["content"])
+                    hub.repositories[match[1]][value["path"]] = content
+            commit = f"{hub.url}/{match[1]}/commit/{SHA}"
+            return self.reply({"commitUrl": commit, "commitOid": SHA, "success": True})
+
+        def do_HEAD(self) -> None:
+            self.file()
+
+        def do_GET(self) -> None:
+            path = self.noted()
+            match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/main|/tree/(\w+))?", path)
+            if match is None:
+                return self.file()
+            files = hub.repositories.get(match[1])
+            if files is None:
+                return self.reply({"error": "Repository not found"}, 404)
+            if match[2]:
+                listed = [
+                    {"type": "file", "path": name, "size": len(data), "oid": _etag(data)}
+                    for name, data in files.items()
+                ]
+                return self.reply(listed)
+            siblings = [{"rfilename": name} for name in files]
+            about = {"id": match[1], "sha": SHA, "siblings": siblings, "private": False}
+            return self.reply({**about, "modelId": match[1], "tags": [], "downloads": 0})
+
+        def file(self) -> None:
+            match = re.fullmatch(r"/(.+/.+)/resolve/\w+/(.+)", self.noted())
+            data = hub.repositories.get(match[1], {}).get(match[2]) if match else None
+            if data is None:
+                return self.reply({"error": "Entry not found"}, 404)
+            self.send_response(200)
+            self.send_header("ETag", f'"{_etag(data)}"')
+            self.send_header("X-Repo-Commit", SHA)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+            return None
+
+        def noted(self) -> str:
+            path = self.path.partition("?")[0]
+            hub.seen.append(f"{self.command} {path}")
+            hub.tokens.add(self.headers.get("Authorization", ""))
+            return path
+
+        def read(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            parts = []
+            while size := int(self.rfile.readline().strip() or b"0", 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        def reply(self, data: Any, status: int = 200) -> None:
+            text = json.dumps(data).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(text)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _etag(data: bytes) -> str:
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()

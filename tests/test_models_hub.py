@@ -1,0 +1,210 @@
+"""The hub: what is pushed, what is fetched, offline; against a hub of our own over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hub_server
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.io import save_results
+from compoclip.models import hub
+from compoclip.models.card import CardResult
+from compoclip.models.checkpoint import load_model
+from compoclip.models.convert import convert
+from compoclip.models.directory import save_model
+from compoclip.models.inspection import inspect_model
+from test_models_card import card, new, result
+
+LEAKS = (
+    "notes.txt",
+    ".env",
+    "optimizer.pt",
+    "train.jsonl",
+    "weights.bin",
+    "open_clip_config.json~",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint with things beside it that are nobody's business."""
+    save_model(new(tmp_path, merges=True), tmp_path / "model", provenance={"method": "fsc-clip"})
+    for name in LEAKS:
+        (tmp_path / "model" / name).write_text("secret")
+    (tmp_path / "model" / "state").mkdir()
+    (tmp_path / "model" / "state" / "tensors.safetensors").write_bytes(b"secret")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What reaches huggingface_hub, in the place of the network."""
+    seen: dict[str, Any] = {"files": {}}
+
+    class Api:
+        def create_repo(self, repo: str, *, private: bool | None, exist_ok: bool) -> None:
+            seen.update(repo=repo, private=private, exist_ok=exist_ok)
+
+        def create_commit(self, repo: str, operations: Any, commit_message: str) -> Any:
+            seen["message"] = commit_message
+            for each in operations:
+                seen["files"][each.path_in_repo] = Path(each.path_or_fileobj).read_bytes()
+            return type("Commit", (), {"repo_url": f"https://hub/{repo}"})
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return seen
+
+
+def test_a_checkpoint_is_pushed_and_nothing_else(
+    folder: Path, pushed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["push", f"local-dir:{folder}", "me/model", "--private"]) == 0
+    assert f"{folder} -> https://hub/me/model: open_clip_config.json" in capsys.readouterr().out
+    names = "open_clip_config.json open_clip_model.safetensors compoclip.json bpe.txt.gz README.md"
+    assert set(pushed["files"]) == set(names.split())
+    assert (pushed["repo"], pushed["private"], pushed["exist_ok"]) == ("me/model", True, True)
+    for name, data in pushed["files"].items():
+        assert data == (folder / name).read_bytes()
+
+
+def test_other_forms(tmp_path: Path, pushed: dict[str, Any]) -> None:
+    save_model(new(tmp_path), tmp_path / "model", provenance={})
+    made = {
+        "hf": {"config.json", "model.safetensors", "preprocessor_config.json", "vocab.json",
+               "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
+               "compoclip.json", "README.md"},
+        "hf-vision": {"config.json", "model.safetensors", "preprocessor_config.json"},
+    }  # fmt: skip
+    for form, names in made.items():
+        convert(str(tmp_path / "model"), tmp_path / form, form)  # type: ignore[arg-type]
+        (tmp_path / form / "pytorch_model.bin").write_text("secret")
+        pushed["files"].clear()
+        hub.publish(tmp_path / form, "me/model")
+        assert set(pushed["files"]) == names
+    index = tmp_path / "hf" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "../x"}}))
+    with pytest.raises(CompoclipError, match="names no files of the folder"):
+        hub.model_files(tmp_path / "hf")
+    index.write_text(json.dumps({"weight_map": {"a": "m-2.safetensors", "b": "m-1.safetensors"}}))
+    with pytest.raises(CompoclipError, match=r"has no m-1\.safetensors"):
+        hub.model_files(tmp_path / "hf")
+
+
+def test_adapters(tmp_path: Path) -> None:
+    (tmp_path / "adapter.json").write_text("{}")
+    (tmp_path / "adapter.safetensors").write_text("")
+    (tmp_path / "state.pt").write_text("")
+    assert hub.model_files(tmp_path) == ["adapter.json", "adapter.safetensors"]
+    for name in ("adapter.json", "adapter.safetensors"):
+        (tmp_path / name).unlink()
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(CompoclipError, match=r"has no adapter_model\.safetensors"):
+        hub.model_files(tmp_path)
+
+
+def test_results_go_into_the_card_and_its_index(folder: Path, pushed: dict[str, Any]) -> None:
+    import pyarrow as pa
+    from huggingface_hub import ModelCard
+
+    weights = load_model(folder).identity.weights
+    results = folder.parent / "results"
+    save_results(replace(result(weights), items="w.parquet"), pa.table({"item": [1]}), results)
+    assert main(["push", str(folder), "me/model", "--results", str(results)]) == 0
+    text = pushed["files"]["README.md"].decode()
+    assert "| winoground | group | 25.0 |" in text
+    (entry,) = ModelCard(text).data.eval_results
+    assert (entry.dataset_type, entry.dataset_name) == ("winoground", "winoground")
+    assert (entry.metric_type, entry.metric_value) == ("group", 0.25)
+    before = card(folder)
+    hub.publish(folder, "me/model")
+    assert card(folder) == before  # a card that is there stays
+    other = folder.parent / "other"
+    save_results(replace(result("another"), items="w.parquet"), pa.table({"item": [1]}), other)
+    assert main(["push", str(folder), "me/model", "--results", str(other)]) == 1
+    odd = [CardResult('a "b": {c} (1 of 2 items)', "r@1: #", 0.5, 0.4, 0.6, 0.1, 2)]
+    hub.publish(folder, "me/model", results=odd)
+    (entry,) = ModelCard(card(folder)).data.eval_results
+    assert (entry.dataset_name, entry.metric_type) == (odd[0].benchmark, "r@1: #")
+
+
+def test_what_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("403 Forbidden\n")
+
+    assert main(["push", str(folder), "me/model"]) == 1  # conftest: no network
+    assert "HF_HUB_OFFLINE forbids the network; unset it" in capsys.readouterr().err
+    assert main(["push", str(folder.parent / "none"), "me/model"]) == 1
+    assert "not a model folder" in capsys.readouterr().err
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(UsageError, match="not a name on the hub"):
+        hub.publish(folder, "a/b/c")
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
+    with pytest.raises(CompoclipError, match=r"could not be pushed \(403 Forbidden\); log in with"):
+        hub.publish(folder, "me/model")
+    (folder / "open_clip_model.safetensors").unlink()
+    assert main(["push", str(folder), "me/model"]) == 1
+    assert "has no open_clip_model.safetensors" in capsys.readouterr().err
+
+
+def test_offline_says_so() -> None:
+    with pytest.raises(CompoclipError, match="HF_HUB_OFFLINE forbids the network and the cache"):
+        load_model("hf-hub:compoclip-test/no-such-model")
+
+
+def test_local_dir_is_the_folder_everywhere(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = f"local-dir:{folder}"
+    weights = load_model(folder).identity.weights
+    assert load_model(named).identity.weights == weights
+    assert inspect_model(named, named).kind == "open_clip checkpoint folder"
+    assert convert(named, tmp_path / "hf", "hf")["form"] == "hf"
+    assert load_model(f"local-dir:{tmp_path / 'hf'}").identity.weights == weights
+    from compoclip.cli.evaluate import named_models
+
+    assert named_models([named]) == {folder.parent.name: named}
+    with pytest.raises(UsageError, match="local-dir:nowhere: no such folder"):
+        load_model("local-dir:nowhere")
+
+
+@pytest.mark.slow
+def test_there_and_back_over_http(folder: Path, tmp_path: Path) -> None:
+    """Push a checkpoint with the real client, load it by hf-hub:, and again from the cache."""
+    with hub_server.running() as server:
+        environment = {**os.environ, **server.environment(tmp_path / "home")}
+
+        def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "compoclip", *arguments]
+            return subprocess.run(
+                command, capture_output=True, text=True, env={**environment, **changes}
+            )
+
+        done = run("push", str(folder), "me/model", "--message=First")
+        assert done.returncode == 0, done.stderr
+        files = server.repositories["me/model"]
+        assert set(files) == set(hub.model_files(folder))
+        assert all(data == (folder / name).read_bytes() for name, data in files.items())
+        assert server.messages == ["First"]
+        assert not any("secret" in str(data) for data in files.values())
+        found = run("inspect", "hf-hub:me/model", "--json")
+        assert found.returncode == 0, found.stderr
+        assert (
+            json.loads(found.stdout)["identity"]
+            == json.loads((folder / "compoclip.json").read_text())["identity"]
+        )
+        before = len(server.seen)
+        again = run("inspect", "hf-hub:me/model", "--json", HF_HUB_OFFLINE="1")
+        assert again.stdout == found.stdout  # from the cache
+        assert len(server.seen) == before
