@@ -14,6 +14,7 @@ import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, Form, Retrieval
 from compoclip.benchmarks.registry import benchmark_names
+from compoclip.benchmarks.suites import SUITES
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
 from compoclip.evaluation.targets import Target, read_suite
@@ -92,6 +93,19 @@ def test_the_official_form_and_rules(root: Path, name: str, form: Form) -> None:
     assert {"micro", "macro"} <= set(found.aggregates)
     assert found.skills
     require_data([found], allow_partial=False)
+
+
+def test_rules_by_their_common_names(root: Path) -> None:
+    rules = {name: targets(root)[name].load().aggregates for name, _ in COMPOSITIONALITY}
+    ruled = {name for name, found in rules.items() if "vl_compo" in found}
+    assert ruled == {*SUITES["comp"], "colorswap", "mmvp_vlm"}
+    own = {name for name, found in rules.items() if "paper" in found}
+    assert own == {
+        *("aro", "bivlc", "cola", "colorswap", "imagecode", "mmvp_vlm", "sugarcrepe"),
+        "winoground",
+    }
+    assert rules["winoground"]["paper"] == rules["winoground"]["group"]
+    assert rules["cola"]["paper"].metric == rules["mmvp_vlm"]["paper"].metric == "image"
 
 
 def test_sets_of_classes_and_captions(root: Path) -> None:

@@ -85,6 +85,7 @@ def _found(folder: Path) -> Path:
 
 def _rules(kept: Sequence[str]) -> dict[str, Aggregate]:
     rules = {each: Aggregate(tuple(kept), "micro", metric=each) for each in _SCORES}
+    rules["paper"] = rules["group"]
     for kind in dict.fromkeys(name.split("_")[0] for name in kept):
         parts = tuple(name for name in META.parts if name.startswith(kind))
         rules |= {f"{kind}_{each}": Aggregate(parts, "micro", metric=each) for each in _SCORES}

@@ -10,7 +10,7 @@ file), one JSON list:
 The last part of an address is the photo's Visual Genome id; photos: `<root>/vg/VG_100K` and
 `<root>/vg/VG_100K_2` (argument `images`: one other folder). Nothing is fetched. The official score
 and headline is the image score (each caption prefers its own photo, ties wrong); text and group
-scores are aggregates of their own.
+scores are aggregates of their own. `paper`: the image score.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def load(
     folders = (images,) if images else (root / "vg" / "VG_100K", root / "vg" / "VG_100K_2")
     cases = _cases(path, folders[0], by_stem(folders))
     digest = files.data_hash({"multi_object": path})
-    return of_cases(META, kept, cases, digest, _RULES, "image")
+    rules = {**_RULES, "paper": _RULES["image"]}
+    return of_cases(META, kept, cases, digest, rules, "image")
 
 
 def _cases(path: Path, folder: Path, photos: Mapping[str, Path]) -> list[Case]:

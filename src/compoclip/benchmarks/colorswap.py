@@ -62,6 +62,7 @@ def load(
         raise UsageError(f"colorswap has no split {split!r}; {close(split, _SIZES)}")
     path = annotations or root / "colorswap" / f"{split}.json"
     rules = {each: Aggregate(META.parts, "micro", metric=each) for each in _SCORES}
+    rules |= dict.fromkeys(("vl_compo", "paper"), rules["group"])
     cases = _cases(path, images or root / "colorswap")
     expected = {"colorswap": _SIZES[split]}
     digest = files.data_hash({split: path})

@@ -40,7 +40,7 @@ META = Meta(
     skills=dict.fromkeys(("static", "video"), "relation"),
     expected={"static": 430, "video": 1872},
 )
-_RULES = {"vl_compo": Aggregate(META.parts, "micro")}
+_RULES = dict.fromkeys(("vl_compo", "paper"), Aggregate(META.parts, "micro"))
 _PHOTOS = 10
 _STATIC = "open-images"
 _NUMBERED = re.compile(r"img(\d{1,6})")

@@ -68,6 +68,7 @@ META = Meta(
 )
 _RULES = {
     "vl_compo": Aggregate(META.parts),
+    "paper": Aggregate(META.parts, metric="image"),
     **{each: Aggregate(META.parts, metric=each) for each in ("image", "text")},
 }
 

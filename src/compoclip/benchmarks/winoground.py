@@ -66,6 +66,7 @@ def _rules(cases: Sequence[Case]) -> dict[str, Aggregate]:
     rules = {
         name: Aggregate(META.parts, "micro", metric=name) for name in ("group", "text", "image")
     }
+    rules |= dict.fromkeys(("vl_compo", "paper"), rules["group"])
     values = {case.labels["collapsed_tag"] for case in cases if "collapsed_tag" in case.labels}
     for value in sorted(values):
         rules[f"group_{value.lower()}"] = Aggregate(
