@@ -87,6 +87,20 @@ def test_scores_are_those_of_each_sentence_alone(model: LoadedModel) -> None:
             )
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_untrained_encoder_scores_near_zero(seed: int) -> None:
+    """At the headline threshold of a tower of CLIP's depth. Lower thresholds are not near zero: the
+    best of many trees is above any that is drawn blindly, on any chart (docs/analysis.md)."""
+    text = {**CONFIG["text_cfg"], "layers": 12, "width": 128}  # type: ignore[dict-item]
+    made = create_model(ModelConfig({**CONFIG, "text_cfg": text}), seed=seed)
+    things = (("red", "star", "mug"), ("green", "dog", "tree"), ("small", "cat", "road"))
+    captions = [f"a {colour} {one} to the left of a {two}" for colour, one, two in things]
+    found = measure_trees("m", made, captions)
+    assert found.headline == 6
+    assert 0 <= found.scores[BEST][:, -1].mean() < 0.1
+    assert abs(found.scores["random"][:, -1].mean()) < 0.05
+
+
 def test_the_seed_draws_the_random_trees_and_nothing_else(model: LoadedModel) -> None:
     captions = [f"{CAPTIONS[0]} {k}" for k in range(6)]
     one, same, other = (measure_trees("m", model, captions, seed=s) for s in (0, 0, 1))

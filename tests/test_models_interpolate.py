@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,6 +133,15 @@ def test_models_that_see_different_inputs_are_refused(tmp_path: Path, base: Load
     identity = replace(base.identity, image_mean=(0.5, 0.5, 0.5))
     with pytest.raises(CompoclipError, match="image_mean: "):
         interpolate(base, replace(base, identity=identity), 0.5)
+
+
+def test_another_context_is_refused_with_the_reason(tmp_path: Path, base: LoadedModel) -> None:
+    config = deepcopy(dict(base.config.model_cfg))
+    config["text_cfg"]["context_length"] -= 4
+    short = create_model(replace(base.config, model_cfg=config), seed=3)
+    with pytest.raises(CompoclipError, match="positions that only one of them has") as caught:
+        interpolate(base, short, 0.5)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_result_says_what_it_is_made_of(

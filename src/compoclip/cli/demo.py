@@ -161,9 +161,11 @@ def _models(options: DemoOptions) -> dict[str, LoadedModel]:
 
 def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
     from compoclip.benchmarks.audit import audit
+    from compoclip.evaluation.card_rows import card_rows
     from compoclip.evaluation.model_encoder import ModelEncoder
     from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.targets import parse_targets
+    from compoclip.models.card import write_card
 
     benchmarks = [t.load() for t in parse_targets([str(options.out / "suite")], Path("data"))]
     audits = {each.name: audit(each) for each in benchmarks}
@@ -171,9 +173,10 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
     results: list[Results] = []
     for name, model in models.items():
         console.note(f"measuring {name}")
-        results += evaluate(
-            name, ModelEncoder(model), benchmarks, options.out / "results", settings
-        )
+        found = evaluate(name, ModelEncoder(model), benchmarks, options.out / "results", settings)
+        if name != BASE:  # beside the checkpoint lies its card; now it has results to show
+            write_card(options.out / "runs" / name / "model", card_rows(found, model.identity))
+        results += found
     return results
 
 

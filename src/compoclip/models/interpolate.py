@@ -42,9 +42,12 @@ def interpolate(
     ours, theirs = current_identity(base), current_identity(tuned)
     differences = ours.differences(theirs, ignore=("base", "adapter", "weights"))
     if differences:
+        why = ""
+        if ours.context_length != theirs.context_length:
+            why = "; positions that only one of them has cannot be mixed exactly"
         raise CompoclipError(
             f"{base.name} and {tuned.name} cannot be mixed ({base.name} first): "
-            f"{'; '.join(differences)}; interpolate a model with the base it was trained from"
+            f"{'; '.join(differences)}{why}; interpolate a model with the base it was trained from"
         )
     if wise_lora == "squared" and not (theirs.adapter and theirs.base == ours.weights):
         raise UsageError(
