@@ -7,8 +7,8 @@ Characters outside the changed spans stay as they are (METHODS 17.1, rule 2), ap
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.articles import repaired
@@ -19,8 +19,7 @@ ARTICLES = frozenset(("a", "an"))
 _APOSTROPHES = "'’"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """Tokens `first` (inclusive) to `stop` (exclusive) give way to `text`."""
 
     first: int

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 from compoclip.captions.types import Caption, Token
 from compoclip.captions.words import word_set
@@ -39,8 +40,7 @@ _NO_MANNER = word_set(
 _LIGHT_VERBS = word_set("be have do get make take go show include feature contain see")
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """Two token spans (first, stop) of one group whose exchange is legal."""
 
     group: str

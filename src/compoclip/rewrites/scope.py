@@ -19,26 +19,33 @@ _NOT = word_set(
 )
 
 
-def unasserted(tokens: tuple[Token, ...]) -> frozenset[int]:
+_TRIGGERS = _NO | _NOT
+
+
+def unasserted(tokens: tuple[Token, ...], lows: tuple[str, ...] | None = None) -> frozenset[int]:
     """Indices of tokens under a negation, an alternative or a doubt.
 
-    "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
+    lows: the texts of the tokens in lower case, if they are known. "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
     "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but".
     """
+    if lows is None:
+        lows = tuple([token.text.lower() for token in tokens])
+    if _TRIGGERS.isdisjoint(lows) and not any([w.endswith(("n't", "n’t")) for w in lows]):
+        return frozenset()
     found: set[int] = set()
     start = 0
-    for index in range(len(tokens) + 1):
-        if index < len(tokens) and tokens[index].text.lower() not in _BOUNDARIES:
+    for index in range(len(lows) + 1):
+        if index < len(lows) and lows[index] not in _BOUNDARIES:
             continue
-        found.update(_clause(tokens, start, index))
+        found.update(_clause(lows, start, index))
         start = index + 1
     return frozenset(found)
 
 
-def _clause(tokens: tuple[Token, ...], start: int, stop: int) -> range:
+def _clause(lows: tuple[str, ...], start: int, stop: int) -> range:
     reach = stop
     for index in range(start, stop):
-        word = tokens[index].text.lower()
+        word = lows[index]
         if word in _NOT or word.endswith(("n't", "n’t")):
             return range(start, stop)
         if word in _NO:

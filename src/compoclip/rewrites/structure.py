@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
 
 from compoclip.captions.prepositions import PREPOSITIONS, is_symmetric
 from compoclip.captions.types import Caption, Token
 from compoclip.captions.words import word_set
+from compoclip.rewrites.remember import of_last
 from compoclip.rewrites.scope import unasserted
 
 NOUNS = frozenset(("NN", "NNS"))
@@ -54,7 +57,15 @@ _MORE_PHRASES = frozenset(
 )
 _PHRASES = {tuple(p.split()) for p in {*PREPOSITIONS, *_MORE_PHRASES} if " " in p}
 _LONGEST = max(map(len, _PHRASES))
-_HEADS_OF_PHRASES = {phrase[0] for phrase in _PHRASES}
+#: How long the phrases with this first word are, longest first.
+_SIZES = {
+    head: sorted({len(phrase) for phrase in _PHRASES if phrase[0] == head}, reverse=True)
+    for head in {phrase[0] for phrase in _PHRASES}
+}
+
+
+_Word = tuple[str, str, str, str, bool]
+"""Text and lemma in lower case, part of speech, tag, and whether in a phrasal preposition."""
 
 
 class Link(Enum):
@@ -67,8 +78,7 @@ class Link(Enum):
     ACTION = "action"  # riding, looking at, bigger than
 
 
-@dataclass(frozen=True, slots=True)
-class Mention:
+class Mention(NamedTuple):
     """A noun phrase: tokens [first, stop), its head token, and the link before it.
 
     words: lemmas of the link without "and", auxiliaries and adverbs. root: index of the mention
@@ -85,28 +95,42 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The mentions of a caption in order, and which mention each token belongs to (or -1)."""
+    """The mentions of a caption in order, and which mention each token belongs to (or -1).
+
+    lows, lemmas: text and lemma of every token in lower case.
+    """
 
     caption: Caption
     mentions: tuple[Mention, ...]
     owner: tuple[int, ...]
     phrasal: frozenset[int]
     unasserted: frozenset[int]
+    lows: tuple[str, ...]
+    lemmas: tuple[str, ...]
 
     def asserted(self, index: int) -> bool:
         """Whether the caption claims what token `index` says (no "not", "no", "or" governs it)."""
         return index not in self.unasserted
 
 
+@of_last
 def structure_of(caption: Caption) -> Structure:
     """Reads the structure off tokens and chunks; works for any caption, even without chunks."""
     tokens = caption.tokens
-    phrasal = frozenset(i for start, stop in phrases(tokens) for i in range(start, stop))
+    lows = tuple([token.text.lower() for token in tokens])
+    lemmas = tuple([token.lemma.lower() for token in tokens])
+    phrasal = frozenset([i for start, stop in _phrases(lows) for i in range(start, stop)])
     spans = _mention_spans(caption, phrasal)
     mentions: list[Mention] = []
     for place, (first, stop, head) in enumerate(spans):
         before = spans[place - 1][1] if place else 0
-        link, words = _link(tokens, before, first, phrasal) if place else (Link.START, ())
+        link, words = Link.START, ()
+        if place:
+            between = [
+                (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
+                for i in range(before, first)
+            ]
+            link, words = _link(tuple(between))
         if link in (Link.START, Link.COORDINATED):
             root = place
         else:
@@ -116,23 +140,26 @@ def structure_of(caption: Caption) -> Structure:
     for number, mention in enumerate(mentions):
         for index in range(mention.first, mention.stop):
             owner[index] = number
-    return Structure(caption, tuple(mentions), tuple(owner), phrasal, unasserted(tokens))
+    scope = unasserted(tokens, lows)
+    return Structure(caption, tuple(mentions), tuple(owner), phrasal, scope, lows, lemmas)
 
 
 def phrases(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
     """Token spans of phrasal prepositions such as "in front of", longest first, left to right."""
-    low = [token.text.lower() for token in tokens]
+    return _phrases(tuple([token.text.lower() for token in tokens]))
+
+
+def _phrases(low: tuple[str, ...]) -> list[tuple[int, int]]:
     found = []
-    index = 0
-    while index < len(low):
-        step = 1
-        if low[index] in _HEADS_OF_PHRASES:
-            for size in range(min(_LONGEST, len(low) - index), 1, -1):
-                if tuple(low[index : index + size]) in _PHRASES:
-                    found.append((index, index + size))
-                    step = size
-                    break
-        index += step
+    end = 0
+    for index, word in enumerate(low):
+        if word not in _SIZES or index < end:
+            continue
+        for size in _SIZES[word]:
+            if low[index : index + size] in _PHRASES:
+                end = index + size
+                found.append((index, end))
+                break
     return found
 
 
@@ -140,59 +167,59 @@ def _mention_spans(caption: Caption, phrasal: frozenset[int]) -> list[tuple[int,
     """Noun chunks outside phrasal prepositions, and single nouns outside chunks, in order."""
     spans = []
     covered = set(phrasal)
-    for chunk in sorted(caption.chunks, key=lambda c: c.first):
-        if chunk.head in phrasal or chunk.first in covered:
+    for first, stop, head in sorted([(c.first, c.stop, c.head) for c in caption.chunks]):
+        if head in phrasal or first in covered:
             continue
-        spans.append((chunk.first, chunk.stop, chunk.head))
-        covered.update(range(chunk.first, chunk.stop))
+        spans.append((first, stop, head))
+        covered.update(range(first, stop))
     for index, token in enumerate(caption.tokens):
         if token.pos in ("NOUN", "PROPN") and index not in covered:
             spans.append((index, index + 1, index))
-    return sorted(spans)
+    spans.sort()
+    return spans
 
 
-def _link(
-    tokens: tuple[Token, ...], start: int, stop: int, phrasal: frozenset[int]
-) -> tuple[Link, tuple[str, ...]]:
-    """The kind and the words of the link made of tokens [start, stop)."""
-    between = tokens[start:stop]
-    low = [t.text.lower() for t in between]
+@lru_cache(maxsize=1 << 16)
+def _link(between: tuple[_Word, ...]) -> tuple[Link, tuple[str, ...]]:
+    """The kind and the words of the link made of the tokens `between` two mentions."""
+    low = [word for word, *_ in between]
     copula = any(w in ("is", "are", "was", "were", "be", "been", "'s") for w in low)
     core = [
-        (t, w)
-        for place, (t, w) in enumerate(zip(between, low), start)
-        if place in phrasal
+        (w, lemma, pos, tag)
+        for w, lemma, pos, tag, phrasal in between
+        if phrasal
         or not (
             w in _RELATIVE
-            or t.pos == "AUX"
-            or (t.pos == "ADV" and w not in PREPOSITIONS and w != "together")
-            or (t.pos == "PUNCT" and w not in _COORDINATORS)
+            or pos == "AUX"
+            or (pos == "ADV" and w not in PREPOSITIONS and w != "together")
+            or (pos == "PUNCT" and w not in _COORDINATORS)
         )
     ]
     if not core:
         linked = Link.SYMMETRIC if copula or not between else Link.ACTION
         return linked, ("be",) if copula else ()
-    while core and core[0][1] in _COORDINATORS:
+    while core and core[0][0] in _COORDINATORS:
         core = core[1:]
-    words = tuple(w if t.pos != "VERB" else t.lemma.lower() for t, w in core)
+    words = tuple(w if pos != "VERB" else lemma for w, lemma, pos, _ in core)
     if not core:
         return Link.COORDINATED, ()
-    if all(w in _COORDINATORS for _, w in core):
+    plain = [w for w, *_ in core]
+    if all(w in _COORDINATORS for w in plain):
         return Link.COORDINATED, ()
-    plain = [w for _, w in core]
     if _symmetric(plain, low):
         return Link.SYMMETRIC, words
     if plain[-1] in _COORDINATORS:
         return Link.COORDINATED, ()
-    verbs = [t for t, _ in core if t.pos == "VERB"]
+    verbs = [(lemma, tag) for _, lemma, pos, tag in core if pos == "VERB"]
     if not verbs:
-        compared = any(t.tag in ("JJR", "RBR") or w == "than" for t, w in core)
+        compared = any(tag in ("JJR", "RBR") or w == "than" for w, _, _, tag in core)
         return (Link.ACTION if compared else Link.PLACE), words
-    if core[-1][0].pos == "VERB":
+    if core[-1][2] == "VERB":
         return Link.ACTION, words
     preposition = " ".join(plain[len(plain) - _preposition_size(plain) :])
-    stays = verbs[-1].lemma.lower() in _STATIC or preposition in ("of",)
-    if preposition in _PLACE_PREPOSITIONS and (stays or verbs[-1].tag != "VBN"):
+    lemma, tag = verbs[-1]
+    stays = lemma in _STATIC or preposition in ("of",)
+    if preposition in _PLACE_PREPOSITIONS and (stays or tag != "VBN"):
         return Link.PLACE, words
     return Link.ACTION, words
 

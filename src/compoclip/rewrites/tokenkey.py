@@ -34,6 +34,7 @@ def clean(text: str) -> str:
     return " ".join(text.split()).lower()
 
 
+@lru_cache(maxsize=256)
 def token_key(text: str) -> tuple[str, ...]:
     """The pieces CLIP's tokenizer encodes: equal keys if and only if equal token ids.
 
@@ -50,11 +51,13 @@ def same_to_clip(a: str, b: str) -> bool:
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
     """Whether the text with its start and end token fits into `context` tokens uncut."""
-    pieces = token_key(text)
     room = context - SPECIAL_TOKENS
+    # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
+    if len(text) <= room and text.isascii() and text.isprintable() and "&" not in text:
+        return True
+    pieces = token_key(text)
     if len(pieces) > room:
         return False
-    # A token stands for one byte at least, so short texts need no byte-pair encoding.
     if sum(len(p.encode("utf-8", "surrogatepass")) for p in pieces) <= room:
         return True
     return sum(map(_pair_count, pieces)) <= room
