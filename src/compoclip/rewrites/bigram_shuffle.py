@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import moved_text
-from compoclip.rewrites.exchange import items, parts
+from compoclip.rewrites.exchange import items, parts, parts_of
 from compoclip.rewrites.structure import structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, check
 
@@ -40,14 +40,16 @@ class BigramShuffle:
         pairs = [units[i : i + 2] for i in range(0, len(units), 2)]
         if len(pairs) < 2:
             return Refused(TOO_SHORT)
-        before = _sense(caption, units)
-        said = items(structure_of(caption))
-        parts_before = parts(said)
+        texts = {(a, b): _shown(caption, a, b).lower() for a, b in units}
+        texts = {unit: text for unit, text in texts.items() if any(map(str.isalnum, text))}
+        before = _sense(texts, units)
+        structure = structure_of(caption)
+        said, parts_before = items(structure), parts_of(structure)
         reason = NO_NEW_ORDER
         for _ in range(MAX_DRAWS):
             order = rng.sample(pairs, len(pairs))
             shuffled = [unit for pair in order for unit in pair]
-            if _sense(caption, shuffled) == before:
+            if _sense(texts, shuffled) == before:
                 continue
             if parts([w for a, b in shuffled for w in said[a:b]]) == parts_before:
                 continue  # "a dog next to a cat" for "a cat next to a dog"
@@ -84,25 +86,28 @@ def _belongs(before: str, token: str) -> bool:
     return before[-1:].isalnum() and token[:1].isalnum()
 
 
-def _sense(caption: Caption, units: list[tuple[int, int]]) -> list[str]:
+def _shown(caption: Caption, first: int, stop: int) -> str:
+    return caption.text[caption.tokens[first].start : caption.tokens[stop - 1].end]
+
+
+def _sense(texts: dict[tuple[int, int], str], units: list[tuple[int, int]]) -> list[str]:
     """The words in order without case and punctuation, for comparison."""
-    words = (
-        caption.text[caption.tokens[a].start : caption.tokens[b - 1].end].lower() for a, b in units
-    )
-    return [word for word in words if any(c.isalnum() for c in word)]
+    return [texts[unit] for unit in units if unit in texts]
 
 
 def _join(caption: Caption, units: list[tuple[int, int]]) -> str:
     """The units joined by blanks, none between word and punctuation; the sentence capital moves."""
     parts: list[str] = []
+    after_word = False
     for place, unit in enumerate(units):
         text = moved_text(caption, unit, 0 if place == 0 else unit[0])
         if place and unit[0] == 0:
             text = moved_text(caption, unit, 1) if len(caption.tokens) > 1 else text
-        word = any(c.isalnum() for c in text)
-        if parts and (word or not any(c.isalnum() for c in parts[-1])):
+        word = any(map(str.isalnum, text))
+        if parts and (word or not after_word):
             parts.append(" ")
         parts.append(text)
+        after_word = word
     return "".join(parts)
 
 

@@ -17,6 +17,7 @@ from compoclip.rewrites.base import Edit
 SENTENCE_ENDS = frozenset(".!?")
 ARTICLES = frozenset(("a", "an"))
 _APOSTROPHES = "'’"
+_OPENING = frozenset(('"', "'", "“", "‘", "("))
 
 
 class Change(NamedTuple):
@@ -37,7 +38,9 @@ def apply_changes(caption: Caption, changes: Iterable[Change]) -> tuple[str, tup
         raise ValueError("a change must cover at least one token")
     if any(a.stop > b.first for a, b in pairwise(ordered)):
         raise ValueError("changes overlap")
-    ordered = sorted([*ordered, *_article_changes(caption, ordered)], key=lambda c: c.first)
+    articles = _article_changes(caption, ordered)
+    if articles:
+        ordered = sorted([*ordered, *articles], key=lambda change: change.first)
     parts: list[str] = []
     edits: list[Edit] = []
     old_end = length = 0
@@ -71,7 +74,7 @@ def _article_changes(caption: Caption, changes: list[Change]) -> list[Change]:
 
 def starts_sentence(tokens: tuple[Token, ...], index: int) -> bool:
     """Whether the token is the first word of a sentence."""
-    while index > 0 and tokens[index - 1].text in ('"', "'", "“", "‘", "("):
+    while index > 0 and tokens[index - 1].text in _OPENING:
         index -= 1
     return index == 0 or tokens[index - 1].text in SENTENCE_ENDS
 
@@ -93,8 +96,8 @@ def exchanged(caption: Caption, a: tuple[int, int], b: tuple[int, int]) -> list[
 def moved_text(caption: Caption, span: tuple[int, int], to: int) -> str:
     """The text of token `span` as it reads when it starts at the place of token `to`."""
     tokens = caption.tokens
-    text = caption.text[tokens[span[0]].start : tokens[span[1] - 1].end]
     lead = tokens[span[0]]
+    text = caption.text[lead.start : tokens[span[1] - 1].end]
     if starts_sentence(tokens, span[0]) and not _is_name(lead):
         text = text[:1].lower() + text[1:]
     if starts_sentence(tokens, to) and tokens[to].text[:1].isupper():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from compoclip.captions.types import Token
 from compoclip.rewrites import candidates
@@ -11,17 +11,18 @@ from compoclip.rewrites.categories import not_things
 from compoclip.rewrites.exchange import head_lemma, related
 from compoclip.rewrites.inflect import inflect
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
+from compoclip.rewrites.remember import of_last
 from compoclip.rewrites.structure import Link, Structure
 
 _ADJECTIVE_TAGS = frozenset(("JJ", "JJR", "JJS"))
 _NOUN_PARTS = ("NOUN", "PROPN")
+_MANY = frozenset(("these", "those", "both", "many", "several", "few"))
 _PHRASES_BY_FIRST: dict[str, list[tuple[str, ...]]] = {}
 for _phrase in KNOWN_PHRASES:
     _PHRASES_BY_FIRST.setdefault(_phrase[0], []).append(_phrase)
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(NamedTuple):
     """Tokens [first, stop) that one of the weighted candidate lemmas may replace.
 
     kind: "entity", "modifier" or "relation". pos: part of speech of the candidates. tag: the form
@@ -48,17 +49,18 @@ def enough_elements(s: Structure) -> bool:
     return related or any(t.pos == "ADJ" for t in s.caption.tokens)
 
 
-def elements(s: Structure) -> list[Element]:
+@of_last
+def elements(s: Structure) -> tuple[Element, ...]:
     """All elements with at least one candidate, by kind, in order of place."""
     relations = list(_prepositions(s))
     inside = {i for e in relations for i in range(e.first, e.stop)}
     found = [*_entities(s), *_modifiers(s, inside), *relations, *_verbs(s, inside)]
-    return [element for element in found if element.candidates]
+    return tuple([element for element in found if element.candidates])
 
 
 def _entities(s: Structure) -> Iterator[Element]:
     tokens = s.caption.tokens
-    lemmas = [t.lemma.lower() for t in tokens]
+    lows, lemmas = s.lows, s.lemmas
     for place, mention in enumerate(s.mentions):
         head = tokens[mention.head]
         lemma = lemmas[mention.head]
@@ -72,9 +74,9 @@ def _entities(s: Structure) -> Iterator[Element]:
             or (first == mention.head and names_together(tokens, first - 1))
         ):
             first -= 1
-        compound = " ".join(t.text.lower() for t in tokens[first : mention.head])
+        compound = " ".join(lows[first : mention.head])
         plural = head.tag == "NNS" or _is_counted(tokens[mention.first : first])
-        single = first > 0 and tokens[first - 1].text.lower() in ("a", "an")
+        single = first > 0 and lows[first - 1] in ("a", "an")
         options = candidates.entity(f"{compound} {lemma}".strip(), lemma, counted=single)
         tag = "NNS" if plural else "NN"
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
@@ -90,11 +92,11 @@ def names_together(tokens: tuple[Token, ...], index: int) -> bool:
 
 
 def _is_counted(before: tuple[Token, ...]) -> bool:
-    return any(
-        (t.pos == "NUM" and t.text.lower() not in ("one", "1"))
-        or t.text.lower() in ("these", "those", "both", "many", "several", "few")
-        for t in before
-    )
+    for token in before:
+        low = token.text.lower()
+        if low in _MANY or (token.pos == "NUM" and low not in ("one", "1")):
+            return True
+    return False
 
 
 def only_listed(s: Structure, place: int) -> bool:
@@ -114,7 +116,7 @@ def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
             continue
         if index in skipped or index in s.phrasal or names_together(tokens, index):
             continue
-        lemma = token.lemma.lower()
+        lemma = s.lemmas[index]
         if lemma == "same":
             yield from _same(s, index)
             continue
@@ -123,7 +125,7 @@ def _modifiers(s: Structure, skipped: set[int]) -> Iterator[Element]:
             continue
         if owner >= 0 and _has_namesake(s, owner):
             continue
-        head = tokens[s.mentions[owner].head].lemma.lower() if owner >= 0 else ""
+        head = head_lemma(s, owner) if owner >= 0 else ""
         options = candidates.modifier(lemma, token.tag, head)
         yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
 
@@ -149,10 +151,10 @@ def may_tie_alike(s: Structure, first: int, stop: int) -> bool:
 def _has_namesake(s: Structure, place: int) -> bool:
     """Whether another mention may be of the same kind, and so have the replaced property."""
     mine = head_lemma(s, place)
-    return any(
-        other != place and related(mine, head_lemma(s, other), "NOUN")
-        for other in range(len(s.mentions))
-    )
+    for other in range(len(s.mentions)):
+        if other != place and related(mine, head_lemma(s, other), "NOUN"):
+            return True
+    return False
 
 
 def _same(s: Structure, index: int) -> Iterator[Element]:
@@ -167,27 +169,20 @@ def _same(s: Structure, index: int) -> Iterator[Element]:
 
 
 def _prepositions(s: Structure) -> Iterator[Element]:
-    tokens = s.caption.tokens
-    low = [t.text.lower() for t in tokens]
-    index = 0
-    while index < len(tokens):
-        phrase = next(
-            (
-                p
-                for p in _PHRASES_BY_FIRST.get(low[index], ())
-                if tuple(low[index : index + len(p)]) == p
-            ),
-            None,
-        )
-        if phrase is None:
-            index += 1
+    end = 0
+    for index, word in enumerate(s.lows):
+        if index < end or word not in _PHRASES_BY_FIRST:
             continue
-        stop = index + len(phrase)
-        if states_place(s, index, stop):
-            alike = may_tie_alike(s, index, stop)
-            options = () if alike else contradicting(" ".join(phrase))
-            yield Element("relation", index, stop, "ADP", "IN", options)
-        index = stop
+        for phrase in _PHRASES_BY_FIRST[word]:
+            stop = index + len(phrase)
+            if s.lows[index:stop] != phrase:
+                continue
+            if states_place(s, index, stop):
+                alike = may_tie_alike(s, index, stop)
+                options = () if alike else contradicting(" ".join(phrase))
+                yield Element("relation", index, stop, "ADP", "IN", options)
+            end = stop
+            break
 
 
 def states_place(s: Structure, first: int, stop: int) -> bool:
@@ -215,5 +210,5 @@ def _verbs(s: Structure, skipped: set[int]) -> Iterator[Element]:
         if index in skipped or index in s.phrasal:
             continue
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
-        options = candidates.verb(token.lemma.lower(), transitive)
+        options = candidates.verb(s.lemmas[index], transitive)
         yield Element("relation", index, index + 1, "VERB", token.tag, options)

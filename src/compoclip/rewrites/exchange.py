@@ -14,6 +14,7 @@ from compoclip.captions.types import Token
 from compoclip.captions.words import word_set
 from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, may_coincide
 from compoclip.rewrites.edit import ARTICLES
+from compoclip.rewrites.remember import of_last
 from compoclip.rewrites.structure import Link, Mention, Structure
 
 SYMMETRIC = "symmetric-relation"
@@ -55,7 +56,7 @@ def arguments(s: Structure, x: int, z: int) -> str | None:
     if not (s.asserted(mentions[x].head) or s.asserted(mentions[z].head)):
         return NOT_ASSERTED
     links = [m.link for m in mentions[x + 1 : z + 1]]
-    if all(link in _OPEN_LINKS for link in links):
+    if all([link in _OPEN_LINKS for link in links]):
         return SYMMETRIC
     if (
         links[-1] in _OPEN_LINKS
@@ -112,7 +113,7 @@ def numbers_differ(s: Structure, a: int, b: int) -> bool:
 def _counted(s: Structure, index: int) -> bool:
     place = s.owner[index]
     first = s.mentions[place].first if place >= 0 else index
-    return any(_is_many(token) for token in s.caption.tokens[first:index])
+    return any([_is_many(token) for token in s.caption.tokens[first:index]])
 
 
 def _is_many(token: Token) -> bool:
@@ -125,7 +126,7 @@ def modifiers(s: Structure, a: int, b: int, pos: str) -> str | None:
     tokens = s.caption.tokens
     if not (s.asserted(a) or s.asserted(b)):
         return NOT_ASSERTED
-    first, second = tokens[a].lemma.lower(), tokens[b].lemma.lower()
+    first, second = s.lemmas[a], s.lemmas[b]
     if related(first, second, pos):
         return RELATED
     if pos == "ADJ" and independent(first, second):
@@ -148,7 +149,7 @@ def independent(a: str, b: str) -> bool:
 
 def head_lemma(s: Structure, mention: int) -> str:
     """Lemma of the head noun of a mention, in lower case."""
-    return s.caption.tokens[s.mentions[mention].head].lemma.lower()
+    return s.lemmas[s.mentions[mention].head]
 
 
 def described_by(s: Structure, index: int) -> frozenset[int]:
@@ -261,15 +262,25 @@ def same_parts(s: Structure, a: Span, b: Span) -> bool:
     """
     old = items(s)
     new = [*old[: a[0]], *old[slice(*b)], *old[a[1] : b[0]], *old[slice(*a)], *old[b[1] :]]
-    return parts(old) == parts(new)
+    return old == new or (None in old and parts_of(s) == parts(new))
 
 
+@of_last
+def parts_of(s: Structure) -> list[tuple[str, ...]]:
+    """The parts of the caption itself."""
+    return parts(items(s))
+
+
+_AS_ITEMS: dict[str, str | None] = {
+    **dict.fromkeys(("and", "or", "but", ",", ";", ".")),
+    **dict.fromkeys(ARTICLES, "a"),
+}
+
+
+@of_last
 def items(s: Structure) -> list[str | None]:
     """The words of the caption, None at coordinations and symmetric links."""
-    words: list[str | None] = [
-        "a" if t.text.lower() in ARTICLES else t.text.lower() for t in s.caption.tokens
-    ]
-    words = [None if w in ("and", "or", "but", ",", ";", ".") else w for w in words]
+    words = [_AS_ITEMS.get(word, word) for word in s.lows]
     for before, mention in zip(s.mentions, s.mentions[1:]):
         if mention.link is Link.SYMMETRIC:
             words[before.stop : mention.first] = [None] * (mention.first - before.stop)
@@ -278,10 +289,15 @@ def items(s: Structure) -> list[str | None]:
 
 def parts(words: list[str | None]) -> list[tuple[str, ...]]:
     """The stretches between the Nones, in alphabetical order: what is said, whatever the order."""
-    found: list[list[str]] = [[]]
+    found: list[tuple[str, ...]] = []
+    part: list[str] = []
     for word in words:
-        if word is None:
-            found.append([])
-        else:
-            found[-1].append(word)
-    return sorted(tuple(part) for part in found if part)
+        if word is not None:
+            part.append(word)
+        elif part:
+            found.append(tuple(part))
+            part = []
+    if part:
+        found.append(tuple(part))
+    found.sort()
+    return found

@@ -19,6 +19,7 @@ from compoclip.rewrites import exchange
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import exchanged
 from compoclip.rewrites.elements import names_together
+from compoclip.rewrites.remember import of_last
 from compoclip.rewrites.structure import Structure, structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
 
@@ -86,14 +87,17 @@ def swapped(caption: Caption, pair: Pair, rewrite: str = "negclip") -> Rewritten
     return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=f"swap:{pair.group}")
 
 
-def candidates(caption: Caption) -> list[Pair]:
+@of_last
+def candidates(caption: Caption) -> tuple[Pair, ...]:
     """All legal pairs, group by group, in order of place."""
     structure = structure_of(caption)
-    return [
-        pair
-        for pair, refusal in considered(structure)
-        if refusal is None and not exchange.same_parts(structure, pair.a, pair.b)
-    ]
+    return tuple(
+        [
+            pair
+            for pair, refusal in considered(structure)
+            if refusal is None and not exchange.same_parts(structure, pair.a, pair.b)
+        ]
+    )
 
 
 def considered(s: Structure) -> Iterator[tuple[Pair, str | None]]:
@@ -116,7 +120,7 @@ def _noun_phrases(s: Structure) -> Iterator[tuple[Pair, str | None]]:
 
 def _is_thing(s: Structure, index: int) -> bool:
     token = s.caption.tokens[index]
-    return token.pos in ("NOUN", "PROPN") and token.lemma.lower() not in _ATTRIBUTES
+    return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in _ATTRIBUTES
 
 
 #: Nouns whose exchange with a thing gives no sensible statement.
@@ -141,7 +145,7 @@ def _noun_refusal(s: Structure, i: int, j: int) -> str | None:
     tokens, x, z = s.caption.tokens, s.owner[i], s.owner[j]
     if x == z:
         return exchange.SAME_OWNER
-    if exchange.related(tokens[i].lemma.lower(), tokens[j].lemma.lower(), "NOUN"):
+    if exchange.related(s.lemmas[i], s.lemmas[j], "NOUN"):
         return exchange.RELATED
     if tokens[i].tag == "NN" and exchange.numbers_differ(s, i, j):
         return exchange.NUMBER
@@ -163,7 +167,7 @@ def _adjectives(s: Structure) -> Iterator[tuple[Pair, str | None]]:
         for i, t in enumerate(s.caption.tokens)
         if t.pos == "ADJ"
         and i not in s.phrasal
-        and t.lemma.lower() not in _FIXED_ADJECTIVES
+        and s.lemmas[i] not in _FIXED_ADJECTIVES
         and not names_together(s.caption.tokens, i)
         and t.tag in ("JJ", "JJR", "JJS")
     ]
@@ -181,7 +185,7 @@ def _verbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
     spans = [
         (i, i + 1)
         for i, t in enumerate(tokens)
-        if t.pos == "VERB" and s.owner[i] < 0 and t.lemma.lower() not in _LIGHT_VERBS
+        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in _LIGHT_VERBS
     ]
     for a, b in combinations(spans, 2):
         yield Pair("verb", a, b), exchange.verbs(s, a, b)
@@ -194,7 +198,7 @@ def _adverbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
 
 
 def _says_how(s: Structure, index: int) -> bool:
-    word = s.caption.tokens[index].text.lower()
+    word = s.lows[index]
     if index in s.phrasal or word in _NO_MANNER:
         return False
     return word in _MANNER_ADVERBS or word.endswith("ly")

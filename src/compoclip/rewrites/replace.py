@@ -90,19 +90,18 @@ def forbidden(s: Structure, element: Element, word: str) -> str | None:
 
     It may not occur in the caption, nor mean the same as a word of that kind in it.
     """
-    tokens = s.caption.tokens
     low = word.lower()
-    if any(low in (t.text.lower(), t.lemma.lower()) for t in tokens):
+    if low in s.lows or low in s.lemmas:
         return OCCURS
     if " " in low and f" {low} " in f" {s.caption.text.lower()} ":
         return OCCURS
     if element.kind == "relation":
         return None
-    for index, token in enumerate(tokens):
+    for index, token in enumerate(s.caption.tokens):
         if token.pos != element.pos or element.first <= index < element.stop:
             continue
         if element.pos == "ADJ" and s.owner[index] != s.owner[element.first]:
             continue
-        if related(token.lemma.lower(), low, element.pos):
+        if related(s.lemmas[index], low, element.pos):
             return RELATED
     return None
