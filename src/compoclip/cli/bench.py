@@ -14,8 +14,10 @@ from compoclip.errors import UsageError
 
 # stage -> what it measures
 STAGES = {
+    "data": "images/s from files to pixels, originals and packs, against PIL and torchvision",
     "evaluate": "how many images and texts an evaluation encodes, against one item at a time",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",
+    "retrieval": "seconds and memory of ranks at COCO's size and of zero-shot weights",
     "text": "captions/s of the text encoder, against open_clip's own encode_text",
 }
 ALL = "all"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -127,7 +129,9 @@ class BatchLoader:
                 generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
             )
-        return iter(self._workers)
+        with _child_signal_kept():
+            results = iter(self._workers)
+        return _unless_killed(results)
 
     def _account(self, made: Made) -> Batch:
         self.report_bad(dict(made.bad))
@@ -152,6 +156,35 @@ class _Sampler:
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+
+@contextmanager
+def _child_signal_kept() -> Iterator[None]:
+    """Undo what torch does to SIGCHLD: its handler raises wherever the program is when a worker
+    dies, perhaps in the midst of changing weights. Waiting for a batch finds out as well."""
+    before = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    yield
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, before)
+
+
+def _unless_killed(results: Iterator[Made]) -> Iterator[Made]:
+    """The results, with one line for workers that are killed.
+
+    Waiting finds that one is gone, or fetching a batch it left behind fails. Errors that a worker
+    met itself arrive with a message that begins with "Caught".
+    """
+    try:
+        yield from results
+    except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        gone = not isinstance(error, RuntimeError) or reason.startswith("DataLoader worker (pid")
+        if not gone or reason.startswith("Caught "):
+            raise
+        raise CompoclipError(
+            f"a process that reads data was killed ({reason}), often for want of memory; --resume "
+            "goes on, perhaps with fewer --workers"
+        ) from None
 
 
 def _as_it_is(made: Any) -> Any:

@@ -51,29 +51,29 @@ class ImageTransform:
         """
         with opened(image, name) as file:
             stored = file.size
-            box = self._box(stored, rng)
+            box = self.box(stored, rng)
             if self.draft:
-                reduce(file, self._least(stored, box))
+                reduce(file, self.least(stored, box))
             rgb = to_rgb(file)
-        return self._pixels(rgb, stored, box)
+        return self.pixels(rgb, stored, box)
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
         """The same of an RGB image."""
-        return self._pixels(image, image.size, self._box(image.size, rng))
+        return self.pixels(image, image.size, self.box(image.size, rng))
 
     @property
     def resampling(self) -> Image.Resampling:
         """The filter images are resized with."""
         return _RESAMPLING[self.preprocess.interpolation]
 
-    def _box(self, stored: tuple[int, int], rng: random.Random) -> tuple[int, int, int, int] | None:
+    def box(self, stored: tuple[int, int], rng: random.Random) -> tuple[int, int, int, int] | None:
         """Left, upper, right, lower of what is shown; None is all that evaluation shows."""
         if self.crop is None:
             return None
         top, left, h, w = random_crop(*stored[::-1], rng, self.crop.scale, self.crop.ratio)
         return left, top, left + w, top + h
 
-    def _least(
+    def least(
         self, stored: tuple[int, int], box: tuple[int, int, int, int] | None
     ) -> tuple[int, int]:
         """Width and height of the whole image with which what is shown need not be enlarged."""
@@ -83,7 +83,7 @@ class ImageTransform:
         left, top, right, bottom = box
         return ceil(stored[0] * width / (right - left)), ceil(stored[1] * height / (bottom - top))
 
-    def _pixels(
+    def pixels(
         self,
         image: Image.Image,
         stored: tuple[int, int],

@@ -1,0 +1,181 @@
+"""`compoclip bench data`: images per second from originals and from a pack."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compoclip.cli.bench_rows import Inputs, Row, machine
+from compoclip.cli.options import parse
+from compoclip.console import emit_json, table
+from compoclip.errors import UsageError
+
+if TYPE_CHECKING:
+    from compoclip.data.image_speed import Speed
+
+PER_CORE = 250  # images a second: 4,000 on 16 cores
+PLAIN, WHOLE, DRAFT, PACKED = "PIL and torchvision", "originals, --no-draft", "originals", "pack"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Images per second of processor time from files to normalised pixels, with the share of each
+    stage; then of wall time through the loaders with 1, 2, ... workers.
+
+    The plain way is PIL and torchvision image by image, on the originals. The pack is made of them
+    here. Without --data, photo-like images of 640 x 480 are made."""
+
+    data: str | None = None
+    """image-text data, as for train --data"""
+    images: Path | None = None
+    """folder that image paths in the data are relative to"""
+    count: int = 96
+    """photo-like images to make, without --data"""
+    size: int = 224
+    """pixels a side of what a model sees"""
+    pack_size: int = 256
+    """shorter side of images in the pack"""
+    batch_size: int = 16
+    """images a batch, for the loaders"""
+    workers: int = 2
+    """measure the loaders with 1 to so many workers"""
+    repeats: int = 3
+    """timed repeats; the best is shown"""
+    json: bool = False
+    """print JSON"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """ways: of one process. loaders: workers -> way -> images/s. size: bytes an image on disk."""
+
+    images: int
+    ways: dict[str, Speed]
+    loaders: dict[int, dict[str, float]]
+    size: dict[str, float]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit code."""
+    options = parse(Options, "bench data", arguments)
+    numbers = (options.count, options.size, options.pack_size, options.batch_size, options.repeats)
+    if min(numbers) < 1 or options.workers < 0:
+        raise UsageError("numbers must be at least 1, --workers at least 0")
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options, Path(folder))
+    if options.json:
+        emit_json({"machine": machine(), **asdict(found)})
+    else:
+        print(f"{machine()}; {found.images} images of {options.data or 'photo-like noise'}\n")
+        print(_text(found))
+    return 0
+
+
+def rows(inputs: Inputs) -> list[Row]:
+    """One process; the loaders too, unless it has to be quick."""
+    options = Options(data=inputs.photos, workers=0 if inputs.quick else 2)
+    if inputs.quick:
+        options = Options(data=inputs.photos, count=32, workers=0, repeats=2)
+    found = measure(options, inputs.folder)
+    plain = found.ways[PLAIN]
+    made = []
+    for name, target in ((DRAFT, None), (PACKED, PER_CORE)):
+        way = found.ways[name]
+        most = max(way.shares, key=way.shares.__getitem__)
+        made.append(
+            Row(
+                bench="data",
+                what=f"images from {name}, images/CPU second",
+                ours=way.images_per_second,
+                baseline=plain.images_per_second,
+                against=PLAIN,
+                ratio=way.images_per_second / plain.images_per_second,
+                target=target,
+                of="ours",
+                limit=f"{way.shares[most]:.0%} of the time goes to: {most}",
+            )
+        )
+    made.append(
+        Row(
+            bench="data",
+            what="bytes of an image on its way from a worker",
+            ours=found.ways[PACKED].queue_bytes,
+            baseline=plain.queue_bytes,
+            against="float32 pixels",
+            ratio=plain.queue_bytes / found.ways[PACKED].queue_bytes,
+        )
+    )
+    for workers, speeds in found.loaders.items():
+        made.append(
+            Row(
+                bench="data",
+                what=f"pack, {workers} workers, images/s",
+                ours=speeds[PACKED],
+                baseline=speeds[PLAIN],
+                against=PLAIN,
+                ratio=speeds[PACKED] / speeds[PLAIN],
+            )
+        )
+    return made
+
+
+def measure(options: Options, folder: Path) -> Found:
+    """Pack what is to be measured below `folder`, and measure."""
+    from compoclip.data.image_speed import loader_speed, our_speed, plain_speed, write_photos
+    from compoclip.data.pack import PackSpec, Request, pack
+    from compoclip.data.transform import ImageTransform
+    from compoclip.models.preprocess import Preprocess
+
+    made = options.data or str(write_photos(folder / "photos", options.count))
+    request = Request(made, options.images)
+    packed = pack(request, folder / "pack", PackSpec(options.pack_size), max_bad=0)
+    originals, small = request.open(), Request(str(folder / "pack")).open()
+    preprocess = Preprocess(size=(options.size, options.size))
+    draft, whole = ImageTransform(preprocess), ImageTransform(preprocess, draft=False)
+    repeats = options.repeats
+    ways = {
+        PLAIN: plain_speed(originals, preprocess, repeats),
+        WHOLE: our_speed(originals, whole, repeats),
+        DRAFT: our_speed(originals, draft, repeats),
+        PACKED: our_speed(small, draft, repeats),
+    }
+    batch = min(options.batch_size, len(originals) // 2)
+    loaders = {
+        workers: {
+            PLAIN: loader_speed(originals, draft, batch, workers, plain=True),
+            WHOLE: loader_speed(originals, whole, batch, workers),
+            DRAFT: loader_speed(originals, draft, batch, workers),
+            PACKED: loader_speed(small, draft, batch, workers),
+        }
+        for workers in range(1, options.workers + 1)
+    }
+    images = [originals[i].image for i in range(len(originals))]
+    total = sum(len(i) if isinstance(i, bytes) else i.stat().st_size for i in images)
+    count = len(originals)
+    size = {DRAFT: total / count, PACKED: packed.size_bytes / count}
+    return Found(count, ways, loaders, size)
+
+
+def _text(found: Found) -> str:
+    plain = found.ways[PLAIN].images_per_second
+    stages = list(found.ways[PACKED].shares)
+    cells = [
+        [
+            name,
+            f"{way.images_per_second:.0f}",
+            f"{way.images_per_second / plain:.2f}",
+            *(f"{way.shares[stage]:.0%}" if way.shares else "" for stage in stages),
+        ]
+        for name, way in found.ways.items()
+    ]
+    text = [table(cells, ["", "images/CPU s", "ratio", *stages])]
+    for workers, speeds in found.loaders.items():
+        shown = ", ".join(f"{name} {speed:.0f}" for name, speed in speeds.items())
+        text.append(f"\n{workers} workers, images/s of wall time: {shown}")
+    on_disk = ", ".join(f"{name} {size / 1000:.1f} kB" for name, size in found.size.items())
+    queue: dict[str, Any] = {PLAIN: found.ways[PLAIN], "here": found.ways[PACKED]}
+    sent = ", ".join(f"{name} {way.queue_bytes / 1000:.0f} kB" for name, way in queue.items())
+    return "\n".join([*text, f"\nan image on disk: {on_disk}; from a worker: {sent}"])
