@@ -112,6 +112,11 @@ def write_ready(folder: Path) -> Path:
     for name in ("coco.csv", "pairs.csv"):
         (folder / name).write_text("\n".join(table) + "\n")
     (folder / "captions.txt").write_text("".join(f"{row['caption'][0]}\n" for row in rows[:5]))
+    given = [
+        {"caption": text, "positive": f"{text} here"} for row in rows for text in row["caption"]
+    ]
+    lines = "".join(json.dumps(each) + "\n" for each in given)
+    (folder / "positives.jsonl").write_text(lines)
     for name in ("coco", "photos"):
         (folder / name).mkdir()
         for image in world.glob("*.png"):

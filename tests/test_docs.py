@@ -26,6 +26,8 @@ from doc_commands import (
 # Commands that are not run here, by how they start (or by page), and why; all are parsed.
 NOT_RUN = {
     "compoclip play": "serves until it is stopped; tested in test_play_server",
+    "compoclip caption": "asks a language model; tested in test_cli_caption",
+    "compoclip push": "uploads; tested in test_models_hub",
     "compoclip data fetch": "downloads; tested against a local server",
     "docs/real-photos.md": "needs the photos, and half an hour",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
@@ -98,6 +100,9 @@ def test_every_command_runs(
 ) -> None:
     if "--to onnx" in command.text:
         pytest.importorskip("onnxscript", reason="needs pip install 'compoclip[onnx]'")
+    if "--track" in command.text:
+        for package in ("tensorboard", "wandb"):
+            pytest.importorskip(package, reason="needs pip install 'compoclip[track]'")
     words = small(command)
     if words[-1:] == ["..."] or "..." in words:
         words[words.index("...") :] = ["sugarcrepe", *words[words.index("...") + 1 :]]
