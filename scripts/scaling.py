@@ -20,6 +20,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -128,10 +129,18 @@ def draw(name: str, points: list[dict[str, float]], out: Path) -> None:
     for point in points:
         ratio, place = point["plain"] / point["ours"], (point["x"], 1000 * point["ours"])
         style = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": "#444"}
-        axes.annotate(f"{ratio:.1f}x", place, (0, 7), **style)
+        axes.annotate(f"{ratio:.1f}x", place, (0, -14), **style)
     figure.legend(loc="upper center", ncols=2, frameon=False, fontsize=9)
     axes.set(xlabel=label, ylabel="ms of processor time a step")
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+    axes.set(xscale="log", yscale="log")
+    axes.set_ylim(axes.get_ylim()[0] / 1.35)
+    for axis, ticks in (
+        (axes.xaxis, x),
+        (axes.yaxis, [t for t in (100, 200, 500, 1000, 2000, 5000) if t < axes.get_ylim()[1]]),
+    ):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4")
     figure.tight_layout(rect=(0, 0, 1, 0.94))
