@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Container
 from dataclasses import dataclass
 
 from compoclip.captions.types import Caption
@@ -14,6 +15,7 @@ from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, check
 
 TOO_SHORT = "too-short"
 NO_NEW_ORDER = "no-new-order"
+_Unit = tuple[int, int]
 _FINAL = frozenset((".", "!", "?", "...", "…"))
 
 
@@ -56,7 +58,7 @@ class BigramShuffle:
             if final is not None:
                 at = sum(len(p) for p in order[: rng.randint(1, len(order))])
                 shuffled.insert(at, final)
-            text = _join(caption, shuffled)
+            text = _join(caption, shuffled, texts)
             edits = (_changed_span(caption.text, text),)
             failed = check(caption, text, edits)
             if failed is None:
@@ -90,20 +92,23 @@ def _shown(caption: Caption, first: int, stop: int) -> str:
     return caption.text[caption.tokens[first].start : caption.tokens[stop - 1].end]
 
 
-def _sense(texts: dict[tuple[int, int], str], units: list[tuple[int, int]]) -> list[str]:
+def _sense(texts: dict[_Unit, str], units: list[_Unit]) -> list[str]:
     """The words in order without case and punctuation, for comparison."""
     return [texts[unit] for unit in units if unit in texts]
 
 
-def _join(caption: Caption, units: list[tuple[int, int]]) -> str:
+def _join(caption: Caption, units: list[_Unit], words: Container[_Unit]) -> str:
     """The units joined by blanks, none between word and punctuation; the sentence capital moves."""
     parts: list[str] = []
     after_word = False
     for place, unit in enumerate(units):
-        text = moved_text(caption, unit, 0 if place == 0 else unit[0])
+        text = _shown(caption, *unit)
+        # A word behind the first of the caption keeps its case wherever it goes but to the front.
+        if not (place and unit[0] and text[:1].isascii()):
+            text = moved_text(caption, unit, 0 if place == 0 else unit[0])
         if place and unit[0] == 0:
             text = moved_text(caption, unit, 1) if len(caption.tokens) > 1 else text
-        word = any(map(str.isalnum, text))
+        word = unit in words
         if parts and (word or not after_word):
             parts.append(" ")
         parts.append(text)

@@ -56,7 +56,7 @@ def arguments(s: Structure, x: int, z: int) -> str | None:
     if not (s.asserted(mentions[x].head) or s.asserted(mentions[z].head)):
         return NOT_ASSERTED
     links = [m.link for m in mentions[x + 1 : z + 1]]
-    if all([link in _OPEN_LINKS for link in links]):
+    if all(link in _OPEN_LINKS for link in links):
         return SYMMETRIC
     if (
         links[-1] in _OPEN_LINKS
@@ -113,7 +113,7 @@ def numbers_differ(s: Structure, a: int, b: int) -> bool:
 def _counted(s: Structure, index: int) -> bool:
     place = s.owner[index]
     first = s.mentions[place].first if place >= 0 else index
-    return any([_is_many(token) for token in s.caption.tokens[first:index]])
+    return any(map(_is_many, s.caption.tokens[first:index]))
 
 
 def _is_many(token: Token) -> bool:
@@ -123,7 +123,6 @@ def _is_many(token: Token) -> bool:
 
 def modifiers(s: Structure, a: int, b: int, pos: str) -> str | None:
     """Exchange of the modifiers at tokens a and b (adjectives, or nouns before nouns)."""
-    tokens = s.caption.tokens
     if not (s.asserted(a) or s.asserted(b)):
         return NOT_ASSERTED
     first, second = s.lemmas[a], s.lemmas[b]

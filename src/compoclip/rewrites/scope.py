@@ -25,12 +25,13 @@ _TRIGGERS = _NO | _NOT
 def unasserted(tokens: tuple[Token, ...], lows: tuple[str, ...] | None = None) -> frozenset[int]:
     """Indices of tokens under a negation, an alternative or a doubt.
 
-    lows: the texts of the tokens in lower case, if they are known. "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
-    "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but".
+    "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
+    "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but". lows: the texts
+    of the tokens in lower case, if they are known.
     """
     if lows is None:
         lows = tuple([token.text.lower() for token in tokens])
-    if _TRIGGERS.isdisjoint(lows) and not any([w.endswith(("n't", "n’t")) for w in lows]):
+    if _TRIGGERS.isdisjoint(lows) and not any(word.endswith(("n't", "n’t")) for word in lows):
         return frozenset()
     found: set[int] = set()
     start = 0

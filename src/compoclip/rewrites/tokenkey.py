@@ -46,7 +46,13 @@ def token_key(text: str) -> tuple[str, ...]:
 
 def same_to_clip(a: str, b: str) -> bool:
     """Whether both texts are encoded to the same token ids."""
-    return token_key(a) == token_key(b)
+    # The pieces hold every sign that is not blank, so those of unlike texts cannot be alike.
+    return _signs(a) == _signs(b) and token_key(a) == token_key(b)
+
+
+@lru_cache(maxsize=256)
+def _signs(text: str) -> str:
+    return clean(text).replace(" ", "")
 
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
