@@ -70,6 +70,7 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
     "report": ["--resamples=20"],
     "wise-ft": ["--resamples=20", "--device=cpu"],
     "towers": ["--resamples=20", "--device=cpu"],
+    "maps": ["--resamples=20", "--scenes=3", "--device=cpu"],
     "tree-score": ["--resamples=20", "--sample=5", "--device=cpu"],
     "world train": ["--count=8"],
     "world suite": ["--items-per-task=3"],

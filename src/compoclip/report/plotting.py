@@ -72,14 +72,19 @@ class Panel:
 
 
 def write_figure(stem: Path, panels: Sequence[Panel], size: tuple[int, int]) -> tuple[Path, Path]:
-    """Panels side by side, on white, as STEM.png and STEM.svg; `size` of each in CSS pixels.
+    """Panels in rows of three, on white, as STEM.png and STEM.svg; `size` of each in CSS pixels.
 
     Returns both paths. Raises CompoclipError when they cannot be written.
     """
     with rc_context(_style(LIGHT)):
-        wide = size[0] * len(panels) / 72
-        figure = Figure(figsize=(wide, size[1] / 72), layout="constrained", facecolor="white")
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        columns = min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        inches = size[0] * columns / 72, size[1] * rows / 72
+        figure = Figure(figsize=inches, layout="constrained", facecolor="white")
+        places = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for empty in places[len(panels) :]:
+            empty.set_axis_off()
+        for axes, panel in zip(places, panels):
             axes.set_title(panel.title, fontsize=12, loc="left", color=LIGHT.ink)
             panel.draw(axes, LIGHT)
         paths = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")

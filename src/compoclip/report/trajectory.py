@@ -13,6 +13,7 @@ from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, write_figur
 _SIZE = (430, 360)
 _SCOPES = {"all": "all weights", "image": "image tower only", "text": "text tower only"}
 _TOLD = ("0.5",)  # shares written beside their points
+_BESIDE = ((6, -11), (5, 5), (-22, 5))  # in points, by scope, so that lines that meet stay legible
 
 
 def trajectory_plot(
@@ -60,7 +61,7 @@ def _lines(axes: Axes, theme: Theme, measured: Sweep, axis: str) -> None:
                     f"{point.mix.alpha:g}",
                     _place(point, axis),
                     textcoords="offset points",
-                    xytext=(5, 4),
+                    xytext=_BESIDE[(k - 1) % len(_BESIDE)],
                     fontsize=9,
                     color=theme.model(k),
                 )
