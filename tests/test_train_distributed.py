@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,84 +19,22 @@ from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.methods.base import Method, Optim
+from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.models.checkpoint import create_model, load_model, read_config
+from compoclip.models.checkpoint import load_model
 from compoclip.ranks import ALONE, Ranks
-from compoclip.train import loop
+from compoclip.train import state as state_file
 from compoclip.train.distributed import share_batch_norm
 from compoclip.train.log import read_log
-from compoclip.train.run import RunSettings, run_training
 from compoclip.train.state import latest_state
+from distributed_runs import STEPS, close, difference, run, small, training, write_base
 from method_data import arguments, write_world
 from ranks_helpers import in_ranks, torchrun
-from train_helpers import write_config, write_data
-
-STEPS = 3  # the thresholds of one are read by the next; composed and single batches take turns
-Gradients = list[list[torch.Tensor | None]]
 
 
-class Kept:
-    """Keeps the gradients that a run steps along, before they are clipped."""
-
-    def __init__(self) -> None:
-        self.gradients: Gradients = []
-        self._average = loop.average_gradients
-
-    def __call__(self, parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
-        parameters = list(parameters)
-        self._average(parameters, ranks)
-        self.gradients.append([p.grad if p.grad is None else p.grad.clone() for p in parameters])
-
-    def __enter__(self) -> Kept:
-        loop.average_gradients = self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        loop.average_gradients = self._average
-
-
-def run(
-    ranks: Ranks, folder: Path, out: Path, data: Path, method: Method, **settings: Any
-) -> dict[str, Any]:
-    """The gradients and the log of a run, whose steps leave the weights as they are if lr is 0."""
-    model = load_model(folder / "base")
-    with Kept() as kept:
-        summary = run_training(
-            model,
-            method,
-            open_source(str(data)),
-            RunSettings(out=out, save_every=0, log_every=1, **settings),
-            ranks,
-        )
-    log = [
-        {k: v for k, v in each.items() if k != "seconds"} for each in read_log(out / "train.jsonl")
-    ]
-    return {
-        "gradients": kept.gradients,
-        "log": log,
-        "summary": replace(summary, seconds=0.0, model=None, adapter=None),
-    }
-
-
-def difference(found: Gradients, expected: Gradients) -> float:
-    """The largest difference over the largest gradient; 0 for equal, 1 for a missing one."""
-    assert len(found) == len(expected) > 0
-    worst = 0.0
-    for ours, theirs in zip(found, expected):
-        assert [g is None for g in ours] == [g is None for g in theirs]
-        pairs = [(a, b) for a, b in zip(ours, theirs) if a is not None and b is not None]
-        largest = max(float(b.abs().max()) for _, b in pairs)
-        assert largest > 0
-        worst = max(worst, max(float((a - b).abs().max()) for a, b in pairs) / largest)
-    return worst
-
-
-def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether two log lines tell the same, to rounding."""
-    return found.keys() == expected.keys() and all(
-        found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6) for name in expected
-    )
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_base(tmp_path)
 
 
 def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Path, Method]]:
@@ -151,23 +88,6 @@ def test_every_recipe_has_the_gradients_of_one_process(
             assert isinstance(found, dict), found
             assert found.keys() == methods.keys()
             assert {name: d for name, d in found.items() if isinstance(d, str) or d > 1e-5} == {}
-        print(world, {name: f"{d:.1e}" for name, d in found.items()})
-
-
-OPTIM = Optim(epochs=3, batch_size=8, lr=1e-3, warmup=3)
-
-
-def weights(state: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    tensors = load_file(state / "tensors.safetensors")
-    return {k: v for k, v in tensors.items() if k.startswith("model/")}
-
-
-def training(ranks: Ranks, folder: Path, name: str, **settings: Any) -> dict[str, Any]:
-    method = load_recipe("fsc-clip")(optim=OPTIM)
-    found = run(ranks, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
-    return {"log": found["log"], "summary": found["summary"]}
 
 
 def failing(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any], full: bool) -> str:
@@ -177,26 +97,12 @@ def failing(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any], ful
         raise OSError(28, "No space left on device")
 
     if full and ranks.first:
-        loop.save_state.__globals__["save_file"] = no_space
+        state_file.save_file = no_space
     try:
         training(ranks, folder, name, **settings)
     except CompoclipError as error:
         return f"{type(error).__name__}: {error}"
     return "none"
-
-
-def small(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    return training(ranks, folder, name, **settings)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    from compoclip.models.checkpoint import save_model
-
-    config = read_config(write_config(tmp_path / "config.json"))
-    save_model(create_model(config, seed=1), tmp_path / "base", provenance={})
-    write_data(tmp_path / "data")
-    return tmp_path
 
 
 def test_a_run_goes_on_with_another_number_of_processes(folder: Path) -> None:
@@ -296,14 +202,14 @@ def test_shards_are_split_without_loss_or_repetition(
         loader.close()
         return found
 
-    whole = batches(0, 1)
+    one = batches(0, 1)
     parts = [batches(rank, world, workers=int(rank == 1)) for rank in range(world)]
     for epoch in range(2):
         used = Counter(id for part in parts for ids in part[epoch] for id in ids)
         assert len(used) == 40
         assert set(used.values()) == {1}
-        for step, ids in enumerate(whole[epoch]):
-            assert tuple(id for part in parts for id in part[epoch][step]) == ids
+        for number, ids in enumerate(one[epoch]):
+            assert tuple(id for part in parts for id in part[epoch][number]) == ids
 
 
 @pytest.mark.slow

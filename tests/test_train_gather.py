@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.merge import from_record, merge, to_record
+from compoclip.data.merge import Merged, from_record, merge, to_record
 from compoclip.data.textblock import TextBlock
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Role
@@ -150,9 +150,9 @@ def gradients(towers: Towers) -> dict[str, list[float] | None]:
 
 def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     towers = Towers()
-    whole = gather_features(
-        towers(*toy_parts(ranks.world)[ranks.rank]), ranks, *toy_orders(ranks.world)
-    )
+    images, texts = toy_orders(ranks.world)
+    merged = Merged(block(0, 0), tuple(images), tuple(texts), tuple(zip(*COUNTS[ranks.world])))
+    whole = gather_features(towers(*toy_parts(ranks.world)[ranks.rank]), ranks, merged)
     loss = toy_loss(whole)
     loss.backward()  # type: ignore[no-untyped-call]
     average_gradients(towers.parameters(), ranks)
@@ -204,4 +204,4 @@ def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_pat
 
 def test_features_alone_are_untouched() -> None:
     features = Towers()(*toy_parts(2)[0])
-    assert gather_features(features, ALONE, (), ()) is features
+    assert gather_features(features, ALONE, merge([block(1, 0)], [1])) is features

@@ -15,12 +15,14 @@ class Merged:
     """The texts of a whole batch, and where its images and texts are in the parts.
 
     block: equal to that of one process. images: for each image its place among the images of all
-    parts, one part after the other. texts: the same for each text.
+    parts, one part after the other. texts: the same for each text. sizes: images and texts of each
+    part.
     """
 
     block: TextBlock
     images: tuple[int, ...]
     texts: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...]
 
 
 def merge(parts: Sequence[TextBlock], drawn: Sequence[int]) -> Merged:
@@ -62,7 +64,7 @@ def merge(parts: Sequence[TextBlock], drawn: Sequence[int]) -> Merged:
         photos=tuple(photos[i] for i in images) if photos else (),
         pair=tuple(pair[i] for i in images) if paired else (),
     )
-    return Merged(block, images, texts)
+    return Merged(block, images, texts, tuple((part.images, len(part.texts)) for part in parts))
 
 
 def to_record(block: TextBlock) -> dict[str, Any]:

@@ -58,12 +58,13 @@ class Whole:
     def alone(block: TextBlock) -> Whole:
         """Of the only process: the whole is its part."""
         images, texts = range(block.images), range(len(block.texts))
-        return Whole(ALONE, Merged(block, tuple(images), tuple(texts)))
+        sizes = ((len(images), len(texts)),)
+        return Whole(ALONE, Merged(block, tuple(images), tuple(texts), sizes))
 
     def layout(self, kinds: Sequence[str], device: torch.device, ids: Tensor) -> Layout:
         """Of the whole batch. ids: (t, context) token ids of this process's texts."""
         if self.ranks.world > 1:
-            counts = self.ranks.exchange(len(ids))
+            counts = [texts for _, texts in self.merged.sizes]
             ids = self.ranks.gather(ids, counts)[list(self.merged.texts)]
         return self.merged.block.layout(kinds, device, ids)
 
@@ -76,7 +77,7 @@ class Whole:
         if images == 0:
             cut = {name: value[:0] for name, value in _tensors(own) if name != "logit_scale"}
             own = replace(own, **cut)
-        return gather_features(own, self.ranks, self.merged.images, self.merged.texts)
+        return gather_features(own, self.ranks, self.merged)
 
 
 class SharedBatches:

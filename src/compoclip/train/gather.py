@@ -24,30 +24,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compoclip.data.merge import Merged
 from compoclip.losses.contract import Features
 from compoclip.ranks import Ranks
 
 _BUCKET_BYTES = 32 << 20
 
 
-def gather_features(
-    features: Features, ranks: Ranks, images: Sequence[int], texts: Sequence[int]
-) -> Features:
+def gather_features(features: Features, ranks: Ranks, merged: Merged) -> Features:
     """The features of the whole batch, from those of this process's part.
 
-    images, texts: for every row of the whole its row in the parts, one part after the other. Parts
-    may be of any size, zero too, and their texts of any length: tokens are padded to the longest,
-    as they would be in one process. Gradients go back to the parts; see the module for the factor.
-    Local features are gathered too where there are any: exact, and heavy (patches of all images).
+    merged: how the parts make the whole. Parts may be of any size, zero too, and their texts of any
+    length: tokens are padded to the longest, as they would be in one process. Gradients go back to
+    the parts; see the module for the factor. Local features are gathered too where there are any:
+    exact, and heavy (patches of all images).
     """
     if ranks.world == 1:
         return features
-    lengths = 0 if features.tokens is None else features.tokens.shape[1]
-    sizes = ranks.exchange([len(features.image), len(features.text), lengths])
-    of_images, of_texts = [size[0] for size in sizes], [size[1] for size in sizes]
-    longest = max(size[2] for size in sizes)
-    image_order = torch.tensor(images, device=features.image.device)
-    text_order = torch.tensor(texts, device=features.image.device)
+    of_images = [images for images, _ in merged.sizes]
+    of_texts = [texts for _, texts in merged.sizes]
+    image_order = torch.tensor(merged.images, device=features.image.device)
+    text_order = torch.tensor(merged.texts, device=features.image.device)
     gathered = replace(
         features,
         image=gather_rows(features.image, of_images, ranks)[image_order],
@@ -57,8 +54,10 @@ def gather_features(
         patches = gather_rows(features.patches, of_images, ranks)[image_order]
         gathered = replace(gathered, patches=patches)
     if features.tokens is not None and features.token_mask is not None:
-        tokens = F.pad(features.tokens, (0, 0, 0, longest - lengths))
-        mask = F.pad(features.token_mask, (0, longest - lengths)).to(torch.uint8)
+        length = features.tokens.shape[1]
+        more = max(ranks.exchange(length)) - length
+        mask = F.pad(features.token_mask, (0, more)).to(torch.uint8)
+        tokens = F.pad(features.tokens, (0, 0, 0, more))
         gathered = replace(
             gathered,
             tokens=gather_rows(tokens, of_texts, ranks)[text_order],
