@@ -143,6 +143,29 @@ def test_a_pickled_store_opens_its_file_again(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(store)).get(TEXTS[0]) == parse(TEXTS[0])  # noqa: S301
 
 
+@pytest.mark.slow
+def test_the_file_is_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    things = ("cat", "dog", "big bus", "man in a hat", "cup")
+    texts = [f"a {thing} on a table {i}" for i in range(450) for thing in things] * 2
+    files = []
+    for workers in (1, 2, 3):
+        store = ParseStore(tmp_path / f"{workers}.sqlite")
+        assert store.fill(iter(texts), workers) == 2250
+        assert store.fill(texts, workers) == 0
+        assert store.get(texts[7]) == parse(texts[7])
+        store.close()
+        files.append(store.path.read_bytes())
+    assert files[0] == files[1] == files[2]
+
+
+def test_filling_adds_what_is_missing(tmp_path: Path) -> None:
+    store = ParseStore(tmp_path / "parses.sqlite")
+    store.get_or_parse(TEXTS[:1])
+    assert store.fill(TEXTS) == len(set(TEXTS)) - 1
+    assert [store.get(text) for text in TEXTS] == [parse(text) for text in TEXTS]
+    assert store.fill([]) == 0
+
+
 def test_foreign_and_unreachable_files_are_one_line_errors(tmp_path: Path) -> None:
     foreign = tmp_path / "notes.txt"
     foreign.write_text("these are no parses\n" * 100)

@@ -40,11 +40,22 @@ def parse_many(
     if workers <= 1 or len(todo) < POOL_FLOOR:
         own = get_tagger(tagger)
         return [parse(text, own) for text in todo]
-    batches = [(tagger, todo[at : at + _BATCH]) for at in range(0, len(todo), _BATCH)]
-    # A fresh interpreter per worker: forking a process that holds threads (torch) can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(batches)), mp_context=context) as pool:
+    batches = batched(todo, tagger)
+    with parsing_pool(min(workers, len(batches))) as pool:
         return [caption for batch in pool.map(_parse_batch, batches) for caption in batch]
+
+
+def parsing_pool(workers: int) -> ProcessPoolExecutor:
+    """Processes that parse, each a fresh interpreter.
+
+    Forking a process that holds threads (torch) can hang.
+    """
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
+    """What is handed to a process at once: tagger and texts."""
+    return [(tagger, texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
 
 
 def _parse_batch(job: tuple[str, list[str]]) -> list[Caption]:

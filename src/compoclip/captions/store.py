@@ -6,13 +6,23 @@ import hashlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
 from os import getpid
 from pathlib import Path
 from typing import TypeVar
 
-from compoclip.captions.parse import PARSER_VERSION, parse_many
+from compoclip.captions.parse import (
+    PARSER_VERSION,
+    POOL_FLOOR,
+    batched,
+    parse,
+    parse_many,
+    parsing_pool,
+)
 from compoclip.captions.records import decode, encode
-from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
+from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
 
@@ -23,6 +33,7 @@ CREATE TABLE IF NOT EXISTS parses
 """
 #: Captions parsed and written in one go; an interruption loses at most these.
 SLICE = 20_000
+_ALONE = 1000  # texts between two signs of progress when one process parses
 _QUERY = 500
 _BUSY_SECONDS = 60.0
 
@@ -81,6 +92,46 @@ class ParseStore:
             found.update((caption.text, caption) for caption in parsed)
         return {text: found[text] for text in wanted}
 
+    def fill(self, texts: Iterable[str], workers: int = 1) -> int:
+        """Store the parse of every text that is not there yet; returns how many those were.
+
+        The file is the same, bit for bit, for any number of worker processes. They are started once
+        for all texts, and only when there are thousands. Memory: one slice of the texts.
+        """
+        stored = 0
+        remaining = iter(texts)
+        size = SLICE if workers > 1 else _ALONE
+        with ExitStack() as stack:
+            pool: ProcessPoolExecutor | None = None
+            while part := list(dict.fromkeys(islice(remaining, size))):
+                missing = self._missing(part)
+                if pool is None and workers > 1 and len(missing) >= POOL_FLOOR:
+                    pool = stack.enter_context(parsing_pool(workers))
+                batches = batched(missing, self.tagger_name)
+                made = (pool.map if pool else map)(_encoded, batches)
+                records = [record for batch in made for record in batch]
+                rows = zip(map(self._key, missing), records)
+                self._insert([(key, self.parser, record) for key, record in rows])
+                stored += len(missing)
+        return stored
+
+    def close(self) -> None:
+        """Close this thread's connection, which makes the log part of the file; it opens again."""
+        if getattr(self._local, "owner", None) == getpid():
+            self._local.db.close()
+            self._local.owner = None
+
+    def _missing(self, texts: list[str]) -> list[str]:
+        """The texts without a record, in order."""
+        found: set[bytes] = set()
+        keys = [self._key(text) for text in texts]
+        for at in range(0, len(keys), _QUERY):
+            some = keys[at : at + _QUERY]
+            query = f"SELECT key FROM parses WHERE key IN ({','.join('?' * len(some))})"
+            rows = self._guarded(lambda db: db.execute(query, some).fetchall())  # noqa: B023
+            found.update(row[0] for row in rows)
+        return [text for text, key in zip(texts, keys) if key not in found]
+
     def _known(self, texts: list[str]) -> Iterator[tuple[str, Caption]]:
         for at in range(0, len(texts), _QUERY):
             by_key = {self._key(text): text for text in texts[at : at + _QUERY]}
@@ -94,8 +145,9 @@ class ParseStore:
                     yield caption.text, caption
 
     def _put(self, captions: list[Caption]) -> None:
-        rows = [(self._key(c.text), self.parser, encode(c)) for c in captions]
+        self._insert([(self._key(c.text), self.parser, encode(c)) for c in captions])
 
+    def _insert(self, rows: list[tuple[bytes, str, str]]) -> None:
         def insert(db: sqlite3.Connection) -> None:
             with db:
                 db.executemany("INSERT OR REPLACE INTO parses VALUES (?, ?, ?)", rows)
@@ -137,3 +189,9 @@ class ParseStore:
             self._local.db, self._local.owner = db, getpid()
         connection: sqlite3.Connection = self._local.db
         return connection
+
+
+def _encoded(job: tuple[str, list[str]]) -> list[str]:
+    name, texts = job
+    tagger = get_tagger(name)
+    return [encode(parse(text, tagger)) for text in texts]

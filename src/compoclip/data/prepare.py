@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
 
-from compoclip.captions.store import SLICE, ParseStore
+from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.cachefile import cache_folder
 from compoclip.data.sample import Source
 
-_ALONE = 1000  # captions between two signs of progress when one process parses
 _KEPT = 1 << 14  # parses each process keeps in memory
 
 
@@ -55,9 +53,7 @@ def prepare_captions(
         store = ParseStore(cache_folder() / "parses.sqlite")
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    size = SLICE if workers > 1 else _ALONE
-    for part in _slices(track(_captions(source), "parsing captions", unit="captions"), size):
-        store.get_or_parse(part, workers)
+    store.fill(track(_captions(source), "parsing captions", unit="captions"), workers)
     return StoredCaptions(store)
 
 
@@ -69,9 +65,3 @@ def _captions(source: Source) -> Iterator[str]:
         return
     for index in range(len(source)):
         yield from source[index].captions
-
-
-def _slices(captions: Iterable[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(captions)
-    while part := list(islice(remaining, size)):
-        yield part

@@ -1,0 +1,97 @@
+"""Parses and rewrites of real captions stay what they are until their version is raised.
+
+A digest that differs means other texts for the same caption and seed: raise the version of what
+changed, on purpose, and write down its new digest (the failure shows it).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.records import decode, encode
+from compoclip.captions.types import Caption
+from compoclip.rewrites.base import rng_for
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+
+ODD = (
+    "",
+    "A A A",
+    "\ud800 dog",
+    "the man's dog isn't on a café table 😀 &amp; x",
+    "It's NOT a RED car, or a blue one; no dog!",
+    "12:30 3.5 a-b 'quoted' U.S. flags",
+    "dog\non a mat\x00 here",
+    "Ünïcödé straße ﬁne",
+    "a dog " * 60,
+)
+DIGESTS = {
+    "parser 3": "18c502c049cc516a",
+    "and-swap 1": "913341751a44eb3e",
+    "bigram-shuffle 1": "61e4732a4a660ce6",
+    "ce-adj 1": "19557ac241de92f6",
+    "ce-noun 1": "4a4dbd4095baf3a6",
+    "ce-swap 1": "3f7f9f875352127e",
+    "ce-verb 1": "d98e531f886cf51f",
+    "crepe-atom 1": "bdce4f90c563835f",
+    "crepe-negate 1": "61cd77ef4d9988a4",
+    "crepe-swap 1": "47484041397f47ba",
+    "graph-attr 1": "eb35bc794e64a867",
+    "graph-obj 1": "b30326758f5c066c",
+    "graph-positive 1": "13f9697630e0440e",
+    "graph-rel 1": "d38553805c510de4",
+    "negclip 1": "b747e930b332e42e",
+    "replace 1": "1fdfec23cd438727",
+    "synonym 1": "ca8204eb84e75f7c",
+    "synonym-strict 1": "a68e37f71420b5d1",
+    "tsvlc-rb 1": "806f281d7aab004f",
+    "tsvlc-rb-spatial 1": "4162121365384304",
+}
+
+
+@pytest.fixture(scope="module")
+def captions(shared_data: Path) -> list[Caption]:
+    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row["title"].strip() for row in csv.DictReader(file, delimiter="\t")]
+    return [parse(text) for text in (*rows[::12], *ODD)]
+
+
+def digest(results: Iterable[str]) -> str:
+    text = "\n".join(results).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def test_parses(captions: list[Caption]) -> None:
+    records = [encode(caption) for caption in captions]
+    assert {f"parser {PARSER_VERSION}": digest(records)}.items() <= DIGESTS.items()
+    assert [decode(c.text, record) for c, record in zip(captions, records)] == captions
+
+
+@pytest.mark.parametrize("name", rewrite_names())
+def test_rewrites(name: str, captions: list[Caption]) -> None:
+    rewrite = get_rewrite(name)
+    made = [repr(rewrite(c, rng_for(0, str(i), 0, name))) for i, c in enumerate(captions)]
+    assert {f"{name} {rewrite.version}": digest(made)}.items() <= DIGESTS.items()
+
+
+def test_rewrites_of_one_caption_do_not_depend_on_those_before(captions: list[Caption]) -> None:
+    few = captions[:40]
+    for name in ("negclip", "replace", "crepe-swap", "bigram-shuffle", "ce-noun"):
+        rewrite = get_rewrite(name)
+
+        def draw(caption: Caption, rewrite=rewrite, name=name) -> str:  # type: ignore[no-untyped-def]
+            return repr(rewrite(caption, rng_for(3, "x", 0, name)))
+
+        alone = [draw(caption) for caption in few]
+        mixed = []
+        for caption in few:
+            for other in ("crepe-swap", "negclip", "replace", "tsvlc-rb", "synonym"):
+                get_rewrite(other)(caption, rng_for(5, "y", 0, other))
+            mixed.append(draw(caption))
+        assert alone == mixed == [draw(caption) for caption in reversed(few)][::-1]
