@@ -120,6 +120,9 @@ def test_checkpoints_and_folders_keep_outputs(tmp_path: Path) -> None:
     theirs = write_blip(tmp_path / "blip")
     loaded = load_model(tmp_path / "blip")
     save_model(loaded, tmp_path / "saved")
+    card = (tmp_path / "saved" / "README.md").read_text()
+    assert "open_clip" not in card  # which does not read it
+    assert 'load_model("FOLDER")' in card
     again = load_model(tmp_path / "saved")
     assert again.identity == loaded.identity
     convert(str(tmp_path / "saved"), tmp_path / "back", "hf")

@@ -211,12 +211,14 @@ def _copy(loaded: LoadedModel) -> LoadedModel:
 
 
 def _tidy(options: _Options) -> _Options:
-    """Options with the types they state, where a notebook has a text for a path or a list."""
+    """Options with the types they state, where a notebook has a text for a path, or the reverse."""
     changed: dict[str, Any] = {}
     for each in fields(options):
         value, kind = getattr(options, each.name), str(each.type)
         if isinstance(value, str) and kind.startswith(("Path", "Annotated[Path")):
             changed[each.name] = Path(value)
+        elif isinstance(value, Path) and kind == "str":
+            changed[each.name] = str(value)
         elif "tuple[str, ...]" in kind and not isinstance(value, tuple):
             changed[each.name] = (value,) if isinstance(value, str) else tuple(value)
     return replace(options, **changed)

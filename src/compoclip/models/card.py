@@ -11,7 +11,8 @@ from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip.files import write_atomically
-from compoclip.models.config import read_object
+from compoclip.models import blip
+from compoclip.models.config import read_config, read_object
 from compoclip.models.hf_folder import is_hf_folder
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.stored import MERGES, RECORD
@@ -58,6 +59,7 @@ def card_of(folder: Path, results: Sequence[CardResult] = ()) -> str:
         results,
         own_merges=(folder / MERGES).is_file(),
         transformers=is_hf_folder(folder),
+        alone=_is_blip(folder),
     )
 
 
@@ -68,22 +70,24 @@ def card_text(
     *,
     own_merges: bool = False,
     transformers: bool = False,
+    alone: bool = False,
 ) -> str:
     """The card in Markdown, with the header that the Hugging Face hub reads.
 
     own_merges: the tokenizer's merges lie beside the weights. transformers: the folder has that
-    library's layout, not open_clip's. Of an absolute path in the provenance only the last name is
-    told, except in the description of the data, which is the user's own.
+    library's layout, not open_clip's. alone: nothing but compoclip reads the folder. Of an absolute
+    path in the provenance only the last name is told, except in the description of the data, which
+    is the user's own.
     """
     method = str(provenance.get("method") or "")
     title = f"{identity.architecture}, {method}" if method else identity.architecture
     parts = [
-        _header(transformers, title, results),
+        _header("transformers" if transformers else "" if alone else "open_clip", title, results),
         f"# {_inline(title)}",
         "A CLIP-style dual encoder: cosines of image and text features say how well they match. "
         "Written by compoclip; `compoclip.json` has this record for machines.",
         "## How to load",
-        _loading(own_merges, transformers),
+        _loading(own_merges, transformers, alone),
         "## Identity",
         _table(("", ""), _identity_rows(identity)),
         "## How it was made",
@@ -94,9 +98,15 @@ def card_text(
     return "\n\n".join(parts) + "\n"
 
 
-def _header(transformers: bool, title: str, results: Sequence[CardResult]) -> str:
+def _is_blip(folder: Path) -> bool:
+    """Whether the folder holds a BLIP in compoclip's own layout."""
+    file = folder / "open_clip_config.json"
+    return file.is_file() and blip.KEY in read_config(file).model_cfg
+
+
+def _header(library: str, title: str, results: Sequence[CardResult]) -> str:
     lines = [
-        f"library_name: {'transformers' if transformers else 'open_clip'}",
+        *([f"library_name: {library}"] if library else []),
         "pipeline_tag: zero-shot-image-classification",
         "tags: [clip, compositionality, compoclip]",
         *_model_index(title, results),
@@ -120,7 +130,7 @@ def _model_index(title: str, results: Sequence[CardResult]) -> list[str]:
     return lines
 
 
-def _loading(own_merges: bool, transformers: bool) -> str:
+def _loading(own_merges: bool, transformers: bool, alone: bool) -> str:
     """Code for this folder; FOLDER stands for where it lies."""
     if transformers:
         plain = (
@@ -140,9 +150,10 @@ def _loading(own_merges: bool, transformers: bool) -> str:
         "from compoclip.models.checkpoint import load_model\n\n"
         'model = load_model("FOLDER")  # .encoder, .tokenizer, .preprocess; the identity is checked'
     )
+    blocks = "\n\n".join(f"```python\n{code}\n```" for code in ([own] if alone else [plain, own]))
     return (
         "`FOLDER` is where this file lies. Activation, tokenizer and image statistics come with "
-        f"it.\n\n```python\n{plain}\n```\n\n```python\n{own}\n```\n\n"
+        f"it.\n\n{blocks}\n\n"
         "On the command line: `compoclip evaluate FOLDER --on ...`, `compoclip play FOLDER`."
     )
 
