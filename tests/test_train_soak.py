@@ -34,6 +34,19 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had() -> None:
     assert equal(iter([*seen, *rest]), loader(Pictures(80)).epoch(0))
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_a_worker_killed_between_epochs_is_one_line_too() -> None:
+    loading = loader(Pictures(8), workers=1)
+    list(loading.epoch(0))
+    assert loading._workers is not None
+    iterator = loading._workers._iterator
+    assert iterator is not None
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    with pytest.raises(CompoclipError, match=r"reads data was killed"):
+        next(loading.epoch(1))
+    assert equal(loading.epoch(1), loader(Pictures(8)).epoch(1))
+
+
 @pytest.mark.slow
 def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SCRIPTS)

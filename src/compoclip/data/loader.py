@@ -129,9 +129,7 @@ class BatchLoader:
                 generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
             )
-        with _child_signal_kept():
-            results = iter(self._workers)
-        return _unless_killed(results)
+        return _unless_killed(self._workers)
 
     def _account(self, made: Made) -> Batch:
         self.report_bad(dict(made.bad))
@@ -168,13 +166,15 @@ def _child_signal_kept() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before)
 
 
-def _unless_killed(results: Iterator[Made]) -> Iterator[Made]:
-    """The results, with one line for workers that are killed.
+def _unless_killed(workers: DataLoader[Any]) -> Iterator[Made]:
+    """The results of an epoch, with one line for workers that are killed, before it or during it.
 
     Waiting finds that one is gone, or fetching a batch it left behind fails. Errors that a worker
     met itself arrive with a message that begins with "Caught".
     """
     try:
+        with _child_signal_kept():
+            results = iter(workers)
         yield from results
     except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
