@@ -58,7 +58,7 @@ def test_operations_are_those_of_the_matrix_products() -> None:
     plain = sdpa_kernel(SDPBackend.MATH)  # older counters pass over fused attention on the CPU
     with plain, FlopCounterMode(display=False) as counter, torch.enable_grad():
         tower.encode_text(torch.nn.functional.pad(ids, (0, 11)))
-    ours = tower_operations([(3, 20)], width=32, layers=3, mlp_width=128, out=24)
+    ours = tower_operations([(3, 20)], 60, width=32, layers=3, mlp_width=128, out=24)
     assert counter.get_total_flops() == ours
 
 
@@ -71,7 +71,7 @@ def test_counts_and_equality_on_a_thin_model() -> None:
     assert speed.tokens == 4 + 4 + 8 + 4
     assert speed.context_length == 20
     assert speed.open_clip.positions == 4 * 20
-    assert speed.tokens <= speed.ours.positions < 80
+    assert speed.ours.positions == speed.tokens
     assert speed.ours_distinct.positions < speed.ours.positions
     assert speed.ours.operations < speed.open_clip.operations
     assert speed.max_difference < 1e-5

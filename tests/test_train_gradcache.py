@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,17 +146,17 @@ def test_a_frozen_tower_is_encoded_once(frozen: str, monkeypatch: pytest.MonkeyP
     assert_same(model.encoder, model.tokenizer, method, batch_for(model), 2)
     calls = {"image": 0, "text": 0}
 
-    def counted(tower: Any, name: str) -> Callable[..., Any]:
-        encode = tower._encode
+    def count(tower: Any, method: str, name: str) -> None:
+        encode = getattr(tower, method)
 
         def call(*arguments: Any) -> Any:
             calls[name] += 1
             return encode(*arguments)
 
-        return call
+        monkeypatch.setattr(tower, method, call)
 
-    monkeypatch.setattr(model.encoder._image, "_encode", counted(model.encoder._image, "image"))
-    monkeypatch.setattr(model.encoder._text, "_encode", counted(model.encoder._text, "text"))
+    count(model.encoder._image, "_encode", "image")
+    count(model.encoder._text, "_encode_packed", "text")
     batch = batch_for(model)
     work = model.encoder.work(
         batch.normalised(CPU), model.tokenizer(list(batch.block.texts)), True, 2

@@ -20,7 +20,7 @@ from torch import Tensor
 from compoclip.analysis.trees import Chart
 from compoclip.errors import CompoclipError
 from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_tower import Bucket, choose_buckets
+from compoclip.models.text_plan import Bucket, choose_buckets
 
 _BUCKET_COST = 256  # token positions that one more bucket must save
 

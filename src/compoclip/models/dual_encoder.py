@@ -15,7 +15,8 @@ from compoclip.losses.contract import Features
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.parts import Part, part_of
 from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
+from compoclip.models.text_plan import TextPlan
+from compoclip.models.text_tower import TextFeatures, TextTower
 from compoclip.models.work import FeatureWork, Outputs, Piece, Work
 
 __all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]

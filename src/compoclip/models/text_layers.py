@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +11,21 @@ import torch.nn.functional as F
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Positions start..stop of a packed batch: the real ones of `rows` texts, one after the other.
+
+    length: of the longest of these. place: (stop - start,) where each stands in (rows, length) laid
+    out flat; None when all texts are that long.
+    """
+
+    start: int
+    stop: int
+    rows: int
+    length: int
+    place: Tensor | None
 
 
 class TextLayers:
@@ -69,6 +86,34 @@ class TextLayers:
                 x = _causal_block(block, x, mask)
         return x
 
+    @property
+    def packs(self) -> bool:
+        """Whether texts can be run without padding: causal, and every block of the plain kind."""
+        return not self.sees_ahead and all(map(_is_plain, self._tower.transformer.resblocks))
+
+    def embed_packed(self, ids: Tensor, position: Tensor) -> Tensor:
+        """(M,) ids and the place of each in its text -> (M, W) states before the first layer."""
+        tower = self._tower
+        dtype = tower.transformer.get_cast_dtype()
+        at = tower.positional_embedding.to(dtype)[position]
+        embedded: Tensor = tower.token_embedding(ids).to(dtype) + at
+        return embedded
+
+    def run_packed(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
+        """`run` of all layers of a tower that packs, on (M, W) real positions of many texts.
+
+        Attention alone has to know which position belongs to which text; all other layers see one
+        long list of positions, with no padding in it.
+        """
+        transformer = self._tower.transformer
+        recompute = transformer.grad_checkpointing and torch.is_grad_enabled()
+        for block in transformer.resblocks:
+            if recompute:
+                x = checkpoint(_packed_block, block, x, segments, use_reentrant=False)
+            else:
+                x = _packed_block(block, x, segments)
+        return x
+
 
 def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     """An additive mask (n * heads, L, L) that leaves nothing but `keys` to look at."""
@@ -81,7 +126,7 @@ def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
 def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
     """One transformer block on (n, L, W), through fused causal attention where it is the plain
     one; every other kind runs its own forward with the cut mask."""
-    if type(block) is ResidualAttentionBlock and _is_plain(block.attn):
+    if _is_plain(block):
         x = x + block.ls_1(_causal_attention(block.attn, block.ln_1(x)))
         out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
         return out
@@ -89,10 +134,34 @@ def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
     return other
 
 
-def _is_plain(attention: nn.Module) -> bool:
+def _packed_block(block: Any, x: Tensor, segments: Sequence[Segment]) -> Tensor:
+    """A plain transformer block on (M, W) packed positions."""
+    attention = block.attn
+    qkv = F.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
+    mixed = [_mix(qkv[s.start : s.stop], s, attention.num_heads) for s in segments]
+    x = x + block.ls_1(attention.out_proj(mixed[0] if len(mixed) == 1 else torch.cat(mixed)))
+    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return out
+
+
+def _mix(qkv: Tensor, segment: Segment, heads: int) -> Tensor:
+    """Causal attention of (m, 3 W) packed queries, keys and values within each text: (m, W)."""
+    n, length, place = segment.rows, segment.length, segment.place
+    if place is not None:
+        qkv = qkv.new_zeros(n * length, qkv.shape[1]).index_copy(0, place, qkv)
+    q, k, v = qkv.view(n, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    mixed = mixed.transpose(1, 2).reshape(n * length, -1)
+    return mixed if place is None else mixed[place]
+
+
+def _is_plain(block: nn.Module) -> bool:
+    """Whether a block is open_clip's usual one with the usual attention."""
+    attention = getattr(block, "attn", None)
     return (
-        isinstance(attention, nn.MultiheadAttention)
-        and attention.in_proj_weight is not None
+        type(block) is ResidualAttentionBlock
+        and isinstance(attention, nn.MultiheadAttention)
+        and attention._qkv_same_embed_dim  # one weight for all three; asking that may cost a merge
         and attention.bias_k is None
         and not attention.add_zero_attn
         and attention.dropout == 0.0

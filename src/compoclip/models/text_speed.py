@@ -87,20 +87,21 @@ def measure_text_speed(
                 times[i].append(seconds)
                 outputs[i] = torch.nn.functional.normalize(torch.cat(encoded).float(), dim=-1)
     difference = max((outputs[0] - ours).abs().max().item() for ours in outputs[1:])
-    plans = [[encoder.plan_texts(batch, flag) for batch in ids] for flag in (False, True)]
+    plans = [
+        [plan for batch in ids if (plan := encoder.plan_texts(batch, flag)) is not None]
+        for flag in (False, True)
+    ]
     shapes: list[list[tuple[int, int]]] = [
         [(len(batch), batch.shape[1]) for batch in ids],
-        *(
-            [(b.stop - b.start, b.length) for plan in each if plan for b in plan.buckets]
-            for each in plans
-        ),
+        *([(b.stop - b.start, b.length) for plan in each for b in plan.buckets] for each in plans),
     ]
     count = sum(len(batch) for batch in ids)
-    passes = [_summary(loaded, t, shape, count) for t, shape in zip(times, shapes)]
+    positions = [sum(map(torch.numel, ids)), *(sum(p.positions for p in each) for each in plans)]
+    passes = [_summary(loaded, *of, count) for of in zip(times, shapes, positions)]
     return TextSpeed(
         captions=count,
         distinct=sum(len(torch.unique(batch, dim=0)) for batch in ids),
-        tokens=sum(int((plan.last + 1).sum()) for plan in plans[0] if plan),
+        tokens=sum(int((plan.last + 1).sum()) for plan in plans[0]),
         context_length=loaded.tokenizer.context_length,
         open_clip=passes[0],
         ours=passes[1],
@@ -112,21 +113,27 @@ def measure_text_speed(
 
 
 def tower_operations(
-    shapes: Sequence[tuple[int, int]], width: int, layers: int, mlp_width: int, out: int
+    shapes: Sequence[tuple[int, int]],
+    positions: int,
+    width: int,
+    layers: int,
+    mlp_width: int,
+    out: int,
 ) -> float:
-    """Operations of a text transformer on groups of (texts, positions): per position and layer
-    2 * (4 W^2 + 2 W M) for the projections and 4 L W for attention; per text 2 W D at the end."""
-    per_position = layers * 2 * (4 * width**2 + 2 * width * mlp_width)
-    return float(
-        sum(
-            n * length * (per_position + layers * 4 * length * width) + n * 2 * width * out
-            for n, length in shapes
-        )
-    )
+    """Operations of a text transformer: per position and layer 2 * (4 W^2 + 2 W M) for the
+    projections; attention on groups of (texts, L), 4 L^2 W per text and layer; per text 2 W D at
+    the end."""
+    projections = positions * layers * 2 * (4 * width**2 + 2 * width * mlp_width)
+    texts = sum(n * (layers * 4 * length**2 * width + 2 * width * out) for n, length in shapes)
+    return float(projections + texts)
 
 
 def _summary(
-    loaded: LoadedModel, times: list[float], shapes: Sequence[tuple[int, int]], count: int
+    loaded: LoadedModel,
+    times: list[float],
+    shapes: Sequence[tuple[int, int]],
+    positions: int,
+    count: int,
 ) -> Pass:
     text = loaded.config.model_cfg["text_cfg"]
     width, layers = text.get("width", 512), text.get("layers", 12)
@@ -135,9 +142,9 @@ def _summary(
     return Pass(
         seconds=seconds,
         captions_per_second=count / seconds,
-        positions=sum(n * length for n, length in shapes),
+        positions=positions,
         operations=tower_operations(
-            shapes, width, layers, mlp, loaded.config.model_cfg["embed_dim"]
+            shapes, positions, width, layers, mlp, loaded.config.model_cfg["embed_dim"]
         ),
     )
 

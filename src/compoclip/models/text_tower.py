@@ -1,14 +1,16 @@
-"""Text encoding without padding: distinct rows once, cut to their own length, in a few buckets.
+"""Text encoding without padding: distinct rows once, cut to their own length.
 
 Why it is exact: in a causal tower the state at a position depends on earlier positions only, and
 the pooled feature is the state at the end-of-text token, so nothing behind that token matters.
-A tower that looks both ways, or pools elsewhere, keeps open_clip's own full-length path.
+The real positions of all texts go through the layers as one list, attention in a few buckets of
+similar length; layers of an unusual kind run bucket by bucket. A tower that looks both ways, or
+pools elsewhere, keeps open_clip's own full-length path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,10 +21,11 @@ from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
 from compoclip.models.text_layers import TextLayers
+from compoclip.models.text_plan import Bucket, Packed, TextPlan, pack, plan_texts
 from compoclip.models.work import Outputs, Piece, Work, joined
 
-# Token positions one more bucket must save to be worth its extra pass through the layers.
-_BUCKET_COST = {"cpu": 256, "cuda": 2048}
+# Padding that one more bucket must save, in token positions, to be worth its cost.
+_BUCKET_COST = {"cpu": 64, "cuda": 2048}
 
 
 @dataclass(frozen=True)
@@ -34,97 +37,6 @@ class TextFeatures:
     pooled: Tensor
     tokens: Tensor | None = None
     token_mask: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Rows start..stop of the length-sorted texts, encoded at `length` positions."""
-
-    start: int
-    stop: int
-    length: int
-
-
-def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
-    """Split ascending `lengths` into runs that minimise padded positions + cost * runs.
-
-    Exact dynamic programme over the distinct lengths (at most the context length of them).
-    """
-    ends = [
-        i for i in range(1, len(lengths) + 1) if i == len(lengths) or lengths[i] != lengths[i - 1]
-    ]
-    best: list[tuple[int, int]] = [
-        (0, 0)
-    ]  # (total, number of distinct lengths before the last run)
-    starts = [0, *ends]
-    for j in range(1, len(starts)):
-        longest = lengths[starts[j] - 1]
-        best.append(
-            min((best[i][0] + longest * (starts[j] - starts[i]) + cost, i) for i in range(j))
-        )
-    buckets: list[Bucket] = []
-    j = len(ends)
-    while j > 0:
-        i = best[j][1]
-        buckets.append(Bucket(starts[i], starts[j], lengths[starts[j] - 1]))
-        j = i
-    return buckets[::-1]
-
-
-@dataclass(frozen=True)
-class TextPlan:
-    """What is encoded and how it goes back: on the CPU, made before any device is asked.
-
-    ids: (R, L) rows by ascending length, cut to the longest bucket. last: (R,) position of the
-    end-of-text token. place: (T,) row of each text. buckets: runs of rows.
-    """
-
-    ids: Tensor
-    last: Tensor
-    place: Tensor
-    buckets: tuple[Bucket, ...]
-
-    @property
-    def positions(self) -> int:
-        """Token positions that pass through the tower, padding inside buckets included."""
-        return sum((b.stop - b.start) * b.length for b in self.buckets)
-
-    def pieces(self, limit: int) -> tuple[tuple[Bucket, ...], ...]:
-        """The buckets, cut and grouped so that a group has at most `limit` positions (but at least
-        one row); all in one group for 0."""
-        if not limit:
-            return (self.buckets,)
-        groups: list[list[Bucket]] = [[]]
-        free = limit
-        for bucket in self.buckets:
-            start = bucket.start
-            while start < bucket.stop:
-                if groups[-1] and free < bucket.length:
-                    groups.append([])
-                    free = limit
-                rows = min(bucket.stop - start, max(1, free // bucket.length))
-                groups[-1].append(Bucket(start, start + rows, bucket.length))
-                free -= rows * bucket.length
-                start += rows
-        return tuple(map(tuple, groups))
-
-
-def plan_texts(ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True) -> TextPlan:
-    """Distinct rows of (T, context) CPU ids, sorted by length, in buckets.
-
-    last: (T,) position of each row's end-of-text token.
-    """
-    if deduplicate:
-        rows, inverse = torch.unique(ids, dim=0, return_inverse=True)
-        ends = torch.empty(len(rows), dtype=last.dtype).scatter_(0, inverse, last)
-    else:
-        rows, inverse, ends = ids, torch.arange(len(ids)), last
-    order = torch.argsort(ends, stable=True)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    ends = ends[order]
-    lengths = (ends + 1).tolist()
-    buckets = tuple(choose_buckets(lengths, bucket_cost))
-    return TextPlan(rows[order, : lengths[-1]], ends, rank[inverse], buckets)
 
 
 class TextTower:
@@ -167,7 +79,8 @@ class TextTower:
         ids = ids.cpu()
         if self.causal:
             cost = _BUCKET_COST.get(device.type, _BUCKET_COST["cuda"])
-            return plan_texts(ids, self._eot(ids), cost, deduplicate)
+            plan = plan_texts(ids, self._eot(ids), cost, deduplicate)
+            return replace(plan, packed=TextLayers(self._tower).packs)
         last = self._eot(ids) if self._pools_at_eot else torch.full((len(ids),), ids.shape[1] - 1)
         whole = Bucket(0, len(ids), ids.shape[1])
         return TextPlan(ids, last, torch.arange(len(ids)), (whole,))
@@ -189,11 +102,16 @@ class TextTower:
         if tokens:
             self.require_local()
         plan = self.plan(ids, device, deduplicate)
-        rows, last, place = plan.ids.to(device), plan.last.to(device), plan.place.to(device)
-        longest = int(plan.last.max()) + 1 if self.causal else rows.shape[1]
+        last, place = plan.last.to(device), plan.place.to(device)
+        longest = int(plan.last.max()) + 1 if self.causal else plan.ids.shape[1]
 
         def piece(buckets: tuple[Bucket, ...]) -> Piece:
-            return lambda: self._encode(rows, last, buckets, tokens)
+            if plan.packed:
+                packed = pack(plan, buckets).to(device)
+                return lambda: self._encode_packed(packed, tokens)
+            run = slice(buckets[0].start, buckets[-1].stop)
+            rows = plan.ids[run].to(device)
+            return lambda: self._encode(rows, last[run], buckets, tokens)
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
             pooled = joined([each[0] for each in outputs])[place]
@@ -214,7 +132,7 @@ class TextTower:
         being the longest of these."""
         parts = []
         for b in buckets:
-            run = slice(b.start, b.stop)
+            run = slice(b.start - buckets[0].start, b.stop - buckets[0].start)
             rows = ids[run, : b.length]
             if self.causal:
                 parts.append(self._encode_rows(rows, last[run], tokens))
@@ -243,6 +161,17 @@ class TextTower:
         name = "text_eos_id" if isinstance(self._tower, CLIP) else "eos_id"
         found: Tensor = ids == getattr(self._tower, name)
         return found.int().argmax(dim=-1)
+
+    def _encode_packed(self, packed: Packed, tokens: bool) -> Outputs:
+        """`_encode` with the real positions of all rows as one list, and no padding."""
+        tower, layers = self._tower, TextLayers(self._tower)
+        x = layers.embed_packed(packed.ids, packed.position)
+        x = layers.run_packed(x, packed.segments)
+        if not tokens:
+            return (self._project(tower.ln_final(x[packed.ends])),)
+        states = self._project(tower.ln_final(x))
+        grid = states.new_zeros(packed.rows, packed.length, states.shape[-1])
+        return states[packed.ends], grid.index_put((packed.row, packed.position), states)
 
     def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
         """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
