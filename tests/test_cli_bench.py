@@ -109,6 +109,6 @@ def test_bad_requests_exit_2(
     assert "1 captions, fewer than the 512 asked for" in capsys.readouterr().err
     assert main([*asked, "--batch-size", "0"]) == 2
     assert main(["bench", "nothing"]) == 2
-    assert "one of data, evaluate" in capsys.readouterr().err
+    assert "one of captions, data, evaluate" in capsys.readouterr().err
     assert main(["bench"]) == 2
     assert main(["bench", "--help"]) == 0

@@ -64,8 +64,10 @@ def test_workers_that_die_again_and_again_are_given_up() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_ray_worker_is_replaced(tmp_path: Path) -> None:
+def test_a_killed_ray_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'compoclip[ray]'")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for `die_once`
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     source = corpus(tmp_path / "in", ".parquet", shards=4)
     found = list(engine.run(die_once, tasks(source, tmp_path / "out"), workers=2, engine="ray"))
     assert (tmp_path / "died").exists()

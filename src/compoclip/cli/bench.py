@@ -14,6 +14,7 @@ from compoclip.errors import UsageError
 
 # stage -> what it measures
 STAGES = {
+    "captions": "rewrites/s from stored parses, against tagging every caption at every step",
     "data": "images/s from files to pixels, originals and packs, against PIL and torchvision",
     "evaluate": "how many images and texts an evaluation encodes, against one item at a time",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",

@@ -124,7 +124,8 @@ def structure_of(caption: Caption) -> Structure:
     mentions: list[Mention] = []
     for place, (first, stop, head) in enumerate(spans):
         before = spans[place - 1][1] if place else 0
-        link, words = Link.START, ()
+        link = Link.START
+        words: tuple[str, ...] = ()
         if place:
             between = [
                 (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
