@@ -47,10 +47,10 @@ class DemoOptions:
     out: Path = Path("demo-out")
     methods: tuple[str, ...] = ("clip-ft", "negclip", "fsc-clip")
     model: str = "bundled"
-    scenes: int = 8000
+    scenes: int = 16000
     items_per_task: int = 250
-    epochs: float = 1.5
-    batch_size: int = 64
+    epochs: float = 1.0
+    batch_size: int = 128
     lr: float = 1e-3
     seed: int = 0
     json: bool = False
@@ -86,7 +86,7 @@ def _write_world(options: DemoOptions) -> None:
 
     data, suite = options.out / "data", options.out / "suite"
     world = bundled_world()
-    spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=2)
+    spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1)
     if not (data / "world.json").is_file() or _scenes(data) != options.scenes:
         console.note(f"drawing {options.scenes} training scenes -> {data}")
         write_training_set(data, spec)

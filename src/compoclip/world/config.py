@@ -12,7 +12,7 @@ from compoclip.files import read_json
 from compoclip.world.captions import CAPTION_TYPES
 from compoclip.world.scene import WorldConfig
 
-_CONFUSABLE = {"conjunction": 0.8, "relation": 0.1, "object": 0.05, "position": 0.05}
+_CONFUSABLE = {"conjunction": 0.92, "object": 0.08}
 
 
 def bundled_world() -> WorldConfig:
@@ -21,17 +21,22 @@ def bundled_world() -> WorldConfig:
 
 
 def crowded(config: WorldConfig) -> WorldConfig:
-    """The same world, with scenes and captions that hold something to confuse: mostly two unlike
-    things, said together with what they look like.
+    """The same world, with pictures and captions that hold something to confuse and little else:
+    mostly two unlike things, said together with their colours. What else a caption may say
+    (places, sizes, patterns) tells pictures apart without it, and binding is learnt more slowly.
     """
     weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_CONFUSABLE}
     return replace(
         config,
-        objects=(0.05, 0.85, 0.1),
+        objects=(0.1, 0.9),
         unlike=True,
+        inside=0.0,
+        occlusion=0.0,
         repeat=0.0,
         same_colour=0.0,
-        attributes=(0.0, 0.2, 0.8, 0.0),
+        patterned=0.0,
+        synonyms=0.0,
+        attributes=(0.0, 0.9, 0.1, 0.0),
         caption_weights=tuple(sorted(weights.items())),
     )
 
