@@ -25,7 +25,6 @@ from compoclip.world.logic import (
 )
 from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.splits import generator, held_out_attributes
-from compoclip.world.vocabulary import KINDS
 from compoclip.world.wording import Wording
 
 _PREFIXES = ("a picture of ", "an image of ", "a drawing of ")
@@ -196,31 +195,7 @@ def _conjunction(facts: Facts, config: WorldConfig, rng: random.Random) -> Form 
     if len(facts.things) < 2:
         return None
     count = min(len(facts.things), rng.choice((2, 2, 2, 3, 4)))
-    chosen = rng.sample(range(len(facts.things)), count)
-    return tuple(Exists(_placed(facts, i, config, rng)) for i in chosen)
-
-
-def _apart(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
-    """ "a star, a mug, a red thing and a blue thing": what is there and how it looks, not which of
-    it looks how. A bag of words says as much.
-    """
-    if len(facts.things) < 2:
-        return None
-    said: list[Statement] = []
-    for thing in facts.things:
-        said.append(Exists(mention(thing, rng, 0)))
-        colour = (Attribute("colour", thing.colour),)
-        said.append(Exists(NounPhrase(frozenset(KINDS), "thing", colour)))
-    rng.shuffle(said)
-    return tuple(said)
-
-
-def _placed(facts: Facts, i: int, config: WorldConfig, rng: random.Random) -> NounPhrase:
-    """ "a red star on the left": a thing, with one of its places as often as the config says."""
-    phrase = _told(facts.things[i], config, rng)
-    if not config.placed or not facts.positions[i] or rng.random() >= config.placed:
-        return phrase
-    return _extend(phrase, Position(rng.choice(facts.positions[i])))
+    return tuple(Exists(_told(t, config, rng)) for t in rng.sample(facts.things, count))
 
 
 def _fact(facts: Facts, rng: random.Random) -> tuple[str, int, int] | None:
@@ -345,7 +320,6 @@ CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
     "negation": (0.06, _negation),
     "background": (0.06, _scenery),
     "long": (0.1, _long),
-    "apart": (0.0, _apart),
 }
 """Caption types with their default weight and the function that makes their logical form."""
 

@@ -59,8 +59,7 @@ class WorldConfig:
     background that is not plain. kinds, colours, backdrops (background colours): the allowed
     subset, empty for all. synonyms: chance that a word of a caption is replaced by a synonym.
     caption_weights: (caption type, weight) for the types that differ from the default.
-    attributes: weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions. placed:
-    chance that a thing of a conjunction is said with its place.
+    attributes: weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions.
     holdout_seed, holdout_attribute, holdout_relation: which share of the (colour, kind) pairs
     and of the (kind, relation, kind) triples is kept out of ordinary splits (see `splits`).
     """
@@ -81,7 +80,6 @@ class WorldConfig:
     synonyms: float = 0.15
     caption_weights: tuple[tuple[str, float], ...] = ()
     attributes: tuple[float, ...] = (0.2, 0.5, 0.23, 0.07)
-    placed: float = 0.0
     holdout_seed: int = 0
     holdout_attribute: float = 0.1
     holdout_relation: float = 0.03

@@ -93,7 +93,7 @@ class Wording:
     def word(self, canonical: str) -> str:
         """The canonical word or, by chance, a synonym."""
         usual = "medium-sized" if canonical == "medium" else canonical
-        return self._other(usual, SYNONYMS.get(canonical, ()), self.synonyms)
+        return self._other(usual, SYNONYMS[canonical], self.synonyms)
 
     def variant(self, phrases: tuple[str, ...]) -> str:
         """The first phrase or, by chance, another one."""
