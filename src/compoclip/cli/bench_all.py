@@ -14,11 +14,10 @@ from typing import Any
 from compoclip import __version__
 from compoclip.cli.bench import STAGES
 from compoclip.cli.bench_rows import Inputs, Row, Rows, machine, shown
+from compoclip.cli.caption_input import world_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, note
 from compoclip.errors import CompoclipError, UsageError
-
-_WORLD_CAPTIONS = 2000
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,5 @@ def _setting(options: Options) -> dict[str, Any]:
 
 def _world_captions(path: Path) -> Path:
     """A file of captions of made scenes, for a machine without real ones."""
-    from compoclip.world.captions import captions_for
-    from compoclip.world.sampling import scene_for
-    from compoclip.world.scene import WorldConfig
-
-    config = WorldConfig()
-    texts = [
-        caption.text
-        for index in range(_WORLD_CAPTIONS // 4)
-        for caption in captions_for(scene_for(config, 0, "train", index), config, 0, index, 4)
-    ]
-    path.write_text("\n".join(texts), encoding="utf-8")
+    path.write_text("\n".join(world_captions()), encoding="utf-8")
     return path

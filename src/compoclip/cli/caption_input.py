@@ -25,6 +25,20 @@ def read_captions(path: Path) -> list[str]:
     return captions
 
 
+def world_captions(count: int = 2000) -> list[str]:
+    """Captions of made scenes, four a scene, for a machine without real ones."""
+    from compoclip.world.captions import captions_for
+    from compoclip.world.sampling import scene_for
+    from compoclip.world.scene import WorldConfig
+
+    config = WorldConfig()
+    return [
+        caption.text
+        for index in range(count // 4)
+        for caption in captions_for(scene_for(config, 0, "train", index), config, 0, index, 4)
+    ]
+
+
 def _captions(path: Path) -> Iterator[str]:
     if path.is_dir():
         for file in sorted(path.iterdir()):

@@ -29,6 +29,8 @@ class DualEncoder(nn.Module):
     equal open_clip's own to float32 rounding. `freeze_bn` keeps every batch norm in eval mode, for
     towers whose running statistics are not statistics of the data (folded batch norms).
 
+    recomputes: whether activations are computed again in backward.
+
     A tower none of whose parameters requires a gradient is encoded without one, and what is frozen
     stays in eval mode: dropout and running statistics belong to what learns.
     """
@@ -37,7 +39,7 @@ class DualEncoder(nn.Module):
         super().__init__()
         self.model = model
         self.freeze_bn = freeze_bn
-        self._recomputes = False
+        self.recomputes = False
         self._image = ImageTower(model)
         self._text = TextTower(model)
         self.train(model.training)
@@ -78,7 +80,7 @@ class DualEncoder(nn.Module):
         """Recompute activations in backward, in both towers. open_clip offers it for transformers
         and most timm trunks; a ModifiedResNet ignores it."""
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
-        self._recomputes = enable
+        self.recomputes = enable
 
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when either tower cannot give patch or token
@@ -178,7 +180,7 @@ class DualEncoder(nn.Module):
     def _merged_once(self) -> Iterator[None]:
         """Adapted weights are computed once in the block, not at every use. When backward computes
         blocks again it needs their weights again, outside of the block: then at every use."""
-        if self._recomputes:
+        if self.recomputes:
             yield
             return
         with parametrize.cached():

@@ -105,7 +105,7 @@ def step(
         with amp():
             features = work.all()
     terms, loss = weighted_loss(active, whole.features(features, images), layout)
-    result = _result(terms, loss)
+    result = result_of(terms, loss)
     if result.finite:
         loss.backward()  # type: ignore[no-untyped-call]
         if cache is not None:
@@ -121,6 +121,7 @@ def weighted_loss(
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
 
 
-def _result(terms: Mapping[str, Tensor], loss: Tensor) -> StepResult:
+def result_of(terms: Mapping[str, Tensor], loss: Tensor) -> StepResult:
+    """The terms and their weighted sum as numbers."""
     *values, total = torch.stack([*terms.values(), loss]).detach().tolist()  # waits once
     return StepResult(dict(zip(terms, values)), total)

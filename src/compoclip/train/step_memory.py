@@ -1,0 +1,180 @@
+"""What a training step holds in memory, counted: no device is filled to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from compoclip.data.sample import Batch
+from compoclip.losses.contract import Features
+from compoclip.methods.base import Method
+from compoclip.models.loaded import LoadedModel
+from compoclip.models.work import Outputs, Piece
+from compoclip.train.loop import freeze
+from compoclip.train.sharding import repeated_units
+from compoclip.train.step import StepSettings, weighted_loss
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes by what they are for.
+
+    weights, gradients, moments: of the parameters (moments: two for each that learns). batch:
+    images as bytes and as numbers. features: of the whole batch, as encoded, as losses see them,
+    and their gradients. losses: kept for the losses' backward pass. image, text: kept for the
+    backward pass of the largest piece of a tower; if activations are computed again, with those of
+    one block, taken as an equal share of the tower's. all_images, all_texts: what all pieces keep
+    together. in_pieces: whether the batch is encoded in pieces. What lives only within one
+    operation is not counted.
+    """
+
+    weights: int
+    gradients: int
+    moments: int
+    batch: int
+    features: int
+    losses: int
+    image: int
+    text: int
+    all_images: int
+    all_texts: int
+    in_pieces: bool
+
+    @property
+    def peak(self) -> int:
+        """The most that is held at once. In pieces, the losses' part is given back before the first
+        piece is encoded again."""
+        if not self.in_pieces:
+            return self.whole
+        return self._always + max(self.image, self.text, self.losses)
+
+    @property
+    def whole(self) -> int:
+        """The peak without pieces: everything is held when the losses' backward pass begins."""
+        return self._always + self.all_images + self.all_texts + self.losses
+
+    @property
+    def _always(self) -> int:
+        return self.weights + self.gradients + self.moments + self.batch + self.features
+
+
+def count_step_memory(
+    loaded: LoadedModel, method: Method, batch: Batch, settings: StepSettings
+) -> StepMemory:
+    """Count for a batch: pieces are encoded with a graph, one at a time, and the losses computed on
+    features of the sizes of the whole batch. Nothing is trained."""
+    encoder = loaded.encoder
+    freeze(encoder.model, method.trains)
+    encoder.train()
+    device = encoder.device
+    pixels = batch.normalised(device)
+    ids = loaded.tokenizer(list(batch.block.texts))
+    active = method.terms_on(batch.kind)
+    local = any(term.needs_local for term in active)
+    work = encoder.work(pixels, ids, local, settings.micro_batch)
+
+    def amp() -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+
+    known = {t.untyped_storage().data_ptr() for t in (pixels, *encoder.parameters())}
+
+    def kept(pieces: Iterable[Piece]) -> tuple[list[int], Outputs]:
+        """What each of the pieces keeps, and what the last one gives."""
+        sizes: list[int] = []
+        outputs: Outputs = ()
+        for piece in pieces:
+            del outputs
+            with SavedBytes(known) as saved, amp():
+                outputs = piece()
+            sizes.append(saved.bytes)
+        return sizes, tuple(each.detach() for each in outputs)
+
+    images, seen = kept(work.image.pieces[:1])  # all are alike, or smaller
+    texts, read = kept(work.text.pieces)
+    image, text = images[0], max(texts)
+    if encoder.recomputes:
+        encoder.set_grad_checkpointing(False)
+        blocks = len(repeated_units(encoder.model.get_submodule("visual")))
+        image += kept(work.image.pieces[:1])[0][0] // max(1, blocks)
+        blocks = len(repeated_units(encoder.model)) - blocks
+        text += max(kept(work.text.pieces)[0]) // max(1, blocks)
+        encoder.set_grad_checkpointing()
+    plan = encoder.plan_texts(ids)
+    longest = ids.shape[1] if plan is None else int(plan.last.max()) + 1
+    features = _features(seen, read, len(pixels), len(ids), longest)
+    with SavedBytes(known) as saved:
+        _, loss = weighted_loss(active, features, batch.block.layout(method.kinds, device, ids))
+    del loss
+    learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
+    whole = (features.image, features.text, features.patches, features.tokens)
+    return StepMemory(
+        weights=sum(map(_bytes, [*encoder.parameters(), *encoder.buffers()])),
+        gradients=learn,
+        moments=2 * learn,
+        batch=_bytes(batch.pixels) + _bytes(pixels),
+        features=3 * sum(_bytes(each) for each in whole if each is not None),
+        losses=saved.bytes,
+        image=image,
+        text=text,
+        all_images=images[0] * len(pixels) // len(seen[0]),
+        all_texts=sum(texts),
+        in_pieces=not work.whole,
+    )
+
+
+class SavedBytes:
+    """Counts what operations inside the block keep for their backward pass, each storage once.
+
+    `known` storages (of parameters) are not counted. bytes: the sum, after the block.
+    """
+
+    def __init__(self, known: Iterable[int] = ()) -> None:
+        self._known = set(known)
+        self._sizes: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda kept: kept)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of distinct storages."""
+        return sum(self._sizes.values())
+
+    def __enter__(self) -> SavedBytes:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+
+def _features(seen: Outputs, read: Outputs, images: int, texts: int, longest: int) -> Features:
+    """Noise in the form of a whole batch's features; seen, read: outputs of a piece of each tower.
+    Every text is as long as the longest."""
+    device = seen[0].device
+    generator = torch.Generator(device).manual_seed(0)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device).requires_grad_()
+
+    local = len(seen) > 1
+    width = seen[0].shape[-1]
+    return Features(
+        image=noise(images, width),
+        text=noise(texts, width),
+        logit_scale=torch.tensor(100.0, device=device, requires_grad=True),
+        patches=noise(images, *seen[1].shape[1:]) if local else None,
+        tokens=noise(texts, longest, width) if local else None,
+        token_mask=torch.ones(texts, longest, dtype=torch.bool, device=device) if local else None,
+    )
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
