@@ -46,6 +46,7 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
     raise UsageError(f'unknown tagger "{name}"; use hanta, spacy or spacy:MODEL')
 
 
+@lru_cache(maxsize=8)
 def tagger_version(name: str = DEFAULT_TAGGER) -> str:
     """`get_tagger(name).name`, for the default tagger without loading its model."""
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name

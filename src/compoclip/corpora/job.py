@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -197,6 +198,7 @@ class RewriteJob:
         return [parse(text, tagger) for text in row.captions]
 
 
+@lru_cache(maxsize=8)
 def parser_name(tagger: str) -> str:
     """Versions of parser and tagger in one word."""
     versions = provenance(tagger)

@@ -33,7 +33,7 @@ _HUMAN = word_set("people beings occupations athletes")
 Span = tuple[int, int]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 18)
 def related(a: str, b: str, pos: str) -> bool:
     """Whether two lemmas can mean the same or one is a kind of the other.
 

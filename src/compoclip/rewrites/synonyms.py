@@ -67,14 +67,27 @@ def table() -> tuple[Entry, ...]:
     return tuple(entries)
 
 
+@lru_cache(maxsize=1)
+def _needs() -> tuple[tuple[Entry, frozenset[str]], ...]:
+    """All entries, with the words and lemmas of which a caption must hold one for them to apply."""
+    found = []
+    for entry in table():
+        head = entry.word.split()[0]
+        found.append((entry, frozenset((head, entry.word, _verb(head)))))
+    return tuple(found)
+
+
 def places(s: Structure) -> Iterator[Place]:
     """Every place of the caption where an entry keeps the meaning, one for each text.
 
     Only asserted words count: "not near" does not mean "not next to".
     """
-    low = [token.text.lower() for token in s.caption.tokens]
+    low = list(s.lows)
     seen: set[tuple[int, str]] = set()
-    for entry in table():
+    present = {*s.lows, *s.lemmas}
+    for entry, needed in _needs():
+        if needed.isdisjoint(present):
+            continue
         for first in range(len(low)):
             place = _place(s, low, entry, first)
             if place is None or not s.asserted(first) or (first, place.text) in seen:
