@@ -19,13 +19,14 @@ from compoclip.lab.columns import COLUMNS, Difference
 from compoclip.lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
 from compoclip.lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
 from compoclip.lab.page import BEGIN, END, Finding, Line, aligned, table_text, write_section
+from compoclip.lab.run import lab_world
 from compoclip.lab.settings import Arm, Effect, LabSettings, read_settings
 from compoclip.methods.registry import method_names
-from compoclip.world.config import bundled_world, crowded
+from compoclip.world.config import bundled_world
 from compoclip.world.oracle import Oracle, Truth
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"
-SPEC = DataSpec(crowded(bundled_world()), count=24)
+SPEC = DataSpec(lab_world(bundled_world()), count=24)
 
 
 @pytest.fixture(scope="module")

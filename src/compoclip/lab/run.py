@@ -25,6 +25,7 @@ from compoclip.places import require_writable
 from compoclip.world.config import bundled_world, crowded
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import CORE, write_suite
+from compoclip.world.scene import WorldConfig
 
 SECTION, NUMBERS = "table.md", "lab.json"
 
@@ -69,10 +70,17 @@ def run_lab(
     return text
 
 
+def lab_world(world: WorldConfig) -> WorldConfig:
+    """What the arms train on: the demo's scenes, whose captions also speak of relations."""
+    pairs = crowded(world)
+    weights = {**dict(pairs.caption_weights), "conjunction": 0.72, "relation": 0.2}
+    return replace(pairs, caption_weights=tuple(sorted(weights.items())))
+
+
 def _prepare(settings: LabSettings, out: Path) -> None:
     """Training data and test suite, unless they are there."""
     world = bundled_world()
-    write_data(out / "data", DataSpec(crowded(world), settings.scenes))
+    write_data(out / "data", DataSpec(lab_world(world), settings.scenes))
     suite, spec = out / "suite", SuiteSpec(world, settings.items)
     made_by = json.loads(json.dumps({"compoclip": __version__, **asdict(spec)}))
     if not (suite / "suite.json").is_file():
