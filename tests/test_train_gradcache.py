@@ -269,4 +269,6 @@ def test_a_run_in_pieces_resumes_exactly_and_says_so(world: Path, tmp_path: Path
         assert torch.equal(value, other.encoder.model.state_dict()[name]), name
     assert one.provenance["micro_batch"] == 3
     assert one.provenance["grad_checkpointing"] is True
-    assert main([*arguments(world, "clip", tmp_path / "no"), "--micro-batch=-1"]) == 2
+    no = arguments(world, "clip", tmp_path / "no")
+    assert main([*no, "--micro-batch=-1"]) == 2
+    assert main([*no, "--compile", "--lora"]) == 2

@@ -44,6 +44,8 @@ class TrainOptions:
             the longest; the gradients stay those of the whole batch, memory is that of the
             micro-batch, and everything is encoded twice. 0 is the whole batch.
         grad_checkpointing: Compute activations again in backward: less memory, a third more work.
+        compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
+            and a minute at the start.
         crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
             faster, with slightly other pixels than decoding them whole (--no-draft).
@@ -88,6 +90,7 @@ class TrainOptions:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     micro_batch: int = 0
     grad_checkpointing: bool = False
+    compile: bool = False
     crop: bool = True
     draft: bool = True
     max_bad: int = 0
@@ -233,6 +236,7 @@ def execute(
                 precision=precision,
                 micro_batch=options.micro_batch,
                 grad_checkpointing=options.grad_checkpointing,
+                compile=options.compile,
                 crop=options.crop,
                 draft=options.draft,
                 max_bad=options.max_bad,

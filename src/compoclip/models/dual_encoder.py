@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
+from compoclip.models.compiler import require_compiler
 from compoclip.models.image_tower import ImageFeatures, ImageTower
-from compoclip.models.parts import Part, part_of
+from compoclip.models.lora_weights import lora_state
+from compoclip.models.parts import Part, Tower, part_of
 from compoclip.models.text_layers import TextLayers
 from compoclip.models.text_plan import TextPlan
 from compoclip.models.text_tower import TextFeatures, TextTower
@@ -81,6 +83,20 @@ class DualEncoder(nn.Module):
         and most timm trunks; a ModifiedResNet ignores it."""
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
         self.recomputes = enable
+
+    def compile_towers(self) -> tuple[Tower, ...]:
+        """Compile both towers (`torch.compile`), from the next call on; the towers that could be.
+
+        A text tower needs open_clip's usual causal blocks. Raises CompoclipError when there is no
+        working compiler for the model's device, UsageError for a network with adapters.
+        """
+        if lora_state(self.model):
+            raise UsageError(
+                "--compile knows no adapters (they are merged at every step): leave one out"
+            )
+        require_compiler(self.device)
+        self._image.compile()
+        return ("image", "text") if self._text.compile() else ("image",)
 
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when either tower cannot give patch or token

@@ -14,7 +14,7 @@ Patches go through *the same projection as the pooled feature*, position by posi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class ImageTower:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._compiled: Callable[[Tensor, bool], Outputs] | None = None
 
     @property
     def _visual(self) -> Any:
@@ -75,9 +76,13 @@ class ImageTower:
         parts = torch.split(pixels, limit or len(pixels))
 
         def piece(part: Tensor) -> Piece:
-            return lambda: self._encode(part, patches)
+            return lambda: (self._compiled or self._encode)(part, patches)
 
         return Work(tuple(map(piece, parts)), _joined)
+
+    def compile(self) -> None:
+        """Compile the tower, anew for every size of a batch until it is seen to vary."""
+        self._compiled = torch.compile(self._encode)
 
     def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
         if not patches:

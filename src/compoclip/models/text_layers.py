@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,19 +99,23 @@ class TextLayers:
         embedded: Tensor = tower.token_embedding(ids).to(dtype) + at
         return embedded
 
-    def run_packed(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
+    def run_packed(
+        self, x: Tensor, segments: Sequence[Segment], halves: Halves | None = None
+    ) -> Tensor:
         """`run` of all layers of a tower that packs, on (M, W) real positions of many texts.
 
         Attention alone has to know which position belongs to which text; all other layers see one
-        long list of positions, with no padding in it.
+        long list of positions, with no padding in it. halves: what is computed before and after
+        attention, compiled; None computes it as it is written.
         """
+        halves = halves or _HALVES
         transformer = self._tower.transformer
         recompute = transformer.grad_checkpointing and torch.is_grad_enabled()
         for block in transformer.resblocks:
             if recompute:
-                x = checkpoint(_packed_block, block, x, segments, use_reentrant=False)
+                x = checkpoint(_packed_block, block, x, segments, halves, use_reentrant=False)
             else:
-                x = _packed_block(block, x, segments)
+                x = _packed_block(block, x, segments, halves)
         return x
 
 
@@ -134,14 +138,40 @@ def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
     return other
 
 
-def _packed_block(block: Any, x: Tensor, segments: Sequence[Segment]) -> Tensor:
+def _packed_block(block: Any, x: Tensor, segments: Sequence[Segment], halves: Halves) -> Tensor:
     """A plain transformer block on (M, W) packed positions."""
-    attention = block.attn
-    qkv = F.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
-    mixed = [_mix(qkv[s.start : s.stop], s, attention.num_heads) for s in segments]
-    x = x + block.ls_1(attention.out_proj(mixed[0] if len(mixed) == 1 else torch.cat(mixed)))
+    qkv = halves.before(block, x)
+    mixed = [_mix(qkv[s.start : s.stop], s, block.attn.num_heads) for s in segments]
+    return halves.after(block, x, mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+
+
+def _before_attention(block: Any, x: Tensor) -> Tensor:
+    """(M, 3 W) queries, keys and values."""
+    return F.linear(block.ln_1(x), block.attn.in_proj_weight, block.attn.in_proj_bias)
+
+
+def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
+    """(M, W) states after the block."""
+    x = x + block.ls_1(block.attn.out_proj(mixed))
     out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
     return out
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A plain block without its attention, which alone depends on where texts begin and end: what
+    is left knows the number of positions only."""
+
+    before: Callable[[Any, Tensor], Tensor]
+    after: Callable[[Any, Tensor, Tensor], Tensor]
+
+
+_HALVES = Halves(_before_attention, _after_attention)
+
+
+def compiled_halves() -> Halves:
+    """Both halves compiled once, for every block and any number of positions."""
+    return Halves(*(torch.compile(half, dynamic=True) for half in (_HALVES.before, _HALVES.after)))
 
 
 def _mix(qkv: Tensor, segment: Segment, heads: int) -> Tensor:

@@ -20,7 +20,7 @@ from open_clip.transformer import TextTransformer
 from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
-from compoclip.models.text_layers import TextLayers
+from compoclip.models.text_layers import Halves, TextLayers, compiled_halves
 from compoclip.models.text_plan import Bucket, Packed, TextPlan, pack, plan_texts
 from compoclip.models.work import Outputs, Piece, Work, joined
 
@@ -49,6 +49,7 @@ class TextTower:
             isinstance(inner, TextTransformer) and inner.cls_emb is None
         )
         self._tower: Any = inner if native else None
+        self._halves: Halves | None = None
 
     @property
     def causal(self) -> bool:
@@ -144,6 +145,12 @@ class TextTower:
         longest = max(b.length for b in buckets)
         return pooled, joined([_of_length(part[1], longest) for part in parts])
 
+    def compile(self) -> bool:
+        """Compile the layers, for texts of any number and length; whether the tower can be."""
+        if self.causal and TextLayers(self._tower).packs:
+            self._halves = compiled_halves()
+        return self._halves is not None
+
     def layers(self) -> TextLayers:
         """The tower layer by layer. Raises CompoclipError for one that cannot be run so."""
         if self._tower is None:
@@ -166,7 +173,7 @@ class TextTower:
         """`_encode` with the real positions of all rows as one list, and no padding."""
         tower, layers = self._tower, TextLayers(self._tower)
         x = layers.embed_packed(packed.ids, packed.position)
-        x = layers.run_packed(x, packed.segments)
+        x = layers.run_packed(x, packed.segments, self._halves)
         if not tokens:
             return (self._project(tower.ln_final(x[packed.ends])),)
         states = self._project(tower.ln_final(x))

@@ -45,6 +45,7 @@ class RunSettings:
     crop: whether training images are randomly cropped. draft: whether large JPEGs are decoded at a
     fraction of their size (see `ImageTransform`). max_bad: unreadable images tolerated.
     grad_checkpointing: whether backward computes activations again in place of keeping them.
+    compile: whether the towers are compiled (see `DualEncoder.compile_towers`).
     The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
     """
 
@@ -55,6 +56,7 @@ class RunSettings:
     precision: str = "fp32"
     micro_batch: int = 0
     grad_checkpointing: bool = False
+    compile: bool = False
     crop: bool = True
     draft: bool = True
     max_bad: int = 0
@@ -119,6 +121,8 @@ def run_training(
             if ranks.world == 1
             else "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out"
         )
+    if settings.fsdp and settings.compile:
+        raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
     if method.needs_local:
         model.encoder.require_local()
     require_writable(settings.out)
@@ -162,6 +166,8 @@ def run_training(
     encoder.to(settings.device)
     if settings.grad_checkpointing:
         encoder.set_grad_checkpointing()
+    if settings.compile and "text" not in encoder.compile_towers():
+        note("the text tower is not compiled: its blocks are not open_clip's usual ones")
     known = {
         "method": method.name,
         "settings": dict(method.settings),
@@ -172,6 +178,7 @@ def run_training(
         "precision": settings.precision,
         "micro_batch": settings.micro_batch,
         "grad_checkpointing": settings.grad_checkpointing,
+        "compile": settings.compile,
         "crop": settings.crop,
         "draft": settings.draft,
         "torch": torch.__version__,
