@@ -46,6 +46,8 @@ class TrainOptions:
         grad_checkpointing: Compute activations again in backward: less memory, a third more work.
         compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
             and a minute at the start.
+        cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
+            encoding an image again: with --no-crop, for CLIC or adapters in the text tower alone.
         crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
             faster, with slightly other pixels than decoding them whole (--no-draft).
@@ -91,6 +93,7 @@ class TrainOptions:
     micro_batch: int = 0
     grad_checkpointing: bool = False
     compile: bool = False
+    cache_frozen: bool = False
     crop: bool = True
     draft: bool = True
     max_bad: int = 0
@@ -237,6 +240,7 @@ def execute(
                 micro_batch=options.micro_batch,
                 grad_checkpointing=options.grad_checkpointing,
                 compile=options.compile,
+                cache_frozen=options.cache_frozen,
                 crop=options.crop,
                 draft=options.draft,
                 max_bad=options.max_bad,

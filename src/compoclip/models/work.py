@@ -59,8 +59,8 @@ class FeatureWork:
 
     @property
     def whole(self) -> bool:
-        """Whether both parts are in one piece."""
-        return len(self.image.pieces) == len(self.text.pieces) == 1
+        """Whether no part is in several pieces."""
+        return max(len(self.image.pieces), len(self.text.pieces)) <= 1
 
     def all(self) -> Features:
         """The features, all pieces computed."""

@@ -27,6 +27,7 @@ from compoclip.train.distributed import (
     require_same,
     share_batch_norm,
 )
+from compoclip.train.frozen import FrozenImages
 from compoclip.train.gather import average_gradients
 from compoclip.train.interrupt import Interrupts
 from compoclip.train.optim import build_optimizer, learning_rate
@@ -44,7 +45,7 @@ class LoopSettings:
 
     step: how each step is computed. save_every, log_every: steps. stop_after: end after this many
     steps in total, leaving a state to resume from; 0 = run to the end. fsdp: split parameters and
-    moments over the processes (see `sharding`).
+    moments over the processes (see `sharding`). frozen: remembers features of a frozen image tower.
     """
 
     out: Path
@@ -54,6 +55,7 @@ class LoopSettings:
     log_every: int = 10
     stop_after: int = 0
     fsdp: bool = False
+    frozen: FrozenImages | None = None
 
 
 def train_loop(
@@ -114,7 +116,9 @@ def train_loop(
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=True)
-                result = step(encoder, tokenize, method, batch, settings.step, whole)
+                result = step(
+                    encoder, tokenize, method, batch, settings.step, whole, settings.frozen
+                )
 
                 if not result.finite:
                     bad_steps += 1

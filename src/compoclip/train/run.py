@@ -24,10 +24,12 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, save_model
+from compoclip.models.lora import Lora
 from compoclip.models.lora_weights import merge_lora
 from compoclip.places import require_writable
 from compoclip.ranks import ALONE, Ranks
 from compoclip.train import adapters
+from compoclip.train.frozen import FrozenImages
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
 from compoclip.train.sharding import full_state
 from compoclip.train.state import latest_state
@@ -45,7 +47,8 @@ class RunSettings:
     crop: whether training images are randomly cropped. draft: whether large JPEGs are decoded at a
     fraction of their size (see `ImageTransform`). max_bad: unreadable images tolerated.
     grad_checkpointing: whether backward computes activations again in place of keeping them.
-    compile: whether the towers are compiled (see `DualEncoder.compile_towers`).
+    compile: whether the towers are compiled (see `DualEncoder.compile_towers`). cache_frozen:
+    whether features of a frozen image tower are kept (see `FrozenImages`).
     The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
     """
 
@@ -57,6 +60,7 @@ class RunSettings:
     micro_batch: int = 0
     grad_checkpointing: bool = False
     compile: bool = False
+    cache_frozen: bool = False
     crop: bool = True
     draft: bool = True
     max_bad: int = 0
@@ -160,6 +164,7 @@ def run_training(
         )
     lora = adapters.put_on(model, method, settings.seed)
     torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
+    frozen = _remembering_images(method, lora, settings)
     encoder = model.encoder
     if settings.fsdp:  # the model stays whole, to be given the result
         encoder = deepcopy(model.encoder.cpu())
@@ -179,6 +184,7 @@ def run_training(
         "micro_batch": settings.micro_batch,
         "grad_checkpointing": settings.grad_checkpointing,
         "compile": settings.compile,
+        "cache_frozen": settings.cache_frozen,
         "crop": settings.crop,
         "draft": settings.draft,
         "torch": torch.__version__,
@@ -198,10 +204,16 @@ def run_training(
                 log_every=settings.log_every,
                 stop_after=settings.stop_after,
                 fsdp=settings.fsdp,
+                frozen=frozen,
             ),
             settings.resume,
             report,
             ranks,
+        )
+    if frozen is not None:
+        note(
+            f"{frozen.asked - frozen.found} of {counted(frozen.asked, 'image')} encoded, the "
+            f"others remembered ({frozen.bytes / 1e6:.0f} MB)"
         )
     if settings.fsdp:
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
@@ -240,6 +252,26 @@ def run_training(
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
+
+
+def _remembering_images(
+    method: Method, lora: Lora | None, settings: RunSettings
+) -> FrozenImages | None:
+    """The memory that --cache-frozen asks for. Raises UsageError where it would remember nothing:
+    the image tower learns, or no image is shown twice."""
+    if not settings.cache_frozen:
+        return None
+    if method.trains.image_tower and (lora is None or lora.towers != "text"):
+        raise UsageError(
+            f"--cache-frozen: {method.name} trains the image tower, so features change at every "
+            "step: leave it out"
+        )
+    if settings.crop:
+        raise UsageError(
+            "--cache-frozen: random crops make every image a new one: add --no-crop, or leave it "
+            "out"
+        )
+    return FrozenImages()
 
 
 def _companions(

@@ -15,6 +15,7 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.work import FeatureWork
 from compoclip.train.distributed import Whole
+from compoclip.train.frozen import FrozenImages
 from compoclip.train.gradcache import FeatureCache, refuse_batch_norm
 
 
@@ -74,11 +75,13 @@ def step(
     batch: Batch,
     settings: StepSettings,
     whole: Whole | None = None,
+    frozen: FrozenImages | None = None,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to those of the parameters.
 
     whole: what the parts of several processes make together, of which `batch` is this process's.
     The loss is then that of the whole, and so is the mean of the gradients over the processes.
+    frozen: what is known of the images already, for an image tower that does not learn.
     Raises UsageError when a micro-batch would change what a batch norm computes.
     """
     device = torch.device(settings.device)
@@ -95,7 +98,10 @@ def step(
     def amp() -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
-    work = encoder.work(pixels, ids, local, settings.micro_batch)
+    if frozen is not None and images:
+        work = frozen.work(encoder, batch, pixels, ids, local, settings.micro_batch)
+    else:
+        work = encoder.work(pixels, ids, local, settings.micro_batch)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
