@@ -20,6 +20,7 @@ def test_demo_runs_end_to_end_and_resumes(
         "demo",
         f"--out={out}",
         "--scenes=64",
+        "--batch-size=32",
         "--items-per-task=8",
         "--methods",
         "fsc-clip",
