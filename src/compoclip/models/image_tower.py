@@ -85,6 +85,9 @@ class ImageTower:
         self._compiled = torch.compile(self._encode)
 
     def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
+        # Convolutions of a ResNet are faster so; evaluation stays open_clip's to the last bit.
+        if isinstance(self._visual, ModifiedResNet) and self._visual.training:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         if not patches:
             pooled = self._visual(pixels)  # some towers add tokens
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
