@@ -72,6 +72,7 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
     "towers": ["--resamples=20", "--device=cpu"],
     "maps": ["--resamples=20", "--scenes=3", "--device=cpu"],
     "tree-score": ["--resamples=20", "--sample=5", "--device=cpu"],
+    "data pack": ["--workers=1"],
     "world train": ["--count=8"],
     "world suite": ["--items-per-task=3"],
     "world show": ["--count=1"],
@@ -122,6 +123,13 @@ def write_ready(folder: Path) -> Path:
         (folder / name).mkdir()
         for image in world.glob("*.png"):
             shutil.copy(image, folder / name)
+    karpathy = [
+        {"filename": row["image"], "split": "train", "sentences": [{"raw": row["caption"][0]}]}
+        for row in rows
+    ]
+    (folder / "dataset_coco.json").write_text(json.dumps({"images": karpathy}))
+    packed = ["--images", str(folder / "coco"), "--split=train", f"--out={folder / 'coco-pack'}"]
+    assert main(["data", "pack", str(folder / "dataset_coco.json"), *packed]) == 0
     tuned = load_model(folder / run / "model").encoder.model.state_dict()
     torch.save({"state_dict": {f"module.{k}": v for k, v in tuned.items()}}, folder / "negclip.pth")
     benchmarks = ["sugarcrepe", "aro", "zero_shot", "retrieval"]

@@ -29,6 +29,8 @@ NOT_RUN = {
     "compoclip caption": "asks a language model; tested in test_cli_caption",
     "compoclip push": "uploads; tested in test_models_hub",
     "compoclip data fetch": "downloads; tested against a local server",
+    "compoclip bench train": "steps of a real ViT-B/32; tested in test_train_bench",
+    "compoclip bench memory": "the same",
     "docs/real-photos.md": "needs the photos, and half an hour",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
 }
