@@ -68,8 +68,7 @@ def serve() -> Iterator[Callable[[Script], tuple[str, list[dict[str, Any]]]]]:
 
 def patient(url: str, waits: list[float], retries: int = 3, **more: Any) -> ChatServer:
     """A client that notes its waits instead of sleeping."""
-    server = ChatServer(url, "m", patience=Patience(2.0, retries), sleep=waits.append, **more)
-    return server
+    return ChatServer(url, "m", patience=Patience(2.0, retries), sleep=waits.append, **more)
 
 
 def test_the_question_and_the_answer(serve: Any) -> None:

@@ -65,8 +65,8 @@ class TrainOptions:
             as in the released code of FSC-CLIP.
         lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
         merge: Write adapters only, no OUT/model.
-        fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for models
-            too large for one GPU.
+        fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for
+            models too large for one GPU.
         texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"),
             names without + replace the method's own.
         terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method.

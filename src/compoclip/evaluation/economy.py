@@ -82,7 +82,8 @@ def encoding_seconds(
 ) -> tuple[float, float]:
     """Processor seconds of encoding everything item by item, and of `encode_contents`.
 
-    Both read and encode in batches of `options.batch_size`. Other work on the machine counts little.
+    Both read and encode in batches of `options.batch_size`. Other work on the machine counts
+    little.
     """
     contents = [each.content for each in benchmarks]
     start = time.process_time()
