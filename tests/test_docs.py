@@ -31,6 +31,7 @@ NOT_RUN = {
     "compoclip data fetch": "downloads; tested against a local server",
     "compoclip bench train": "steps of a real ViT-B/32; tested in test_train_bench",
     "compoclip bench memory": "the same",
+    "docs/corpora.md": "needs folders of shards; each form is run in test_corpora_run",
     "docs/real-photos.md": "needs the photos, and half an hour",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
 }
