@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from compoclip.cli.bench_rows import Inputs, Row
-from compoclip.cli.bench_train import drawn_captions
+from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.device import device_named
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
@@ -80,7 +80,7 @@ def rows(inputs: Inputs) -> list[Row]:
 
 
 def _counted(options: Options) -> StepMemory:
-    captions = drawn_captions(options.captions, options.batch_size, options.seed)
+    captions = drawn_captions(options.captions, options.batch_size, options.seed, "--batch-size")
     loaded = load_model(options.model, device=device_named("cpu"))
     method = load_recipe("fsc-clip")()
     if options.grad_checkpointing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from compoclip import __version__
 from compoclip.cli.bench_rows import Inputs, Row, machine
-from compoclip.cli.caption_input import read_captions
+from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.device import device_named
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
@@ -85,14 +84,8 @@ def rows(inputs: Inputs) -> list[Row]:
 
 def _measured(options: Options) -> tuple[TextSpeed, dict[str, Any]]:
     device = device_named(options.device)
-    captions = read_captions(options.captions)
     wanted = options.batch_size * options.batches
-    if len(captions) < wanted:
-        raise UsageError(
-            f"{options.captions}: {len(captions)} captions, fewer than the {wanted} asked for; "
-            "lower --batch-size or --batches"
-        )
-    drawn = random.Random(options.seed).sample(captions, wanted)
+    drawn = drawn_captions(options.captions, wanted, options.seed, "--batch-size or --batches")
     size = options.batch_size
     loaded = load_model(options.model, device=device)
     speed = measure_text_speed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from compoclip import __version__
 from compoclip.cli.bench_rows import Inputs, Row, machine
-from compoclip.cli.caption_input import read_captions, world_captions
+from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.device import device_named
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
@@ -93,23 +92,9 @@ def rows(inputs: Inputs) -> list[Row]:
     ]
 
 
-def drawn_captions(path: Path | None, count: int, seed: int) -> list[str]:
-    """`count` captions of a file or folder, or of the world, drawn without replacement.
-
-    Raises UsageError when there are not as many.
-    """
-    captions = read_captions(path) if path else world_captions()
-    if len(captions) < count:
-        raise UsageError(
-            f"{path or 'the world'}: {len(captions)} captions, fewer than the {count} asked for; "
-            "lower --batch-size"
-        )
-    return random.Random(seed).sample(captions, count)
-
-
 def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
     device = device_named(options.device)
-    drawn = drawn_captions(options.captions, options.batch_size, options.seed)
+    drawn = drawn_captions(options.captions, options.batch_size, options.seed, "--batch-size")
     loaded = load_model(options.model, device=device)
     method = load_recipe("fsc-clip")()
     speed = measure_step_speed(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from compoclip.data.textfiles import read_jsonl, read_lines
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
 
@@ -37,6 +38,20 @@ def world_captions(count: int = 2000) -> list[str]:
         for index in range(count // 4)
         for caption in captions_for(scene_for(config, 0, "train", index), config, 0, index, 4)
     ]
+
+
+def drawn_captions(path: Path | None, count: int, seed: int, remedy: str) -> list[str]:
+    """`count` captions of a file or folder, or of the world, drawn without replacement.
+
+    remedy: the options to lower. Raises UsageError when there are not as many.
+    """
+    captions = read_captions(path) if path else world_captions()
+    if len(captions) < count:
+        raise UsageError(
+            f"{path or 'the world'}: {len(captions)} captions, fewer than the {count} asked for; "
+            f"lower {remedy}"
+        )
+    return random.Random(seed).sample(captions, count)
 
 
 def _captions(path: Path) -> Iterator[str]:
