@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
@@ -44,6 +45,13 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str, str]] = {
     "csv": ("a.csv", text("image,caption\n1.jpg,x\n"), "a.csv", "table"),
     "upper case": ("a.CSV", text("image,caption\n1.jpg,x\n"), "a.CSV", "table"),
     "jsonl": ("a.jsonl", text(ROW), "a.jsonl", "table"),
+    "compressed jsonl": (
+        "a.jsonl.gz",
+        lambda path: path.write_bytes(gzip.compress(ROW.encode())),
+        "a.jsonl.gz",
+        "table",
+    ),
+    "folder of jsonl": ("part-0.jsonl", text(ROW), ".", "table"),
     "several": ("a-0.jsonl", text(ROW), "a-{0..0}.jsonl", "table"),
     "negclip": ("a.tsv", text(NEGCLIP), "a.tsv", "NegCLIP"),
     "karpathy": ("a.json", text(f"[{ROW}]"), "a.json", "Karpathy"),
@@ -98,6 +106,24 @@ def test_parquet_splits(tmp_path: Path) -> None:
     assert open_source(str(tmp_path), split="test")[0].captions == ("test",)
     with pytest.raises(UsageError, match="no split 'dev'; it has: test, train"):
         open_source(str(tmp_path), split="dev")
+
+
+def test_folders_of_json_lines(tmp_path: Path) -> None:
+    for name in ("train-0", "train-1", "val-0"):
+        line = json.dumps({"image": f"{name}.jpg", "caption": name}).encode()
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(line))
+    (tmp_path / ".hidden.jsonl.gz").write_bytes(b"x")
+    captions = [open_source(str(tmp_path))[i].captions[0] for i in range(3)]
+    assert captions == ["train-0", "train-1", "val-0"]
+    assert len(open_source(str(tmp_path), split="train")) == 2
+    with pytest.raises(UsageError, match="no split 'test'; it has: train, val"):
+        open_source(str(tmp_path), split="test")
+    (tmp_path / "more.jsonl").write_text(ROW)
+    with pytest.raises(UsageError, match=r"several kinds \(.jsonl, .jsonl.gz\)"):
+        open_source(str(tmp_path))
+    (tmp_path / "val-0.jsonl.gz").write_bytes(b"\x1f\x8bcut")
+    with pytest.raises(CompoclipError, match=r"val-0.jsonl.gz: not a whole .gz file"):
+        open_source(str(tmp_path / "val-0.jsonl.gz"))
 
 
 def test_splits_of_a_folder_of_shards(tmp_path: Path) -> None:

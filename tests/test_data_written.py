@@ -96,6 +96,24 @@ def test_the_file(tmp_path: Path) -> None:
         WrittenTexts(Path())
 
 
+def test_several_files(tmp_path: Path) -> None:
+    for name, row in (
+        ("b", {"caption": "a cat", "positive": "a kitty"}),
+        ("a", {"caption": "a cat", "positive": "a feline"}),
+    ):
+        written(tmp_path, row).rename(tmp_path / f"{name}.jsonl")
+    assert WrittenTexts(tmp_path).find("a cat", positive=True) == ["a feline", "a kitty"]
+    assert WrittenTexts(tmp_path / "{b,a}.jsonl").find("a cat", positive=True) == [
+        "a kitty",
+        "a feline",
+    ]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CompoclipError, match=r"no \.parquet, \.jsonl, \.jsonl\.gz file"):
+        WrittenTexts(tmp_path / "empty")
+    with pytest.raises(CompoclipError, match=r"c\.jsonl"):
+        WrittenTexts(tmp_path / "{a,c}.jsonl")
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.textfiles import read_rows
+from compoclip.data.textfiles import read_records
 from compoclip.errors import CompoclipError, UsageError
 
 _SCHEMA = pa.schema(
@@ -36,8 +36,8 @@ class Bags:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read `path`, JSON lines or Parquet: {"id", "sentences"} and optionally "negatives" (null
-        for none).
+        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"id",
+        "sentences"} and optionally "negatives" (null for none).
 
         Raises UsageError when no file is named, CompoclipError for one that is malformed or holds
         an id twice.
@@ -52,10 +52,10 @@ class Bags:
         self.path = path
         self._index: dict[str, int] = {}
         columns: tuple[list[Any], list[Any]] = ([], [])
-        for number, row in read_rows(path):
-            id, sentences, negatives = _bag(row, f"{path}: line {number}")
+        for origin, row in read_records(path):
+            id, sentences, negatives = _bag(row, origin)
             if self._index.setdefault(id, len(self._index)) != len(columns[0]):
-                raise CompoclipError(f"{path}: line {number}: a second bag {id!r}; remove one")
+                raise CompoclipError(f"{origin}: a second bag {id!r}; remove one")
             columns[0].append(sentences)
             columns[1].append(negatives)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA)]

@@ -9,7 +9,7 @@ from compoclip.data.flickr8k import is_token_line, open_flickr8k
 from compoclip.data.folder import METADATA, open_folder
 from compoclip.data.karpathy import open_karpathy
 from compoclip.data.negclip_tsv import COLUMNS, open_negclip
-from compoclip.data.paths import expand_braces
+from compoclip.data.paths import ROW_FILES, expand_braces, has_ending, row_files, rows_in
 from compoclip.data.rows import RowSource
 from compoclip.data.shards import ShardSource, find_shards
 from compoclip.data.tables import open_table
@@ -19,7 +19,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
 FORMATS = (
-    "table (.csv, .tsv, .jsonl, .parquet, or a folder of .parquet)",
+    "table (.csv, .tsv, .jsonl, .jsonl.gz, .parquet, or a folder of one of the last three)",
     "NegCLIP table (.tsv with columns title, filepath, neg_caption)",
     "Karpathy or COCO caption JSON (.json)",
     "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption)",
@@ -41,7 +41,7 @@ def open_source(
     images: the folder image paths are relative to, by default that of the annotation file.
     image_column, caption_column: of tables (several caption columns joined by commas) and, for the
     caption, of .json members in shards; guessed when not given. split: for the formats that hold
-    several: Karpathy JSON, Flickr8k, folders of shards or Parquet files named "train-*".
+    several: Karpathy JSON, Flickr8k, folders of shards or tables named "train-*".
 
     Raises UsageError for an unknown format, a wrong column or an option the format has no use
     for; CompoclipError for files that are missing or malformed.
@@ -59,18 +59,17 @@ def open_source(
     for file in files:
         if not file.is_file():
             raise CompoclipError(f"{file}: not found; check the path")
-    kind = files[0].suffix.lower()
     usual = image_column in (None, "filepath") and caption_column in (None, "title")
     if len(files) == 1 and usual and _is_negclip(files[0]):
         _refuse(spec, "NegCLIP tables", split=split)
         return open_negclip(files[0], images)
-    if kind in (".csv", ".tsv", ".jsonl", ".parquet"):
+    if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
         _refuse(spec, "tables", split=split)
         return open_table(files, images, **table)
-    if kind == ".json" and len(files) == 1:
+    if has_ending(files[0], ".json") and len(files) == 1:
         _refuse(spec, "caption JSON", **table)
         return _open_json(files[0], images, split)
-    if kind == ".txt" and len(files) == 1:
+    if has_ending(files[0], ".txt") and len(files) == 1:
         first = next((line for _, line in read_lines(files[0]) if line.strip()), "")
         if is_token_line(first):
             _refuse(spec, "token files", **table)
@@ -79,7 +78,7 @@ def open_source(
 
 
 def _is_negclip(path: Path) -> bool:
-    return path.suffix.lower() in (".csv", ".tsv") and set(COLUMNS) <= set(delimited_header(path))
+    return has_ending(path, ".csv", ".tsv") and set(COLUMNS) <= set(delimited_header(path))
 
 
 def _open_folder(
@@ -92,8 +91,8 @@ def _open_folder(
     if any((path / name).is_file() for name in METADATA):
         _refuse(str(path), "image folders", images=images, split=split)
         return open_folder(path, image_column, caption_column)
-    tables = sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
-    if tables:
+    if rows_in(path):
+        tables = row_files(path)
         chosen = [f for f in tables if split is None or f.name.startswith(split)]
         if not chosen:
             have = ", ".join(sorted({f.name.split("-")[0] for f in tables}))

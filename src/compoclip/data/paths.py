@@ -11,6 +11,7 @@ from compoclip.errors import CompoclipError, UsageError
 _GROUP = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _LIMIT = 1_000_000
+ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -38,6 +39,43 @@ def expand_braces(pattern: str) -> list[str]:
         raise UsageError(f"{pattern}: {{{inner}}} is neither a range like 000..099 nor a list")
     rests = expand_braces(pattern[match.end() :])
     return [pattern[: match.start()] + choice + rest for choice in choices for rest in rests]
+
+
+def row_files(spec: str | Path) -> list[Path]:
+    """The files of rows that `spec` means: one, a brace pattern, or all of a folder, by name.
+
+    A folder may hold files of one of the kinds `ROW_FILES` and anything else; "data" in it stands
+    for it, as on the Hugging Face hub. Raises CompoclipError for a folder without such files or a
+    missing file, UsageError for a folder with several kinds.
+    """
+    folder = Path(spec)
+    if not folder.is_dir():
+        return [folder] if folder.is_file() else [Path(name) for name in expand_braces(str(spec))]
+    files = rows_in(folder)
+    kinds = sorted({kind for kind in ROW_FILES for file in files if has_ending(file, kind)})
+    if not files:
+        raise CompoclipError(f"{folder}: holds no {', '.join(ROW_FILES)} file; check the path")
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{folder}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
+            "in 'part-{000..099}.jsonl'"
+        )
+    return files
+
+
+def has_ending(file: Path, *endings: str) -> bool:
+    """Whether a name ends with one of these, in letters of any case."""
+    return file.name.lower().endswith(endings)
+
+
+def rows_in(folder: Path) -> list[Path]:
+    """The files of rows in a folder and in its folder "data", by name."""
+    return sorted(
+        file
+        for place in (folder, folder / "data")
+        for file in (place.iterdir() if place.is_dir() else ())
+        if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
+    )
 
 
 def relative_image(image: str, root: Path, origin: str) -> str:

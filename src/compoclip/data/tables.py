@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from compoclip.data.columns import cell_captions, pick_columns
 from compoclip.data.embedded import EmbeddedImages, holds_bytes
 from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, read_extras
-from compoclip.data.paths import relative_image
+from compoclip.data.paths import has_ending, relative_image
 from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource
 from compoclip.data.textfiles import (
     PARQUET_BATCH,
@@ -33,10 +33,11 @@ def open_table(
 ) -> RowSource:
     """One or several tables of one kind and the same columns, as one source.
 
-    files: .csv, .tsv, .jsonl or .parquet. images: the folder that image paths are relative to, by
-    default the folder of the first file. image_column: paths; in Parquet also the encoded bytes or
-    a struct with a field `bytes`, as on the Hugging Face hub. caption_column: one name or several
-    joined by commas; a cell holds one caption or a list of them. Columns not named are guessed.
+    files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet. images: the folder that image paths are
+    relative to, by default the folder of the first file. image_column: paths; in Parquet also the
+    encoded bytes or a struct with a field `bytes`, as on the Hugging Face hub. caption_column: one
+    name or several joined by commas; a cell holds one caption or a list of them. Columns not named
+    are guessed.
     The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
     images, too. Ids are "image#row" ("row#N" of encoded images); rows are counted over all files.
 
@@ -46,7 +47,7 @@ def open_table(
     root = images if images is not None else files[0].parent
     builder = RowBuilder(files[0])
     opener: Images = FolderImages(root)
-    if files[0].suffix.lower() == ".parquet":
+    if has_ending(files[0], ".parquet"):
         opener = _add_parquet(files, builder, root, image_column, caption_column)
     else:
         row = 0
@@ -68,7 +69,7 @@ def _add_text(
     """Add the rows of a CSV, TSV or JSON-lines file; returns the number of the next row."""
     rows: Iterator[tuple[int, dict[str, Any]]]
     chosen: tuple[str, tuple[str, ...]] | None = None
-    if file.suffix.lower() == ".jsonl":
+    if has_ending(file, ".jsonl", ".jsonl.gz"):
         rows = read_jsonl(file)
     else:
         rows = read_delimited(file)

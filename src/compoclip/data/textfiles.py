@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compoclip.data.paths import row_files
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable
 
@@ -32,6 +33,13 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
+
+
+def read_records(spec: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("file: line N", object) of every row of the files that `spec` means, see `row_files`."""
+    for path in row_files(spec):
+        for number, row in read_rows(path):
+            yield f"{path}: line {number}", row
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.textfiles import read_rows
+from compoclip.data.textfiles import read_records
 from compoclip.errors import CompoclipError, UsageError
 
 _KINDS = ("positive", "negative")
@@ -19,8 +19,8 @@ class WrittenTexts:
     """Written positives and negatives by caption, held compactly."""
 
     def __init__(self, path: Path) -> None:
-        """Read `path`, JSON lines or Parquet: {"caption", "positive", "negative"}, or one of the
-        latter two, as `compoclip caption` writes them.
+        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"caption",
+        "positive", "negative"}, or one of the latter two, as `compoclip caption` writes them.
 
         "positive" and "negative" are a text or a list of texts; "None" and null stand for none.
         Lines of one caption add up, each text once. Raises UsageError when no file is named,
@@ -34,17 +34,17 @@ class WrittenTexts:
         self.path = path
         self._index: dict[str, int] = {}
         columns: dict[str, list[list[str]]] = {kind: [] for kind in _KINDS}
-        for number, row in read_rows(path):
+        for origin, row in read_records(path):
             caption = row.get("caption")
             if not isinstance(caption, str) or not any(kind in row for kind in _KINDS):
                 raise CompoclipError(
-                    f'{path}: line {number}: needs "caption" and "positive" or "negative"; mend it'
+                    f'{origin}: needs "caption" and "positive" or "negative"; mend it'
                 )
             place = self._index.setdefault(caption.strip(), len(self._index))
             for kind, column in columns.items():
                 if place == len(column):
                     column.append([])
-                texts = _texts(row.get(kind), f"{path}: line {number}: {kind!r}")
+                texts = _texts(row.get(kind), f"{origin}: {kind!r}")
                 column[place] += [text for text in texts if text not in column[place]]
         self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
 

@@ -42,9 +42,10 @@ def recipe(
     LLM; weights and optimiser are not stated and taken as 1 and those of `fsc-clip`.
 
     Args:
-        positives: File of positives that were written for the captions, in the place of those by
-            rule: JSON lines {"caption", "positive"}, a text, several, or "None". Each is checked:
-            the same content words, or one of them another, and at most 1.5 times the words.
+        positives: File (or several: pattern, folder) of positives that were written for the
+            captions, in the place of those by rule: JSON lines {"caption", "positive"}, a text,
+            several, or "None". Each is checked: the same content words, or one of them another,
+            and at most 1.5 times the words.
         positive_weight: Weight of the loss on hard positives; 0 leaves these out.
         negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
         hn_fraction: Share of captions that have negatives (paper: 0, 0.25, 0.5, 1).

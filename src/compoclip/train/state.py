@@ -1,8 +1,8 @@
 """Training state on disk: everything needed to go on as if nothing had happened.
 
 A state is a folder `step-NNNNNNNN` with `tensors.safetensors` (weights, optimiser moments, the
-torch random state) and `progress.json`. It is written under a temporary name, flushed, and renamed,
-so that a folder with that name is always complete.
+torch random states) and `progress.json`. It is written under a temporary name, flushed, and
+renamed, so that a folder with that name is always complete.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from compoclip.train.sharding import whole
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
+_RANDOM, _RANDOM_GPU = "rng", "rng-cuda"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def save_state(
     on their number, nor on whether parameters are split. Raises CompoclipError, in all, when the
     disk is full or the folder cannot be written.
     """
-    tensors: dict[str, torch.Tensor] = {"rng": torch.get_rng_state()}
+    tensors = _random_states(model)
     for name, tensor in _all_tensors(model, optimizer):
         collected = whole(tensor.detach())
         if ranks.first:
@@ -145,8 +146,25 @@ def load_state(
     optimizer.load_state_dict(
         {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
     )
-    torch.set_rng_state(tensors["rng"])
+    _set_random_states(model, tensors)
     return progress
+
+
+def _random_states(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Of the CPU and, for a model on a GPU, of that one, which draws its dropout."""
+    states = {_RANDOM: torch.get_rng_state()}
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        states[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_states(model: nn.Module, states: Mapping[str, torch.Tensor]) -> None:
+    """What `_random_states` found; a state written on another kind of device says nothing here."""
+    torch.set_rng_state(states[_RANDOM])
+    device = next(model.parameters()).device
+    if device.type == "cuda" and _RANDOM_GPU in states:
+        torch.cuda.set_rng_state(states[_RANDOM_GPU], device)
 
 
 def _states(folder: Path) -> list[Path]:

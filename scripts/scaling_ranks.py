@@ -1,0 +1,149 @@
+"""Draw how the work of a training step is shared out: processor time of a process, by their number.
+
+    python scripts/scaling_ranks.py [--out docs/images] [--ranks 1 2 4 8]
+
+Steps of a whole batch of 64 images with 4 texts each, through torchrun and gloo on one machine, one
+thread a process: forward, exchange, backward and the mean of the gradients, the median of 5 steps,
+the mean over the processes. Processor time is what a step would take where every process has a core
+of its own, but for the time spent waiting for a network. NegCLIP gathers pooled features, FSC-CLIP
+patches and tokens as well. The model is the narrow one of scaling.py, the images too; also writes
+the numbers, scaling-ranks.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+
+import matplotlib as mpl
+import torch
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+from scaling import Setting, batch_of, model_of, timed
+
+from compoclip.cli.bench_rows import machine
+from compoclip.data.merge import merge
+from compoclip.data.sample import Batch
+from compoclip.data.textblock import TextBlock
+from compoclip.methods.registry import load_recipe
+from compoclip.ranks import Ranks, meeting
+from compoclip.train.distributed import Whole
+from compoclip.train.gather import average_gradients
+from compoclip.train.step import StepSettings, step
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+WHOLE = Setting(batch=64, captions=4)
+STEPS = 5
+RECIPES = {"negclip": "#0b6e99", "fsc-clip": "#7a4fa3"}
+
+
+def part(batch: Batch, ranks: Ranks) -> Batch:
+    """What one process has of a batch: every world-th image and its texts."""
+    images = range(ranks.rank, batch.block.images, ranks.world)
+    number = {image: new for new, image in enumerate(images)}
+    kept = [i for i, owner in enumerate(batch.block.owner) if owner in number]
+    block = TextBlock(
+        texts=tuple(batch.block.texts[i] for i in kept),
+        owner=tuple(number[batch.block.owner[i]] for i in kept),
+        role=tuple(batch.block.role[i] for i in kept),
+        rewrite=tuple(batch.block.rewrite[i] for i in kept),
+        images=len(images),
+    )
+    ids = tuple(batch.ids[i] for i in images)
+    return replace(batch, pixels=batch.pixels[list(images)], block=block, ids=ids)
+
+
+def seconds_of(recipe: str, ranks: Ranks) -> float:
+    """Processor seconds of this process for a step of the whole batch."""
+    model, method = model_of(WHOLE.layers), load_recipe(recipe)()
+    batch = batch_of(WHOLE, model, method)
+    parts = [part(batch, Ranks(rank, ranks.world)) for rank in range(ranks.world)]
+    merged = merge([each.block for each in parts], [len(each.ids) for each in parts])
+    own, whole = parts[ranks.rank], Whole(ranks, merged)
+    parameters = list(model.encoder.model.parameters())
+
+    def once() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        step(model.encoder, model.tokenizer, method, own, StepSettings(), whole)
+        average_gradients(parameters, ranks)
+
+    once()  # warms up
+    return median(timed(once) for _ in range(STEPS))
+
+
+def work(out: Path) -> None:
+    """What each process of torchrun does."""
+    torch.set_num_threads(1)
+    with meeting(torch.device("cpu")) as ranks:
+        found = {recipe: ranks.exchange(seconds_of(recipe, ranks)) for recipe in RECIPES}
+        if ranks.first:
+            out.write_text(json.dumps(found), encoding="utf-8")
+
+
+def measured(world: int) -> dict[str, float]:
+    """Mean processor seconds of a process, by recipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "seconds.json"
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world)]
+        subprocess.run([*launch, __file__, "--work", str(out)], check=True)
+        return {recipe: mean(seconds) for recipe, seconds in json.loads(out.read_text()).items()}
+
+
+def draw(points: dict[int, dict[str, float]], out: Path) -> None:
+    """Both recipes, and what a step of one process shared out without loss would be."""
+    figure, axes = plt.subplots(figsize=(5.2, 3.6), dpi=130)
+    worlds = sorted(points)
+    for recipe, colour in RECIPES.items():
+        y = [1000 * points[world][recipe] for world in worlds]
+        axes.plot(worlds, y, "o-", color=colour, lw=2, ms=5, label=recipe)
+        axes.plot(worlds, [y[0] / world for world in worlds], ":", color=colour, lw=1.2)
+        above = recipe != "negclip"
+        for world, value in zip(worlds, y):
+            style = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": colour}
+            axes.annotate(f"{y[0] / value:.1f}x", (world, value), (0, 7 if above else -14), **style)
+    axes.plot([], [], ":", color="#666", label="shared out without loss")
+    figure.legend(loc="upper center", ncols=3, frameon=False, fontsize=9)
+    axes.set(xlabel="processes", ylabel="ms of processor time a step and process")
+    axes.set(xscale="log", yscale="log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 1.2, high * 1.2)
+    ticks = [t for t in (50, 100, 200, 500, 1000, 2000, 5000) if low / 1.2 < t < high * 1.2]
+    for axis, places in ((axes.xaxis, worlds), (axes.yaxis, ticks)):
+        axis.set_major_locator(FixedLocator(places))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e4e4e4")
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.savefig(out / "scaling-ranks.png", metadata={"Software": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure every number of processes, draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("docs/images"))
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work is not None:
+        work(given.work)
+        return
+    points = {world: measured(world) for world in given.ranks}
+    given.out.mkdir(parents=True, exist_ok=True)
+    draw(points, given.out)
+    record = {"machine": machine(), "torch": torch.__version__, "seconds": points}
+    text = json.dumps(record, indent=1) + "\n"
+    (given.out / "scaling-ranks.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Random states go with a training state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from compoclip.errors import CompoclipError
+from compoclip.train.state import Progress, load_state, save_state
+
+PROGRESS = Progress(step=1, epoch=0, epoch_step=1, signature="s")
+
+
+def draws_again(device: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """What dropout drew after saving, and after loading."""
+    model = nn.Linear(2, 2).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.manual_seed(3)
+    torch.rand(5, device=device)
+    save_state(folder, model, optimizer, PROGRESS)
+    first = torch.rand(9, device=device)
+    torch.manual_seed(4)
+    assert load_state(folder / "step-00000001", model, optimizer, "s") == PROGRESS
+    return first, torch.rand(9, device=device)
+
+
+def test_random_numbers_go_on(tmp_path: Path) -> None:
+    first, again = draws_again("cpu", tmp_path)
+    assert torch.equal(first, again)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_random_numbers_of_a_gpu_go_on(tmp_path: Path) -> None:
+    first, again = draws_again("cuda", tmp_path)
+    assert torch.equal(first, again)
+
+
+def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    save_state(tmp_path, model, optimizer, PROGRESS)
+    with pytest.raises(CompoclipError, match=r"other settings \(s\) than this one \(t\)"):
+        load_state(tmp_path / "step-00000001", model, optimizer, "t")
