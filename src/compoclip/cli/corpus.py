@@ -1,14 +1,15 @@
-"""Shards in, shards out: what `compoclip rewrite` and `compoclip parse` share."""
+"""What `compoclip rewrite` and `compoclip parse` share: a text, a file, or shards in and out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from compoclip import console
+from compoclip.captions.tagger import get_tagger
+from compoclip.cli.rewrite_input import DEFAULT_COLUMN, CaptionFile, caption_file
 from compoclip.corpora.engine import Engine
 from compoclip.corpora.find import find_shards, kind_of, names_shards
 from compoclip.corpora.job import Counts, Job
@@ -16,17 +17,65 @@ from compoclip.corpora.run import Outcome, process
 from compoclip.errors import UsageError
 
 
-@dataclass(frozen=True)
-class CorpusRun:
-    """Where shards come from and go to, and how."""
+class CaptionOptions(Protocol):
+    """The options that both verbs have: where captions come from and go to, and how."""
 
-    source: str
-    out: Path
-    column: str | None
-    workers: int
-    engine: Engine
-    max_bad: int
-    json: bool
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def out(self) -> Path | None: ...
+
+    @property
+    def column(self) -> str | None: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def max_bad(self) -> int: ...
+
+    @property
+    def tagger(self) -> str: ...
+
+    @property
+    def json(self) -> bool: ...
+
+
+def dispatch(
+    options: CaptionOptions,
+    made: str,
+    text: Callable[[], int],
+    file: Callable[[CaptionFile, Path], int],
+    shards: Callable[[Path], int],
+) -> int:
+    """Does with the source what its kind asks for; returns the exit code.
+
+    made: what a text is turned into, for messages. file, shards: get the output. Raises UsageError
+    for options that do not go together.
+    """
+    if options.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
+    out = options.out
+    if is_corpus(options.source, out):
+        assert out is not None  # is_corpus asks for it
+        return shards(out)
+    source = caption_file(options.source, options.column or DEFAULT_COLUMN)
+    if source is None:
+        if out is not None:
+            raise UsageError(
+                f"-o is for files of captions; leave it out to see one caption's {made}"
+            )
+        return text()
+    if out is None:
+        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
+    if out.resolve() == source.path.resolve():
+        raise UsageError(f"{out}: is the input itself; choose another -o")
+    return file(source, out)
 
 
 def is_corpus(source: str, out: Path | None) -> bool:
@@ -47,45 +96,46 @@ def is_corpus(source: str, out: Path | None) -> bool:
     return True
 
 
-def run_corpus(run: CorpusRun, job: Job, verb: str, show: Callable[[Counts], None]) -> int:
+def run_corpus(
+    options: CaptionOptions, out: Path, job: Job, verb: str, show: Callable[[Counts], None]
+) -> int:
     """Process the corpus and say what was done; returns the exit code.
 
     show: prints what the job counted.
     """
-    if run.max_bad < 0:
+    if options.max_bad < 0:
         raise UsageError("--max-bad must not be negative")
-    shards = find_shards(run.source)
+    shards = find_shards(options.source)
     start = time.monotonic()
     outcome = process(
         shards,
-        run.out,
+        out,
         job,
-        column=run.column,
-        workers=run.workers,
-        engine=run.engine,
+        column=options.column,
+        workers=options.workers,
+        engine=options.engine,
         track=lambda results: console.track(results, verb, unit="shards"),
     )
     seconds = time.monotonic() - start
     for error in outcome.bad.values():
         console.note(f"left out: {error}")
-    if run.json:
-        console.emit_json(_report(run, job, outcome))
+    if options.json:
+        settings = {**job.settings(), "column": options.column}
+        console.emit_json({"out": str(out), "settings": settings, **_report(outcome)})
     else:
-        _say(run, outcome, seconds)
+        _say(out, outcome, seconds)
         show(outcome.total)
-    if len(outcome.bad) > run.max_bad:
+    if len(outcome.bad) > options.max_bad:
         console.note(
             f"compoclip {verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
-            f"{run.max_bad} allowed (--max-bad); mend them and run again"
+            f"{options.max_bad} allowed (--max-bad); mend them and run again"
         )
         return 1
     return 0
 
 
-def _report(run: CorpusRun, job: Job, outcome: Outcome) -> dict[str, Any]:
+def _report(outcome: Outcome) -> dict[str, Any]:
     return {
-        "out": str(run.out),
-        "settings": {**job.settings(), "column": run.column},
         "shards": {**outcome.made, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
         "left_out": outcome.bad,
@@ -93,7 +143,7 @@ def _report(run: CorpusRun, job: Job, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _say(run: CorpusRun, outcome: Outcome, seconds: float) -> None:
+def _say(out: Path, outcome: Outcome, seconds: float) -> None:
     captions = sum(counts["captions"] for counts in outcome.made.values())
     rate = f", {captions / seconds:.0f} captions/s" if captions else ""
     print(
@@ -104,4 +154,4 @@ def _say(run: CorpusRun, outcome: Outcome, seconds: float) -> None:
     parts = [f"{number} {reason}" for reason, number in sorted(total["left_out"].items())]
     more = f" (left out: {', '.join(parts)})" if parts else ""
     print(f"{total['rows']} rows with {total['captions']} captions{more}")
-    print(f"written to {run.out}")
+    print(f"written to {out}")

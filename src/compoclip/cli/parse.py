@@ -16,9 +16,9 @@ from compoclip.captions.graph_tree import graph_tree
 from compoclip.captions.parse import parse as parse_caption
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import SceneGraph
-from compoclip.cli.corpus import CorpusRun, is_corpus, run_corpus
+from compoclip.cli.corpus import dispatch, run_corpus
 from compoclip.cli.options import parse
-from compoclip.cli.rewrite_input import DEFAULT_COLUMN, CaptionFile, caption_file
+from compoclip.cli.rewrite_input import CaptionFile
 from compoclip.corpora.engine import Engine
 from compoclip.corpora.job import Counts, ParseJob
 from compoclip.errors import UsageError
@@ -73,21 +73,13 @@ class ParseOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse the options, then a text or a file; returns the exit code."""
     options = parse(ParseOptions, "parse", argv)
-    if options.workers < 1:
-        raise UsageError("--workers must be at least 1")
-    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
-    if is_corpus(options.source, options.out):
-        return _produce_shards(options)
-    file = caption_file(options.source, options.column or DEFAULT_COLUMN)
-    if file is None:
-        if options.out is not None:
-            raise UsageError("-o is for files of captions; leave it out to see one caption's graph")
-        return _show(options)
-    if options.out is None:
-        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
-    if options.out.resolve() == file.path.resolve():
-        raise UsageError(f"{options.out}: is the input itself; choose another -o")
-    return _produce(options, options.out, file)
+    return dispatch(
+        options,
+        "graph",
+        lambda: _show(options),
+        lambda file, out: _produce(options, out, file),
+        lambda out: run_corpus(options, out, ParseJob(options.tagger), "parse", _show_counts),
+    )
 
 
 def _show(options: ParseOptions) -> int:
@@ -104,20 +96,6 @@ def _show(options: ParseOptions) -> int:
     for line in graph_tree(caption.graph or SceneGraph()):
         print(line)
     return 0
-
-
-def _produce_shards(options: ParseOptions) -> int:
-    assert options.out is not None  # is_corpus asks for it
-    run = CorpusRun(
-        options.source,
-        options.out,
-        options.column,
-        options.workers,
-        options.engine,
-        options.max_bad,
-        options.json,
-    )
-    return run_corpus(run, ParseJob(options.tagger), "parse", _show_counts)
 
 
 def _show_counts(total: Counts) -> None:

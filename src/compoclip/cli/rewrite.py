@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import tyro
 
 from compoclip import console
-from compoclip.captions.tagger import get_tagger
-from compoclip.cli.corpus import CorpusRun, is_corpus, run_corpus
+from compoclip.cli.corpus import dispatch, run_corpus
 from compoclip.cli.options import parse
-from compoclip.cli.rewrite_input import DEFAULT_COLUMN, CaptionFile, caption_file
+from compoclip.cli.rewrite_input import CaptionFile
 from compoclip.corpora.engine import Engine
 from compoclip.corpora.job import Counts, RewriteJob
 from compoclip.errors import UsageError
@@ -78,24 +77,14 @@ class RewriteOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse the options, rewrite a text or a file; returns the exit code."""
     options = parse(RewriteOptions, "rewrite", argv)
-    if options.workers < 1:
-        raise UsageError("--workers must be at least 1")
-    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     settings = Settings(names_of(options.rewrites), options.seed, options.epoch, options.tagger)
-    if is_corpus(options.source, options.out):
-        return _produce_shards(options, settings)
-    file = caption_file(options.source, options.column or DEFAULT_COLUMN)
-    if file is None:
-        if options.out is not None:
-            raise UsageError(
-                "-o is for files of captions; leave it out to see one caption's rewrites"
-            )
-        return _show(options, settings)
-    if options.out is None:
-        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
-    if options.out.resolve() == file.path.resolve():
-        raise UsageError(f"{options.out}: is the input itself; choose another -o")
-    return _produce(options, options.out, file, settings)
+    return dispatch(
+        options,
+        "rewrites",
+        lambda: _show(options, settings),
+        lambda file, out: _produce(options, out, file, settings),
+        lambda out: _produce_shards(options, out, settings),
+    )
 
 
 def names_of(text: str) -> tuple[str, ...]:
@@ -141,18 +130,7 @@ def _marked(record: dict[str, Any], coloured: bool) -> str:
     return "".join([*parts, text[end:]])
 
 
-def _produce_shards(options: RewriteOptions, settings: Settings) -> int:
-    assert options.out is not None  # is_corpus asks for it
-    run = CorpusRun(
-        options.source,
-        options.out,
-        options.column,
-        options.workers,
-        options.engine,
-        options.max_bad,
-        options.json,
-    )
-
+def _produce_shards(options: RewriteOptions, out: Path, settings: Settings) -> int:
     def show(total: Counts) -> None:
         made = total.get("rewrites", {})
         tallies = {name: Tally.from_counts(made[name]) for name in settings.rewrites if made}
@@ -160,7 +138,7 @@ def _produce_shards(options: RewriteOptions, settings: Settings) -> int:
         for line in reason_lines(tallies):
             print(line)
 
-    return run_corpus(run, RewriteJob(settings), "rewrite", show)
+    return run_corpus(options, out, RewriteJob(settings), "rewrite", show)
 
 
 def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Settings) -> int:
