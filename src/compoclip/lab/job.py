@@ -25,6 +25,7 @@ from compoclip.evaluation.targets import parse_targets
 from compoclip.files import read_json, write_atomically
 from compoclip.lab.data import BAGS
 from compoclip.lab.settings import BASE, Arm, LabSettings
+from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
@@ -126,6 +127,7 @@ def run_job(job: Job) -> Outcome:
     done = Outcome(job.name, round(time.monotonic() - started, 1), round(speed, 1))
     record = {**asdict(done), "made_from": job.made_from()}
     shutil.rmtree(job.folder / "state", ignore_errors=True)
+    give_back()
     write_atomically(job.folder / DONE, lambda path: path.write_text(json.dumps(record, indent=1)))
     return done
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.losses.contract import StatefulLoss
+from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.lora_weights import lora_parameters
 from compoclip.models.parts import part_of
@@ -105,6 +106,7 @@ def train_loop(
             losses = {name: stateful.state_dict() for name, stateful in remembering.items()}
             now = replace(progress, losses=losses)
             save_state(states, encoder.model, optimizer, now, ranks)
+            give_back()
 
     log_file = settings.out / "train.jsonl"
     with FirstLog(log_file, progress.step, ranks) as log, Interrupts() as interrupts:
