@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train
 from compoclip.errors import CompoclipError
+from compoclip.models.stored import RECORD
 from compoclip.train.log import read_log
 from compoclip.train.state import latest_state
 from train_helpers import write_config, write_data
@@ -53,6 +55,14 @@ def weights(run: Path) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in state.items()}
 
 
+def account(run: Path) -> dict[str, object]:
+    """What the checkpoint says of the run: images, texts, rewrites and refusals, but no times."""
+    record = json.loads((run / "model" / RECORD).read_text())
+    said = {k: v for k, v in record["provenance"]["run"].items() if k != "seconds"}
+    assert sum(each["made"] for each in said["rewrites"].values()) > 0
+    return said
+
+
 @pytest.mark.slow
 def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
     assert main(arguments(folder, "whole")) == 0
@@ -70,6 +80,7 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
 
     assert main(arguments(folder, "killed", "--resume")) == 0
     assert weights(folder / "killed") == weights(folder / "whole")
+    assert account(folder / "killed") == account(folder / "whole")
     whole, resumed = (read_log(folder / run / "train.jsonl") for run in ("whole", "killed"))
     timing = ("seconds",)
     assert [{k: v for k, v in r.items() if k not in timing} for r in resumed] == [
@@ -85,6 +96,7 @@ def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -
     assert not (folder / "stopped" / "model").exists()
     assert main(arguments(folder, "stopped", "--resume")) == 0
     assert weights(folder / "stopped") == weights(folder / "whole")
+    assert account(folder / "stopped") == account(folder / "whole")
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.data.merge import Merged, from_record, merge, to_record
+from compoclip.data.plan import PlanCounts
 from compoclip.data.sample import Batch
 from compoclip.data.textblock import TextBlock
 from compoclip.errors import CompoclipError, UsageError
@@ -33,6 +34,9 @@ class Batches(Protocol):
 
     @property
     def bad(self) -> dict[str, str]: ...
+
+    @property
+    def counts(self) -> PlanCounts: ...
 
     def report_bad(self, bad: Mapping[str, str]) -> None: ...
 
@@ -147,6 +151,31 @@ class SharedBatches:
             truncated=sum(record["truncated"] for record in records),
             asked=any(record["asked"] for record in records),
         )
+
+
+class RewriteCounts:
+    """What the caption plan made, over all processes and since the first start of a run.
+
+    Only batches whose step is done count: what else was drawn is drawn again after a resume.
+    """
+
+    def __init__(self, before: Mapping[str, Any]) -> None:
+        """before: `whole` of the state that the run goes on from, {} at its start."""
+        self._before = PlanCounts.from_json(before) if before else PlanCounts()
+        self._own = PlanCounts()
+
+    def step_is_done(self, drawn: PlanCounts) -> None:
+        """drawn: what this process has drawn since it started, the batch of the step included."""
+        self._own = PlanCounts()
+        self._own.add(drawn)
+
+    def whole(self, ranks: Ranks) -> dict[str, Any]:
+        """The counts as `PlanCounts.to_json` has them; all processes must call it."""
+        total = PlanCounts()
+        total.add(self._before)
+        for part in ranks.exchange(self._own.to_json()):
+            total.add(PlanCounts.from_json(part))
+        return total.to_json()
 
 
 def _tensors(features: Features) -> list[tuple[str, Tensor]]:

@@ -22,6 +22,7 @@ from compoclip.ranks import ALONE, PeerLostError, Ranks
 from compoclip.train.distributed import (
     Batches,
     FirstLog,
+    RewriteCounts,
     SharedBatches,
     Whole,
     random_of_rank,
@@ -100,11 +101,12 @@ def train_loop(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     bad_steps = 0
     clock = time.monotonic()
+    rewrites = RewriteCounts(progress.rewrites)
 
     def save() -> None:
         if progress.step:
             losses = {name: stateful.state_dict() for name, stateful in remembering.items()}
-            now = replace(progress, losses=losses)
+            now = replace(progress, losses=losses, rewrites=rewrites.whole(ranks))
             save_state(states, encoder.model, optimizer, now, ranks)
             give_back()
 
@@ -139,6 +141,7 @@ def train_loop(
 
                 spent, clock = time.monotonic() - clock, time.monotonic()
                 progress = _advance(progress, whole, batches.steps_per_epoch, spent)
+                rewrites.step_is_done(batches.counts)
                 if bad_steps == 0 and _due(progress.step, settings.log_every, total):
                     record = {
                         "step": progress.step,
@@ -162,13 +165,13 @@ def train_loop(
                 if stop or asked or _due(progress.step, settings.save_every, total):
                     save()
                 if stop or progress.step >= total:
-                    return progress
+                    return replace(progress, rewrites=rewrites.whole(ranks))
                 if asked:
                     raise RunInterruptedError(
                         f"interrupted after step {progress.step} of {total}, which is saved in "
                         f"{settings.out}; the same command with --resume goes on"
                     )
-    return progress
+    return replace(progress, rewrites=rewrites.whole(ranks))
 
 
 def _saved_before_failing(epoch: Iterator[T], save: Callable[[], None]) -> Iterator[T]:

@@ -16,7 +16,7 @@ import torch
 from compoclip.console import counted, note
 from compoclip.data.companions import Companions, brought, find_companions, require_columns
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import PlanCounts, TextPlan
+from compoclip.data.plan import TextPlan
 from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Source
 from compoclip.data.sentences import with_sentences
@@ -218,9 +218,6 @@ def run_training(
     if settings.fsdp:
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
         model.encoder.model.load_state_dict(collected)
-    counts = PlanCounts()
-    for part in ranks.exchange(loader.counts.to_json()):
-        counts.add(PlanCounts.from_json(part))
     finished = progress.step >= total
     whole = settings.merge or lora is None
     summary = RunSummary(
@@ -234,7 +231,7 @@ def run_training(
         truncated=progress.truncated,
         seconds=round(progress.seconds, 1),
         left_out=_left_out(source),
-        rewrites=counts.to_json()["rewrites"],
+        rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
     )
     provenance: dict[str, Any] = {

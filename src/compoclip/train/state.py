@@ -35,8 +35,9 @@ class Progress:
     """Where a run stands: `step` steps are done, the next is `epoch_step` of `epoch`.
 
     signature: hash-like description of what must not change across a resume (method, settings,
-    data, seed, batch size). images, texts, skipped images, truncated texts: totals so far. losses:
-    what losses that remember have to remember, by name of the term.
+    data, seed, batch size). images, texts, skipped images, truncated texts: totals so far.
+    rewrites: what the caption plan made so far, as `PlanCounts.to_json` has it. losses: what losses
+    that remember have to remember, by name of the term.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Progress:
     skipped: int = 0
     truncated: int = 0
     seconds: float = 0.0
+    rewrites: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
