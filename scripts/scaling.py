@@ -14,12 +14,13 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -134,18 +135,20 @@ def draw(name: str, points: list[dict[str, float]], out: Path) -> None:
     axes.set(xlabel=label, ylabel="ms of processor time a step")
     axes.set(xscale="log", yscale="log")
     axes.set_ylim(axes.get_ylim()[0] / 1.35)
-    for axis, ticks in (
-        (axes.xaxis, x),
-        (axes.yaxis, [t for t in (100, 200, 500, 1000, 2000, 5000) if t < axes.get_ylim()[1]]),
-    ):
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    mark(axes.xaxis, x)
+    mark(axes.yaxis, [t for t in (100, 200, 500, 1000, 2000, 5000) if t < axes.get_ylim()[1]])
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4")
     figure.tight_layout(rect=(0, 0, 1, 0.94))
     figure.savefig(out / f"scaling-{name}.png", metadata={"Software": None})
     plt.close(figure)
+
+
+def mark(axis: Axis, places: Sequence[float]) -> None:
+    """Plain numbers at these places of an axis, whatever its scale."""
+    axis.set_major_locator(FixedLocator(places))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def main() -> None:

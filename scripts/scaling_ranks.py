@@ -23,8 +23,7 @@ from statistics import mean, median
 
 import matplotlib as mpl
 import torch
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
-from scaling import Setting, batch_of, model_of, timed
+from scaling import Setting, batch_of, mark, model_of, timed
 
 from compoclip.cli.bench_rows import machine
 from compoclip.data.merge import merge
@@ -109,9 +108,7 @@ def draw(points: dict[int, dict[str, float]], out: Path) -> None:
     axes.set(xlabel="processes", ylabel="times less processor time a process")
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(FixedLocator(worlds))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        mark(axis, worlds)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4")
     figure.tight_layout(rect=(0, 0, 1, 0.94))

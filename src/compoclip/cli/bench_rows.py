@@ -7,9 +7,13 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from compoclip import __version__
 from compoclip.console import table
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,24 @@ def machine() -> str:
         lines = []
     name = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "")
     return f"{name or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """What a measurement on the device depends on: its name, threads, versions of libraries."""
+    import open_clip
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else machine()
+    return {
+        "device": f"{device.type}: {name}",
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "compoclip": __version__,
+            "torch": torch.__version__,
+            "open_clip": open_clip.__version__,
+            "python": platform.python_version(),
+        },
+    }
 
 
 def _number(value: float | None) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import open_clip
 import torch
 
-from compoclip import __version__
-from compoclip.cli.bench_rows import Inputs, Row, machine
+from compoclip.cli.bench_rows import Inputs, Row, surroundings
 from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.device import device_named
 from compoclip.cli.options import parse
@@ -98,7 +95,6 @@ def _measured(options: Options) -> tuple[TextSpeed, dict[str, Any]]:
 
 
 def _setting(options: Options, device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else machine()
     return {
         "model": options.model,
         "captions": str(options.captions),
@@ -106,14 +102,7 @@ def _setting(options: Options, device: torch.device) -> dict[str, Any]:
         "batches": options.batches,
         "repeats": options.repeats,
         "precision": options.precision,
-        "device": f"{device.type}: {name}",
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "compoclip": __version__,
-            "torch": torch.__version__,
-            "open_clip": open_clip.__version__,
-            "python": platform.python_version(),
-        },
+        **surroundings(device),
     }
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import open_clip
-import torch
-
-from compoclip import __version__
-from compoclip.cli.bench_rows import Inputs, Row, machine
+from compoclip.cli.bench_rows import Inputs, Row, surroundings
 from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.device import device_named
 from compoclip.cli.options import parse
@@ -104,7 +99,6 @@ def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
         options.repeats,
         StepSettings(str(device), options.precision),
     )
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else machine()
     setting = {
         "model": options.model,
         "method": method.name,
@@ -112,14 +106,7 @@ def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
         "batch_size": options.batch_size,
         "repeats": options.repeats,
         "precision": options.precision,
-        "device": f"{device.type}: {name}",
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "compoclip": __version__,
-            "torch": torch.__version__,
-            "open_clip": open_clip.__version__,
-            "python": platform.python_version(),
-        },
+        **surroundings(device),
     }
     return speed, setting
 

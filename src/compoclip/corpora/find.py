@@ -6,15 +6,15 @@ from collections import Counter
 from glob import glob, has_magic
 from pathlib import Path
 
-from compoclip.data.paths import expand_braces
+from compoclip.data.paths import ROW_FILES, ending_of, expand_braces
 from compoclip.errors import CompoclipError, UsageError
 
-KINDS = (".parquet", ".jsonl", ".jsonl.gz", ".tar")
+KINDS = (*ROW_FILES, ".tar")
 
 
 def kind_of(name: str) -> str | None:
     """Which of `KINDS` a file name is of, by its ending."""
-    return next((kind for kind in KINDS if name.lower().endswith(kind)), None)
+    return ending_of(name, KINDS)
 
 
 def names_shards(source: str) -> bool:

@@ -9,7 +9,7 @@ from compoclip.data.flickr8k import is_token_line, open_flickr8k
 from compoclip.data.folder import METADATA, open_folder
 from compoclip.data.karpathy import open_karpathy
 from compoclip.data.negclip_tsv import COLUMNS, open_negclip
-from compoclip.data.paths import ROW_FILES, expand_braces, has_ending, row_files, rows_in
+from compoclip.data.paths import ROW_FILES, expand_braces, has_ending, rows_in
 from compoclip.data.rows import RowSource
 from compoclip.data.shards import ShardSource, find_shards
 from compoclip.data.tables import open_table
@@ -91,8 +91,8 @@ def _open_folder(
     if any((path / name).is_file() for name in METADATA):
         _refuse(str(path), "image folders", images=images, split=split)
         return open_folder(path, image_column, caption_column)
-    if rows_in(path):
-        tables = row_files(path)
+    tables = rows_in(path)
+    if tables:
         chosen = [f for f in tables if split is None or f.name.startswith(split)]
         if not chosen:
             have = ", ".join(sorted({f.name.split("-")[0] for f in tables}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
@@ -42,19 +43,31 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def row_files(spec: str | Path) -> list[Path]:
-    """The files of rows that `spec` means: one, a brace pattern, or all of a folder, by name.
+    """The files of rows that `spec` means: one, a brace pattern, or all of a folder.
 
-    A folder may hold files of one of the kinds `ROW_FILES` and anything else; "data" in it stands
-    for it, as on the Hugging Face hub. Raises CompoclipError for a folder without such files or a
-    missing file, UsageError for a folder with several kinds.
+    Raises CompoclipError for a folder without such files, UsageError as `rows_in` does.
     """
     folder = Path(spec)
     if not folder.is_dir():
         return [folder] if folder.is_file() else [Path(name) for name in expand_braces(str(spec))]
     files = rows_in(folder)
-    kinds = sorted({kind for kind in ROW_FILES for file in files if has_ending(file, kind)})
     if not files:
         raise CompoclipError(f"{folder}: holds no {', '.join(ROW_FILES)} file; check the path")
+    return files
+
+
+def rows_in(folder: Path) -> list[Path]:
+    """The files of rows in a folder and in its folder "data", as on the Hugging Face hub, by name.
+
+    They are of one of the kinds `ROW_FILES`; raises UsageError when there are several.
+    """
+    files = sorted(
+        file
+        for place in (folder, folder / "data")
+        for file in (place.iterdir() if place.is_dir() else ())
+        if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
+    )
+    kinds = sorted({str(ending_of(file.name, ROW_FILES)) for file in files})
     if len(kinds) > 1:
         raise UsageError(
             f"{folder}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
@@ -63,19 +76,14 @@ def row_files(spec: str | Path) -> list[Path]:
     return files
 
 
+def ending_of(name: str, endings: Iterable[str]) -> str | None:
+    """Which of the endings a file name has, in letters of any case."""
+    return next((ending for ending in endings if name.lower().endswith(ending)), None)
+
+
 def has_ending(file: Path, *endings: str) -> bool:
-    """Whether a name ends with one of these, in letters of any case."""
-    return file.name.lower().endswith(endings)
-
-
-def rows_in(folder: Path) -> list[Path]:
-    """The files of rows in a folder and in its folder "data", by name."""
-    return sorted(
-        file
-        for place in (folder, folder / "data")
-        for file in (place.iterdir() if place.is_dir() else ())
-        if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
-    )
+    """Whether the name ends with one of these."""
+    return ending_of(file.name, endings) is not None
 
 
 def relative_image(image: str, root: Path, origin: str) -> str:
