@@ -22,6 +22,7 @@ from compoclip.models.checkpoint import load_model
 from compoclip.models.convert import convert
 from compoclip.models.directory import save_model
 from compoclip.models.inspection import inspect_model
+from method_data import arguments, write_world
 from test_models_card import card, new, result
 
 LEAKS = (
@@ -135,6 +136,46 @@ def test_results_go_into_the_card_and_its_index(folder: Path, pushed: dict[str, 
     hub.publish(folder, "me/model", results=odd)
     (entry,) = ModelCard(card(folder)).data.eval_results
     assert (entry.dataset_name, entry.metric_type) == (odd[0].benchmark, "r@1: #")
+
+
+def test_train_and_convert_push_what_they_wrote(
+    tmp_path: Path, pushed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = write_world(tmp_path / "world")
+    run = [*arguments(world, "negclip", tmp_path / "run"), "--push-to-hub=me/negclip"]
+    assert main([*run, "--stop-after=1"]) == 0
+    assert "not pushed to me/negclip: the run is not finished" in capsys.readouterr().err
+    assert pushed["files"] == {}
+    assert main([*run, "--resume"]) == 0
+    assert f"{tmp_path / 'run/model'} -> https://hub/me/negclip" in capsys.readouterr().err
+    weights = (tmp_path / "run/model/open_clip_model.safetensors").read_bytes()
+    assert pushed["files"]["open_clip_model.safetensors"] == weights
+    assert {"README.md", "compoclip.json", "open_clip_config.json"} < set(pushed["files"])
+
+    pushed["files"].clear()
+    lora = arguments(world, "negclip", tmp_path / "lora", "--lora", "--no-merge", "--epochs=0.5")
+    assert main([*lora, "--push-to-hub=me/adapter"]) == 0
+    assert set(pushed["files"]) == {"adapter.json", "adapter.safetensors"}
+
+    pushed["files"].clear()
+    capsys.readouterr()
+    convert_to = ["convert", str(world / "base"), str(tmp_path / "hf"), "--to=hf", "--json"]
+    assert main([*convert_to, "--push-to-hub", "me/hf"]) == 0
+    assert json.loads(capsys.readouterr().out)["form"] == "hf"
+    assert "model.safetensors" in pushed["files"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("a/b/c", "not a name"), ("me/model", "HF_HUB_OFFLINE")])
+def test_what_cannot_be_pushed_is_told_before_the_work(
+    name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = write_world(tmp_path / "world")
+    run = arguments(world, "negclip", tmp_path / "run")
+    for work in (run, ["convert", str(world / "base"), str(tmp_path / "hf"), "--to=hf"]):
+        assert main([*work, f"--push-to-hub={name}"]) in (1, 2)
+        assert why in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "hf").exists()
 
 
 def test_what_is_refused(

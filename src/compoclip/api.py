@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from compoclip.cli.device import device_named
 from compoclip.cli.evaluate import EvaluateOptions, measure, named_models
 from compoclip.cli.rewrite import names_of
-from compoclip.cli.train import TrainOptions, adapted, execute
+from compoclip.cli.train import TrainOptions, adapted, execute, push
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.rewrites.records import Settings, records
@@ -143,6 +143,7 @@ class Model:
         model = _copy(self.loaded)
         wanted = adapted(composed, options, "lr" in parameters)
         summary = execute(options, wanted, model)[1]
+        push(options, summary)
         return load(summary.model) if summary.model else Model(model)
 
     def save(self, folder: str | Path) -> None:

@@ -41,6 +41,7 @@ class ConvertOptions:
             the weights are near to it.
         activation: Your word on the activation of weights that do not record it.
         dtype: float16 halves the size of open-clip, merged, hf and hf-vision.
+        push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
         json: Print what was written as JSON.
     """
 
@@ -50,6 +51,7 @@ class ConvertOptions:
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
+    push_to_hub: Annotated[str | None, tyro.conf.arg(metavar="REPO")] = None
     json: bool = False
 
 
@@ -57,8 +59,11 @@ def main(argv: Sequence[str]) -> int:
     """Parse, convert, say what was written."""
     options = parse(ConvertOptions, "convert", argv)
     require_writable(options.destination)
+    from compoclip.models import hub
     from compoclip.models.convert import convert
 
+    if options.push_to_hub:
+        hub.require_pushable(options.push_to_hub)
     made = convert(
         options.source,
         options.destination,
@@ -72,4 +77,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         facts = ", ".join(f"{key} {value}" for key, value in made.items() if key != "form")
         print(f"{options.source} -> {options.destination} ({made['form']}): {facts}")
+    if options.push_to_hub:
+        pushed = hub.publish(options.destination, options.push_to_hub)
+        console.note(f"{options.destination} -> {pushed.url}")
     return 0

@@ -11,7 +11,7 @@ from compoclip import console
 from compoclip.cli.device import device_named
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_summaries
-from compoclip.ranks import meeting
+from compoclip.ranks import launched, meeting
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -73,6 +73,8 @@ class TrainOptions:
         set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
         track: Log also for tensorboard, wandb or both: OUT/tensorboard for `tensorboard --logdir
             OUT`; OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
+        push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
+            `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
         json: Print the summary as JSON.
     """
 
@@ -113,6 +115,7 @@ class TrainOptions:
     terms: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    push_to_hub: str | None = None
     json: bool = False
 
 
@@ -190,7 +193,24 @@ def start(options: TrainOptions, method: Method) -> int:
     """Train and print a summary."""
     model, summary = execute(options, method)
     show(options, summary, model.tokenizer.context_length)
+    push(options, summary)
     return 0
+
+
+def push(options: TrainOptions, summary: RunSummary) -> None:
+    """Put what a finished run wrote on the hub if the options ask for it.
+
+    Raises CompoclipError when the hub cannot be reached or refuses: the checkpoint stays.
+    """
+    repository = options.push_to_hub
+    if not repository or launched()[0]:
+        return
+    from compoclip.models.hub import publish
+
+    if summary.model is None:
+        console.note(f"  not pushed to {repository}: the run is not finished")
+    else:
+        console.note(f"  {summary.model} -> {publish(summary.model, repository).url}")
 
 
 def execute(
@@ -213,6 +233,10 @@ def execute(
         raise UsageError("--image-weights goes with --from-scratch")
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
+    if options.push_to_hub:
+        from compoclip.models.hub import require_pushable
+
+        require_pushable(options.push_to_hub)
     device = device_named(options.device)
     precision = options.precision
     if precision == "auto":

@@ -114,14 +114,12 @@ def publish(
     or the hub cannot be reached or refuses; UsageError for an impossible name.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HFValidationError
 
     names = model_files(folder)
     if results or (RECORD in names and CARD not in names):
         write_card(folder, results)
         names = model_files(folder)
-    if _offline():
-        raise CompoclipError(f"{repository}: HF_HUB_OFFLINE forbids the network; unset it to push")
+    require_pushable(repository)
     api: Any = HfApi()
     try:
         api.create_repo(repository, private=True if private else None, exist_ok=True)
@@ -130,8 +128,6 @@ def publish(
             [CommitOperationAdd(name, folder / name) for name in names],
             commit_message=message or "Upload a model written by compoclip",
         )
-    except HFValidationError as error:
-        raise UsageError(f"{repository}: not a name on the hub ({error})") from None
     except Exception as error:  # no token, no right, no network: each has types of its own
         first = " ".join(str(error).split())[:200] or type(error).__name__
         raise CompoclipError(
@@ -139,6 +135,22 @@ def publish(
             "HF_TOKEN to a token that may write there"
         ) from error
     return Published(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
+
+
+def require_pushable(repository: str) -> None:
+    """Find out before long work what would forbid to push after it, as far as is known here.
+
+    Raises UsageError for an impossible name, CompoclipError when HF_HUB_OFFLINE is set.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise UsageError(f"{repository}: not a name on the hub ({error})") from None
+    if _offline():
+        raise CompoclipError(f"{repository}: HF_HUB_OFFLINE forbids the network; unset it to push")
 
 
 def model_files(folder: Path) -> list[str]:
