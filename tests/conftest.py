@@ -33,9 +33,13 @@ def shared_data() -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium of the system, driven by Playwright; skips when either is absent."""
+    """A headless Chromium of the system, driven by Playwright; skips when either is absent.
+
+    It is closed with the module: a process that another test forks and that lives on would hold
+    the pipes of the driver open, and closing would wait for it for ever.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
