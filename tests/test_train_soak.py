@@ -30,6 +30,7 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had() -> None:
     with pytest.raises(CompoclipError, match=r"reads data was killed .*--resume goes on") as raised:
         seen.extend(batches)
     assert "\n" not in str(raised.value)
+    assert not any(worker.is_alive() for worker in iterator._workers)  # type: ignore[attr-defined]
     rest = loading.epoch(0, len(seen))  # new workers
     assert equal(iter([*seen, *rest]), loader(Pictures(80)).epoch(0))
 

@@ -95,7 +95,10 @@ class BatchLoader:
 
     def close(self) -> None:
         """End the workers; a later epoch starts new ones."""
-        self._workers = None  # the last reference: the workers are told to end at once
+        iterator = getattr(self._workers, "_iterator", None)
+        self._workers = None
+        if iterator is not None:  # an error that is kept somewhere keeps it, and so them, alive
+            iterator._shutdown_workers()
 
     def report_bad(self, bad: Mapping[str, str]) -> None:
         """Count samples whose images could not be read, by this process or another: id -> reason.
