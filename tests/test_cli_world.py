@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 def test_help_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert all(word in out for word in ("train", "suite", "show", "ask"))
+    assert all(word in out for word in ("train", "pairs", "suite", "show", "ask"))
     assert run(capsys)[0] == 2
     code, _, err = run(capsys, "paint")
     assert code == 2

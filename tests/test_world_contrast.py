@@ -18,7 +18,7 @@ from compoclip.world.contrast import (
 )
 from compoclip.world.edits import nodes_of, substitute
 from compoclip.world.oracle import Oracle
-from compoclip.world.pairs import PAIR_SKILLS, pair
+from compoclip.world.pairs import TAUGHT_SKILLS, pair
 from compoclip.world.parser import parse
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
@@ -102,7 +102,7 @@ def test_contrasts_are_reproducible():
         assert first == second
 
 
-@pytest.mark.parametrize("skill", PAIR_SKILLS)
+@pytest.mark.parametrize("skill", TAUGHT_SKILLS)
 def test_pairs_separate_their_scenes(skill):
     for i in range(6):
         found = pair(CONFIG, 1, i, skill)

@@ -22,6 +22,8 @@ from compoclip.world.dataset import TrainingSet, write_training_set
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle
+from compoclip.world.pair_set import PairSet, write_pair_set
+from compoclip.world.pairs import TAUGHT_SKILLS
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.sheet import contact_sheet
@@ -43,6 +45,31 @@ class TrainOptions:
     """captions per scene"""
     config: Path | None = None
     """JSON with further fields of the configuration: objects, colours, caption_weights"""
+    seed: int = 0
+    """another seed, other scenes"""
+    split: Split = "train"
+    """which scenes; suites never show those of train"""
+    workers: int = 1
+    """processes; the bytes do not depend on it"""
+    json: bool = False
+    """print JSON"""
+
+
+@dataclass(frozen=True)
+class PairsOptions:
+    """Write minimal pairs: two images that differ in one thing, each with a caption that is false
+    of the other. `compoclip train --data OUT/pairs.jsonl` reads them, with the twin as given
+    negative (fsc-clip --texts given), negative image (triplet-clip) or variation (gnm-clip).
+    """
+
+    out: Path
+    """folder for pairs.jsonl and images/"""
+    skills: tuple[str, ...]
+    """SKILL=COUNT: how many pairs of each skill, e.g. swap-colour=1000 relation=2000"""
+    size: int = 64
+    """image side in pixels"""
+    config: Path | None = None
+    """JSON with further fields of the configuration: objects, colours, backdrops"""
     seed: int = 0
     """another seed, other scenes"""
     split: Split = "train"
@@ -147,6 +174,40 @@ def train(arguments: Sequence[str]) -> int:
     return 0
 
 
+def pairs(arguments: Sequence[str]) -> int:
+    """Write minimal pairs."""
+    options = parse(PairsOptions, "world pairs", arguments)
+    if options.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    start = time.monotonic()
+    config = read_world_config(options.config) if options.config else WorldConfig()
+    spec = PairSet(
+        replace(config, size=options.size),
+        tuple(_skill_count(each) for each in options.skills),
+        options.seed,
+        options.split,
+    )
+    rows = write_pair_set(options.out, spec, options.workers)
+    seconds = time.monotonic() - start
+    if options.json:
+        counts = dict(spec.skills)
+        seconds = round(seconds, 2)
+        emit_json({"out": str(options.out), "pairs": counts, "rows": rows, "seconds": seconds})
+    else:
+        print(f"{rows // 2} pairs, {rows} images, {seconds:.1f} s -> {options.out}")
+    return 0
+
+
+def _skill_count(text: str) -> tuple[str, int]:
+    """A skill and its number of pairs from SKILL=COUNT. Raises UsageError for anything else."""
+    skill, _, count = text.partition("=")
+    if skill not in TAUGHT_SKILLS:
+        raise UsageError(f"--skills: no skill '{skill}'; known: {', '.join(TAUGHT_SKILLS)}")
+    if not count.isdecimal() or int(count) < 1:
+        raise UsageError(f"--skills: '{text}' must be SKILL=COUNT with a count of 1 or more")
+    return skill, int(count)
+
+
 def suite(arguments: Sequence[str]) -> int:
     """Write the benchmarks."""
     options = parse(SuiteOptions, "world suite", arguments)
@@ -237,6 +298,7 @@ def ask(arguments: Sequence[str]) -> int:
 # what -> (what it does, the function that runs it)
 _WHATS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("write a training set as webdataset shards", train),
+    "pairs": ("write a training set of minimal pairs", pairs),
     "suite": ("write small benchmarks in the official formats", suite),
     "show": ("draw scenes with their captions on one sheet", show),
     "ask": ("ask whether a caption is true of a scene", ask),

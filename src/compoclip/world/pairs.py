@@ -59,8 +59,8 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
     all that does. Raises UsageError for an unknown skill or split, CompoclipError when the config
     leaves no such pair.
     """
-    if skill not in PAIR_SKILLS:
-        raise UsageError(f"world: unknown pair skill {skill!r}; known: {', '.join(PAIR_SKILLS)}")
+    if skill not in TAUGHT_SKILLS:
+        raise UsageError(f"world: unknown pair skill {skill!r}; known: {', '.join(TAUGHT_SKILLS)}")
     if split not in SPLITS:
         raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
     rng = generator("pair", seed, split, skill, index)
@@ -85,7 +85,7 @@ def edited(
 
     One attempt with `rng`; the edited scene belongs to the split as `pair` says.
     """
-    drafted = PAIR_SKILLS[skill](scene, rng)
+    drafted = TAUGHT_SKILLS[skill](scene, rng)
     if drafted is None:
         return None
     other, *forms = drafted
@@ -303,6 +303,30 @@ def _placed(scene: Scene, rng: random.Random) -> Draft | None:
     return other, first, second
 
 
+def _both_placed(scene: Scene, rng: random.Random) -> Draft | None:
+    """Mirrored pictures told by the places of two things: which one is at which side."""
+    found = _two(scene, rng)
+    if found is None:
+        return None
+    across = rng.random() < 0.5
+    one, other = ("left", "right") if across else ("top", "bottom")
+    a, b = (scene.things[i] for i in found)
+    if located(other, a):
+        one, other = other, one
+    if not (located(one, a) and located(other, b)):
+        return None
+    count = rng.choice((0, 1, 1))
+    said = mention(a, rng, count), mention(b, rng, count)
+    first, second = (
+        tuple(
+            Exists(replace(phrase, modifiers=(*phrase.modifiers, Position(place))))
+            for phrase, place in zip(said, places)
+        )
+        for places in ((one, other), (other, one))
+    )
+    return _mirrored(scene, across), first, second
+
+
 def _counted(scene: Scene, rng: random.Random) -> Draft | None:
     """One of several alike things is taken away."""
     alike = [
@@ -370,12 +394,16 @@ PAIR_SKILLS: dict[str, Callable[[Scene, random.Random], Draft | None]] = {
 }
 """Skill -> how the second scene and the two captions are made from a drawn scene."""
 
+TAUGHT_SKILLS = {**PAIR_SKILLS, "swap-place": _both_placed}
+"""Those, and what no benchmark of the world asks: steps on the way to relations."""
+
 _SEVERAL = (0.0, 0.7, 0.3)
 _SHAPES: dict[str, dict[str, Any]] = {
     "swap-colour": {"objects": _SEVERAL, "repeat": 0.0, "same_colour": 0.0},
     "swap-size": {"objects": _SEVERAL, "repeat": 0.0},
     "swap-pattern": {"objects": _SEVERAL, "repeat": 0.0, "patterned": 0.8},
     "swap-object": {"objects": _SEVERAL, "repeat": 0.0},
+    "swap-place": {"objects": _SEVERAL, "repeat": 0.0},
     "relation": {"objects": _SEVERAL},
     "depth": {"objects": _SEVERAL, "occlusion": 1.0, "inside": 0.0, "repeat": 0.0},
     "inside": {"objects": _SEVERAL, "occlusion": 0.0, "inside": 1.0},

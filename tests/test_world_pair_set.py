@@ -1,0 +1,126 @@
+"""Training sets of minimal pairs: what is written, that it trains, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.world.config import read_world_config
+from compoclip.world.dataset import png_bytes
+from compoclip.world.oracle import Oracle, Truth
+from compoclip.world.pair_set import PairSet, write_pair_set
+from compoclip.world.pairs import TAUGHT_SKILLS, pair
+from compoclip.world.scene import WorldConfig
+from method_data import arguments, write_world
+
+CONFIG = WorldConfig(size=32)
+SKILLS = (("swap-place", 3), ("relation", 2))
+RECIPES = Path(__file__).parents[1] / "recipes" / "relations"
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+
+
+def test_twins_name_each_other(tmp_path: Path) -> None:
+    assert write_pair_set(tmp_path / "set", PairSet(CONFIG, SKILLS, seed=3)) == 10
+    rows = rows_of(tmp_path / "set")
+    assert [row["group"] for row in rows[::2]] == [row["group"] for row in rows[1::2]]
+    assert len({row["group"] for row in rows}) == 5
+    by_image = {row["image"]: row for row in rows}
+    for row in rows:
+        twin = by_image[row["neg_image"]]
+        assert row["neg_caption"] == twin["caption"] != row["caption"]
+        assert twin["neg_image"] == row["image"]
+    made = pair(CONFIG, 3, 1, "relation", "train")
+    last = rows[-2]
+    assert (last["caption"], last["neg_caption"]) == (made.caption_a, made.caption_b)
+    assert (tmp_path / "set" / last["image"]).read_bytes() == png_bytes(made.scene_a, 32)
+
+
+def test_bytes_do_not_depend_on_the_workers(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        write_pair_set(tmp_path / str(workers), PairSet(CONFIG, SKILLS), workers)
+    one, two = (
+        {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        for folder in (tmp_path / "1", tmp_path / "2")
+    )
+    assert one == two
+    assert len(one) == 12
+
+
+def test_places_of_two_things_are_exchanged() -> None:
+    sides = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
+    for i in range(8):
+        made = pair(CONFIG, 0, i, "swap-place")
+        turned = " ".join(sides.get(word, word) for word in made.caption_a.split())
+        assert made.caption_b == turned
+        assert sum(word in sides for word in turned.split()) == 2
+        oracle = Oracle()
+        assert oracle.verdict(made.caption_a, made.scene_b).truth is Truth.FALSE
+
+
+@pytest.mark.parametrize(
+    "how", [("fsc-clip", "--texts=given"), ("triplet-clip",), ("gnm-clip", "--pairs=0")]
+)
+def test_methods_train_on_it(
+    how: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = write_world(tmp_path / "world")
+    data = tmp_path / "set"
+    command = [
+        "world",
+        "pairs",
+        "--out",
+        str(data),
+        "--size=32",
+        "--skills",
+        "relation=8",
+        "count=8",
+    ]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 32
+    method, *options = how
+    own = arguments(world, method, tmp_path / "run")
+    shared = [each for each in own[2:] if not each.startswith(("--data", "--epochs"))]
+    run = ["train", method, *shared, f"--data={data / 'pairs.jsonl'}", "--epochs=1"]
+    assert main([*run, *options]) == 0
+
+
+@pytest.mark.parametrize(
+    ("skills", "why"),
+    [
+        ("swap-hats=3", "no skill 'swap-hats'; known: swap-colour"),
+        ("relation", "'relation' must be SKILL=COUNT"),
+        ("relation=0", "with a count of 1 or more"),
+        ("relation=many", "with a count of 1 or more"),
+    ],
+)
+def test_wrong_skills_are_refused(
+    skills: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["world", "pairs", "--out", str(tmp_path / "set"), "--skills", skills]) == 2
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_world_without_such_pairs_leaves_nothing(tmp_path: Path) -> None:
+    lonely = WorldConfig(size=32, objects=(1.0,), kinds=("ball",), colours=("red",))
+    with pytest.raises(CompoclipError, match="no pair of skill 'object' fits split 'train'"):
+        write_pair_set(tmp_path / "set", PairSet(lonely, (("object", 1),)))
+    assert not (tmp_path / "set").exists()
+    with pytest.raises(UsageError, match="unknown pair skill"):
+        pair(CONFIG, 0, 0, "hats")
+
+
+def test_the_recipe_for_relations_names_a_world_that_has_them() -> None:
+    config = read_world_config(RECIPES / "pairs.json")
+    assert read_world_config(RECIPES / "places.json").objects == (1.0,)
+    for skill in ("swap-place", "position", "swap-colour", "relation", "swap-object"):
+        assert skill in TAUGHT_SKILLS
+        assert pair(config, 0, 0, skill).skill == skill
