@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 
 from PIL import Image
@@ -17,6 +14,7 @@ from PIL import Image
 from compoclip.console import track
 from compoclip.files import new_folder
 from compoclip.world.captions import captions_for
+from compoclip.world.processes import mapper
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, WorldConfig
@@ -51,15 +49,10 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     with new_folder(out) as folder:
         (folder / "world.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         shards = [folder / name for name in names]
-        if workers < 2:
-            jobs: Iterator[None] = map(_write_shard, shards, starts, repeat(spec))
+        with mapper(workers) as draw:
+            jobs = draw(_write_shard, shards, starts, repeat(spec))
             for _ in track(jobs, "writing scenes", len(shards), "shards"):
                 pass
-        else:
-            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-                jobs = pool.map(_write_shard, shards, starts, repeat(spec))
-                for _ in track(jobs, "writing scenes", len(shards), "shards"):
-                    pass
     return [out / name for name in names]
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from compoclip.console import track
 from compoclip.files import new_folder
 from compoclip.world.dataset import png_bytes
 from compoclip.world.pairs import pair
+from compoclip.world.processes import mapper
 from compoclip.world.scene import WorldConfig
 
 TABLE = "pairs.jsonl"
@@ -51,22 +49,12 @@ def write_pair_set(out: Path, spec: PairSet, workers: int = 1) -> int:
         (folder / "images").mkdir()
         (folder / "world.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         rows = 0
-        with (folder / TABLE).open("w", encoding="utf-8") as table:
-            parts = _written(jobs, folder, spec, workers)
+        with mapper(workers) as draw, (folder / TABLE).open("w", encoding="utf-8") as table:
+            parts = draw(_write, jobs, repeat(folder), repeat(spec))
             for part in track(parts, "drawing pairs", len(jobs), "parts"):
                 table.writelines(f"{json.dumps(row)}\n" for row in part)
                 rows += len(part)
     return rows
-
-
-def _written(
-    jobs: list[tuple[str, int, int]], folder: Path, spec: PairSet, workers: int
-) -> Iterator[list[dict[str, Any]]]:
-    if workers < 2:
-        yield from map(_write, jobs, repeat(folder), repeat(spec))
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_write, jobs, repeat(folder), repeat(spec))
 
 
 def _write(job: tuple[str, int, int], folder: Path, spec: PairSet) -> list[dict[str, Any]]:

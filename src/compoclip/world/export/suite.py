@@ -5,12 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,6 +46,7 @@ from compoclip.world.export import (
     spec as spec_suite,
 )
 from compoclip.world.export.part import Part, SuiteSpec
+from compoclip.world.processes import mapper
 from compoclip.world.render import render
 from compoclip.world.scene import Scene
 
@@ -106,7 +104,7 @@ def write_suite(
             raise UsageError(f"world: no benchmark {name!r} is made here; {close(name, BUILDERS)}")
     builders = dict.fromkeys(BUILDERS[name] for name in BUILDERS if name in benchmarks)
     builders = builders or dict.fromkeys(BUILDERS.values())
-    with new_folder(out) as folder, _mapper(workers) as each:
+    with new_folder(out) as folder, mapper(workers) as each:
         parts: list[Part] = []
         for made in track(each(_build, builders, repeat(spec)), "making items", len(builders)):
             parts += made
@@ -180,13 +178,3 @@ def _image(path: str, scene: Scene, size: int) -> bytes:
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-@contextmanager
-def _mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """`map`, in this process or over several."""
-    if workers < 2:
-        yield map
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield pool.map
