@@ -18,7 +18,8 @@ from compoclip.world.contrast import (
 )
 from compoclip.world.edits import nodes_of, substitute
 from compoclip.world.oracle import Oracle
-from compoclip.world.pairs import TAUGHT_SKILLS, pair
+from compoclip.world.pair_skills import TAUGHT_SKILLS
+from compoclip.world.pairs import pair
 from compoclip.world.parser import parse
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for

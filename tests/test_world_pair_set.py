@@ -14,7 +14,8 @@ from compoclip.world.config import read_world_config
 from compoclip.world.dataset import png_bytes
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.pair_set import PairSet, write_pair_set
-from compoclip.world.pairs import TAUGHT_SKILLS, pair
+from compoclip.world.pair_skills import TAUGHT_SKILLS
+from compoclip.world.pairs import pair
 from compoclip.world.scene import WorldConfig
 from method_data import arguments, write_world
 

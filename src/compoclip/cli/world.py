@@ -23,7 +23,7 @@ from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle
 from compoclip.world.pair_set import PairSet, write_pair_set
-from compoclip.world.pairs import TAUGHT_SKILLS
+from compoclip.world.pair_skills import TAUGHT_SKILLS
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, Thing, WorldConfig
 from compoclip.world.sheet import contact_sheet

@@ -30,7 +30,8 @@ from compoclip.world.captions import CAPTION_TYPES, WorldCaption, captions_for
 from compoclip.world.contrast import NEGATIVES, hard_negative
 from compoclip.world.dataset import png_bytes
 from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.pairs import PAIR_SKILLS, WorldPair, edited
+from compoclip.world.pair_skills import PAIR_SKILLS
+from compoclip.world.pairs import WorldPair, edited
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, WorldConfig
 from compoclip.world.splits import generator
