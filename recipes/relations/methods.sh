@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What methods make of a model that knows above and below: 15,872 samples each, ordinary pictures with captions of
-# which half are relations. About 4 minutes a run. Usage: recipes/relations/methods.sh WORK_FOLDER, after
+# What methods make of a model that knows above and below: 15,872 samples each, ordinary pictures, two thirds of whose
+# captions say a relation or a place. About 4 minutes a run. Usage: recipes/relations/methods.sh WORK_FOLDER, after
 # train.sh with the same folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
