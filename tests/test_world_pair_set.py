@@ -110,6 +110,12 @@ def test_wrong_skills_are_refused(
     assert not (tmp_path / "set").exists()
 
 
+def test_a_skill_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["world", "pairs", "--out", str(tmp_path / "set"), "--skills"]
+    assert main([*command, "relation=1", "relation=2"]) == 2
+    assert "names a skill twice" in capsys.readouterr().err
+
+
 def test_a_world_without_such_pairs_leaves_nothing(tmp_path: Path) -> None:
     lonely = WorldConfig(size=32, objects=(1.0,), kinds=("ball",), colours=("red",))
     with pytest.raises(CompoclipError, match="no pair of skill 'object' fits split 'train'"):

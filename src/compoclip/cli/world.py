@@ -146,9 +146,8 @@ def train(arguments: Sequence[str]) -> int:
     if min(options.count, options.captions, options.workers) < 1:
         raise UsageError("--count, --captions and --workers must be at least 1")
     start = time.monotonic()
-    config = read_world_config(options.config) if options.config else WorldConfig()
     spec = TrainingSet(
-        replace(config, size=options.size),
+        _config(options),
         options.count,
         options.seed,
         options.split,
@@ -180,22 +179,30 @@ def pairs(arguments: Sequence[str]) -> int:
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
     start = time.monotonic()
-    config = read_world_config(options.config) if options.config else WorldConfig()
+    skills = [_skill_count(each) for each in options.skills]
+    counts = dict(skills)
+    if len(counts) < len(skills):
+        raise UsageError("--skills names a skill twice; give its pairs in one SKILL=COUNT")
     spec = PairSet(
-        replace(config, size=options.size),
-        tuple(_skill_count(each) for each in options.skills),
+        _config(options),
+        tuple(skills),
         options.seed,
         options.split,
     )
     rows = write_pair_set(options.out, spec, options.workers)
     seconds = time.monotonic() - start
     if options.json:
-        counts = dict(spec.skills)
         seconds = round(seconds, 2)
         emit_json({"out": str(options.out), "pairs": counts, "rows": rows, "seconds": seconds})
     else:
         print(f"{rows // 2} pairs, {rows} images, {seconds:.1f} s -> {options.out}")
     return 0
+
+
+def _config(options: TrainOptions | PairsOptions) -> WorldConfig:
+    """The world that a set is drawn from."""
+    config = read_world_config(options.config) if options.config else WorldConfig()
+    return replace(config, size=options.size)
 
 
 def _skill_count(text: str) -> tuple[str, int]:

@@ -127,7 +127,8 @@ def definite(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase | Non
     return None
 
 
-def _extend(phrase: NounPhrase, *modifiers: Modifier) -> NounPhrase:
+def extend(phrase: NounPhrase, *modifiers: Modifier) -> NounPhrase:
+    """The phrase with further modifiers after its own."""
     return NounPhrase(
         phrase.kinds,
         phrase.word,
@@ -159,7 +160,7 @@ def _kind(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
     i = rng.randrange(len(facts.things))
     phrase = mention(facts.things[i], rng, 0)
     if facts.positions[i] and rng.random() < 0.5:
-        phrase = _extend(phrase, Position(rng.choice(facts.positions[i])))
+        phrase = extend(phrase, Position(rng.choice(facts.positions[i])))
     return (Exists(phrase),)
 
 
@@ -188,7 +189,7 @@ def _position(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
     thing = facts.things[i]
     if rng.random() < 0.3 and (subject := definite(facts, thing, rng)):
         return (Claim(subject, (Position(name),)),)
-    return (Exists(_extend(_told(thing, config, rng), Position(name))),)
+    return (Exists(extend(_told(thing, config, rng), Position(name))),)
 
 
 def _conjunction(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
@@ -214,7 +215,7 @@ def _relation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
         subject, other = definite(facts, a, rng), definite(facts, b, rng)
         if subject and other:
             return (Claim(subject, (Relation(name, other),)),)
-    return (Exists(_extend(_told(a, config, rng), Relation(name, _told(b, config, rng)))),)
+    return (Exists(extend(_told(a, config, rng), Relation(name, _told(b, config, rng)))),)
 
 
 def counted(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase:
@@ -262,7 +263,7 @@ def _negation(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | N
         return (Exists(phrase),)
     thing = rng.choice(facts.things)
     if draw < 0.75:
-        return (Exists(_extend(_told(thing, config, rng), Lacking(phrase))),)
+        return (Exists(extend(_told(thing, config, rng), Lacking(phrase))),)
     subject = definite(facts, thing, rng)
     if subject is None or any(
         isinstance(m, Attribute) and m.family == "colour" for m in subject.modifiers
@@ -280,7 +281,7 @@ def _scenery(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | No
         texture = drop.texture if rng.random() < 0.4 else ""
         return (Background("" if texture else drop.colour, texture),)
     thing = rng.choice(facts.things)
-    return (Exists(_extend(_told(thing, config, rng), _background(facts, rng))),)
+    return (Exists(extend(_told(thing, config, rng), _background(facts, rng))),)
 
 
 def _long(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
@@ -292,19 +293,19 @@ def _long(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
         name, i, j = fact
         said = {i, j}
         first, second = mention(facts.things[i], rng, 2), mention(facts.things[j], rng, 2)
-        statements.append(Exists(_extend(first, Relation(name, second))))
+        statements.append(Exists(extend(first, Relation(name, second))))
     rest = [i for i in range(len(facts.things)) if i not in said]
     for i in rng.sample(rest, len(rest)):
         phrase = mention(facts.things[i], rng, rng.choice((1, 2, 3)))
         if facts.positions[i] and rng.random() < 0.8:
             name = max(facts.positions[i], key=lambda p: (" " in p) + rng.random())
-            phrase = _extend(phrase, Position(name))
+            phrase = extend(phrase, Position(name))
         statements.append(Exists(phrase))
     last = statements[-1]
     if isinstance(last, Exists) and rng.random() < 0.7:
         # The background closes the caption. After "a below b" it follows the inner phrase, which
         # does not change what is claimed.
-        statements[-1] = Exists(_extend(last.phrase, _background(facts, rng)))
+        statements[-1] = Exists(extend(last.phrase, _background(facts, rng)))
     form = tuple(statements)
     return form if 5 <= count_atoms(form) <= 12 else None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from compoclip.world.captions import facts_of, mention
+from compoclip.world.captions import extend, facts_of, mention
 from compoclip.world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip.world.logic import (
     Attribute,
@@ -118,7 +118,7 @@ def _tell(
     count = rng.choice((0, 1, 1))
     a = mention(scene.things[i], rng, count)
     b = mention(scene.things[j], rng, count)
-    forms = [(Exists(replace(a, modifiers=(*a.modifiers, Relation(name, b)))),) for name in names]
+    forms = [(Exists(extend(a, Relation(name, b))),) for name in names]
     return other, forms[0], forms[1]
 
 
@@ -156,7 +156,7 @@ def _argued(scene: Scene, rng: random.Random) -> Draft | None:
         return None
     inner = replace(outer.phrase, modifiers=outer.phrase.modifiers[:-1])
     turned = replace(link, object=inner)
-    second = replace(link.object, modifiers=(*link.object.modifiers, turned))
+    second = extend(link.object, turned)
     return other, first, (Exists(second),)
 
 
@@ -203,10 +203,7 @@ def _placed(scene: Scene, rng: random.Random) -> Draft | None:
     swap = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
     opposite = " ".join(swap[word] for word in name.split())
     said = mention(thing, rng, rng.choice((0, 1, 1)))
-    first, second = (
-        (Exists(replace(said, modifiers=(*said.modifiers, Position(place)))),)
-        for place in (name, opposite)
-    )
+    first, second = ((Exists(extend(said, Position(place))),) for place in (name, opposite))
     return other, first, second
 
 
@@ -225,10 +222,7 @@ def _both_placed(scene: Scene, rng: random.Random) -> Draft | None:
     count = rng.choice((0, 1, 1))
     said = mention(a, rng, count), mention(b, rng, count)
     first, second = (
-        tuple(
-            Exists(replace(phrase, modifiers=(*phrase.modifiers, Position(place))))
-            for phrase, place in zip(said, places)
-        )
+        tuple(Exists(extend(phrase, Position(place))) for phrase, place in zip(said, places))
         for places in ((one, other), (other, one))
     )
     return _mirrored(scene, across), first, second
@@ -278,10 +272,7 @@ def _backed(scene: Scene, rng: random.Random) -> Draft | None:
     if not _drawable(other):
         return None
     said = mention(rng.choice(scene.things), rng, 1)
-    first, second = (
-        (Exists(replace(said, modifiers=(*said.modifiers, Background(s.backdrop.colour)))),)
-        for s in (scene, other)
-    )
+    first, second = ((Exists(extend(said, Background(s.backdrop.colour))),) for s in (scene, other))
     return other, first, second
 
 
