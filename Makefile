@@ -1,5 +1,6 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
 # make lab    all recipes compared under equal conditions (up to 90 minutes; goes on after a stop)
+# make bench  throughput and memory of every stage, as ratios, with the targets
 # make test   the whole test suite
 # make lint   style and types
 # make docs   the guide and the API reference, in site/
@@ -9,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo lab test lint docs install clean
+.PHONY: demo lab bench test lint docs install clean
 
 install: $(VENV)/.installed
 
@@ -25,7 +26,10 @@ demo: install
 	$(BIN)/compoclip demo --out demo-out
 
 lab: install
-	$(BIN)/python scripts/lab.py --out lab-out --page docs/lab.md
+	$(BIN)/python -m lab --out lab-out --page docs/lab.md
+
+bench: install
+	$(BIN)/python -m bench all
 
 test: install
 	$(BIN)/python -m pytest

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Build the word lists of graph negatives (MosaiCLIP) from files of scene graphs.
 
     python scripts/build_graph_vocabulary.py scene_graphs.json -o vocabulary.json
@@ -12,12 +11,25 @@ holds every word with its count, and what was met and left out is printed.
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import sys
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any, TextIO
 
+from graph_score import parse_facts
+
+from compoclip.captions.types import (
+    GraphAttribute,
+    GraphObject,
+    GraphRelation,
+    SceneGraph,
+    Span,
+)
 from compoclip.errors import CompoclipError
-from compoclip.rewrites.graph_sources import read_scene_graphs
+from compoclip.files import unreadable
 from compoclip.rewrites.graph_vocabulary import (
     ATTRIBUTES,
     MIN_OBJECTS,
@@ -25,6 +37,121 @@ from compoclip.rewrites.graph_vocabulary import (
     build_vocabulary,
     save_vocabulary,
 )
+
+_CHUNK = 1 << 20
+_NOWHERE = Span(0, 0)
+_FORMATS = "give FACTUAL's .csv, Visual Genome's scene_graphs.json or GQA's sceneGraphs.json"
+_Link = tuple[int, str, int]
+
+
+def read_scene_graphs(path: Path) -> Iterator[SceneGraph]:
+    """The scene graphs of a file, without spans.
+
+    Raises CompoclipError, naming the file and the place, when it cannot be read or holds none.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() == ".json":
+                yield from _json_graphs(path, file)
+            else:
+                yield from _table_graphs(path, file)
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{path}: not UTF-8 text; {_FORMATS}") from error
+    except OSError as error:
+        raise unreadable(path, error, _FORMATS) from error
+
+
+def _table_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:
+    rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    try:
+        if "scene_graph" not in (rows.fieldnames or ()):
+            raise CompoclipError(f"{path}: no column scene_graph; {_FORMATS}")
+        for row in rows:
+            try:
+                facts = parse_facts(row["scene_graph"] or "")
+            except ValueError as error:
+                raise CompoclipError(f"{path}, line {rows.line_num}: {error}; mend it") from error
+            names = sorted(facts.entities)
+            attributes: dict[str, list[str]] = {name: [] for name in names}
+            links: list[_Link] = []
+            for subject, predicate, target in sorted(facts.triples):
+                if predicate == "is":
+                    attributes[subject].append(target)
+                else:
+                    links.append((names.index(subject), predicate, names.index(target)))
+            yield _graph(attributes.items(), links)
+    except csv.Error as error:
+        raise CompoclipError(f"{path}, line {rows.line_num}: {error}; mend the table") from error
+
+
+def _json_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:
+    try:
+        head = file.read(_CHUNK)
+        if head.lstrip().startswith("["):
+            graphs: Iterable[SceneGraph] = map(_visual_genome, _list_items(head, file))
+        else:
+            whole = json.loads(head + file.read())
+            graphs = map(_gqa, whole.values())
+        yield from graphs
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise CompoclipError(f"{path}: not a file of scene graphs ({what}); {_FORMATS}") from error
+
+
+def _list_items(text: str, file: TextIO) -> Iterator[Any]:
+    """The items of the JSON list that begins with `text`, holding no more than one of them."""
+    decoder = json.JSONDecoder()
+    text = text.lstrip()[1:]
+    while True:
+        text = text.lstrip(" \t\r\n,")
+        if text.startswith("]"):
+            return
+        try:
+            item, end = decoder.raw_decode(text)
+        except json.JSONDecodeError:
+            more = file.read(max(_CHUNK, len(text)))
+            if not more:
+                raise
+            text += more
+            continue
+        yield item
+        text = text[end:]
+
+
+def _visual_genome(image: Any) -> SceneGraph:
+    place = {node["object_id"]: number for number, node in enumerate(image["objects"])}
+    nodes = [
+        (node["names"][0] if "names" in node else node["name"], node.get("attributes") or ())
+        for node in image["objects"]
+    ]
+    links = [
+        (place[r["subject_id"]], r["predicate"], place[r["object_id"]])
+        for r in image["relationships"]
+        if r["subject_id"] in place and r["object_id"] in place
+    ]
+    return _graph(nodes, links)
+
+
+def _gqa(image: Any) -> SceneGraph:
+    place = {key: number for number, key in enumerate(image["objects"])}
+    nodes = [(node["name"], node.get("attributes") or ()) for node in image["objects"].values()]
+    links = [
+        (place[key], relation["name"], place[relation["object"]])
+        for key, node in image["objects"].items()
+        for relation in node.get("relations") or ()
+        if relation["object"] in place
+    ]
+    return _graph(nodes, links)
+
+
+def _graph(nodes: Iterable[tuple[str, Iterable[str]]], links: Iterable[_Link]) -> SceneGraph:
+    return SceneGraph(
+        tuple(
+            GraphObject(name, _NOWHERE, tuple(GraphAttribute(a, _NOWHERE) for a in attributes))
+            for name, attributes in nodes
+        ),
+        tuple(GraphRelation(a, name, b, _NOWHERE) for a, name, b in links),
+    )
 
 
 def main() -> int:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from rewrite_truth import Judged, judge_rewrites
+
 from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import wilson
-from compoclip.world.rewrite_truth import Judged, judge_rewrites
 
 _HEADER = ["rewrite", "coverage", "made", "undecided", "judged", "wrong", "rate", "95 % interval"]
 

@@ -2,7 +2,7 @@
 
     python scripts/measure_parser.py random/dev.csv length/dev.csv [--errors N] [--json]
 
-Strict triples, see `compoclip.captions.graph_score`. For each file: precision, recall, pooled and
+Strict triples, see `graph_score`. For each file: precision, recall, pooled and
 mean F1 of triples and entities, exact graphs, and the kinds of the triples that differ; --errors
 shows the first N captions whose graph differs.
 """
@@ -18,14 +18,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from compoclip.captions.graph_errors import KINDS, differences
-from compoclip.captions.graph_score import (
+from graph_score import (
+    KINDS,
     Agreement,
     Facts,
     agreement,
+    differences,
     graph_facts,
     parse_facts,
 )
+
 from compoclip.captions.parse import PARSER_VERSION, parse
 from compoclip.captions.tagger import tagger_version
 from compoclip.captions.types import SceneGraph

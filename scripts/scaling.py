@@ -25,7 +25,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from compoclip.cli.bench_rows import machine
+from bench.rows import machine
 from compoclip.data.sample import Batch
 from compoclip.data.textblock import TextBlock
 from compoclip.losses.contract import Features, Role

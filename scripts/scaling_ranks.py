@@ -25,7 +25,7 @@ import matplotlib as mpl
 import torch
 from scaling import Setting, batch_of, mark, model_of, timed
 
-from compoclip.cli.bench_rows import machine
+from bench.rows import machine
 from compoclip.data.merge import merge
 from compoclip.data.sample import Batch
 from compoclip.data.textblock import TextBlock

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from bench.__main__ import main as bench
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
@@ -26,17 +27,29 @@ PAGES = (
 )
 
 
+PROGRAMS = {"compoclip ": main, "python -m bench ": bench}
+
+
 @dataclass(frozen=True)
 class Command:
-    """A `compoclip ...` line of a page, its continuation lines joined."""
+    """A `compoclip ...` line of a page, its continuation lines joined; or a `python -m bench` one."""
 
     page: str
     text: str
 
     @property
+    def program(self) -> str:
+        """How the line begins, of the two programs."""
+        return next(name for name in PROGRAMS if self.text.startswith(name))
+
+    @property
     def words(self) -> list[str]:
-        """What the shell makes of it, without `compoclip`."""
-        return shlex.split(self.text, comments=True)[1:]
+        """What the shell makes of it, without the program."""
+        return shlex.split(self.text.removeprefix(self.program), comments=True)
+
+    def run(self, words: list[str]) -> int:
+        """The exit code of its program, given these words."""
+        return PROGRAMS[self.program](words)
 
 
 def commands_of(page: str, text: str) -> Iterator[Command]:
@@ -52,7 +65,7 @@ def commands_of(page: str, text: str) -> Iterator[Command]:
         command = line.strip()
         while command.endswith("\\"):
             command = f"{command[:-1].rstrip()} {next(lines).strip()}"
-        if command.startswith("compoclip "):
+        if command.startswith(tuple(PROGRAMS)):
             yield Command(page, command)
 
 
@@ -151,7 +164,7 @@ def write_ready(folder: Path) -> Path:
 def link_inputs(words: list[str], ready: Path, here: Path) -> None:
     """Links in `here` to what the command reads of `ready`."""
     written = outputs(words)
-    verbs = 2 if words[0] in ("world", "data", "bench") else 1
+    verbs = 2 if words[0] in ("world", "data") else 1
     for word in words[verbs:]:
         for part in re.split(r"[=,@]", word):
             path = part.rstrip("/")

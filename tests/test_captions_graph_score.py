@@ -6,17 +6,18 @@ import csv
 from pathlib import Path
 
 import pytest
-
-from compoclip.captions.factual_form import factual_triples
-from compoclip.captions.graph_errors import KINDS, differences
-from compoclip.captions.graph_score import (
+from graph_score import (
+    KINDS,
     Facts,
     agreement,
+    differences,
+    factual_triples,
     graph_facts,
     normal_noun,
     normal_triple,
     parse_facts,
 )
+
 from compoclip.captions.parse import parse
 from compoclip.captions.types import SceneGraph
 

@@ -1,4 +1,4 @@
-"""`compoclip parse` and `compoclip bench parse`: one caption, files, resuming, errors."""
+"""`compoclip parse` and `python -m bench parse`: one caption, files, resuming, errors."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import yaml
 from PIL import Image
 
 from compoclip.cli import train
-from compoclip.cli.main import main
 from doc_commands import (
     ROOT,
     Command,
@@ -28,9 +27,8 @@ NOT_RUN = {
     "compoclip play": "serves until it is stopped; tested in test_play_server",
     "compoclip caption": "asks a language model; tested in test_cli_caption",
     "compoclip push": "uploads; tested in test_models_hub",
+    "python -m bench": "real sizes; each stage is tested in test_bench_*",
     "compoclip data fetch": "downloads; tested against a local server",
-    "compoclip bench train": "steps of a real ViT-B/32; tested in test_train_bench",
-    "compoclip bench memory": "the same",
     "docs/corpora.md": "needs folders of shards; each form is run in test_corpora_run",
     "docs/real-photos.md": "needs the photos, and half an hour",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
@@ -89,11 +87,11 @@ def test_every_command_is_understood(command: Command, only_parse: None) -> None
     words = [word for word in command.words if word != "..."]
     if words[-1:] in (["--help"], ["-h"]):
         with pytest.raises(SystemExit) as ended:
-            main(words)
+            command.run(words)
         assert ended.value.code == 0
     else:
         with pytest.raises(ParsedError):
-            main(words)
+            command.run(words)
 
 
 @pytest.mark.slow
@@ -112,7 +110,7 @@ def test_every_command_runs(
     link_inputs(words, ready, tmp_path)
     monkeypatch.chdir(tmp_path)
     try:
-        code = main(words)
+        code = command.run(words)
     except SystemExit as ended:  # --help
         code = ended.code if isinstance(ended.code, int) else 1
     assert code == 0
@@ -151,4 +149,4 @@ def test_every_page_is_in_the_contents() -> None:
 def test_every_room_has_a_page_of_reference() -> None:
     rooms = {p.parent.name for p in (ROOT / "src" / "compoclip").glob("*/__init__.py")}
     pages = {p.stem for p in (ROOT / "docs" / "reference").glob("*.md")}
-    assert rooms - {"cli", "lab", "play"} == pages - {"api"}  # those three are commands
+    assert rooms - {"cli", "play"} == pages - {"api"}  # those two are commands

@@ -14,16 +14,16 @@ import pytest
 from compoclip.data.open_source import open_source
 from compoclip.data.schedule import Share, schedule_of
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.lab import data as lab_data
-from compoclip.lab.columns import COLUMNS, Difference
-from compoclip.lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
-from compoclip.lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
-from compoclip.lab.page import BEGIN, END, Finding, Line, aligned, table_text, write_section
-from compoclip.lab.run import lab_world
-from compoclip.lab.settings import Arm, Effect, LabSettings, read_settings
 from compoclip.methods.registry import method_names
 from compoclip.world.config import bundled_world
 from compoclip.world.oracle import Oracle, Truth
+from lab import data as lab_data
+from lab.columns import COLUMNS, Difference
+from lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
+from lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
+from lab.page import BEGIN, END, Finding, Line, aligned, table_text, write_section
+from lab.run import lab_world
+from lab.settings import Arm, Effect, LabSettings, read_settings
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"
 SPEC = DataSpec(lab_world(bundled_world()), count=24)

@@ -18,10 +18,10 @@ from compoclip.evaluation.io import load_items
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import bootstrap_p, holm, percentile_interval
-from compoclip.lab.columns import Column, column_value, differences
-from compoclip.lab.run import run_lab
-from compoclip.lab.settings import BASE, Arm, Effect, LabSettings
 from evaluation_helpers import FakeEncoder, choice_benchmark
+from lab.columns import Column, column_value, differences
+from lab.run import run_lab
+from lab.settings import BASE, Arm, Effect, LabSettings
 
 QUICK = Options(resamples=50)
 EVEN = Column("even", ("binding",), "accuracy")

@@ -13,12 +13,12 @@ from typing import Any
 import open_clip
 import pytest
 import torch
+from build_bpe import count_words, train_bpe, write_merges
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models import architecture, directory
-from compoclip.models.bpe import count_words, train_bpe, write_merges
 from compoclip.models.checkpoint import (
     LoadedModel,
     ModelConfig,

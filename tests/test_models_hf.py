@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from build_bpe import count_words, train_bpe, write_merges
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models.bpe import count_words, train_bpe, write_merges
 from compoclip.models.checkpoint import (
     LoadedModel,
     ModelConfig,

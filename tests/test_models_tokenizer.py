@@ -11,12 +11,12 @@ from pathlib import Path
 import open_clip
 import pytest
 import torch
+from build_bpe import count_words, merges_file, train_bpe, write_merges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.errors import CompoclipError
-from compoclip.models.bpe import count_words, merges_file, train_bpe, write_merges
 from compoclip.models.tokenizer import build_tokenizer
 
 TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]

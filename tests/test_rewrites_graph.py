@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rewrite_truth import judge_rewrites
 
 from compoclip.captions.parse import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
@@ -31,7 +32,6 @@ from compoclip.rewrites.graph_texts import (
 from compoclip.rewrites.graph_vocabulary import GraphVocabulary
 from compoclip.rewrites.registry import get_rewrite, rewrite_names
 from compoclip.rewrites.tokenkey import token_key
-from compoclip.world.rewrite_truth import judge_rewrites
 from graph_captions import CAT, WORDS, graph_caption
 
 NEXT_TO = graph_caption("a cat next to a dog", [("cat", []), ("dog", [])], [(0, "next to", 1)])

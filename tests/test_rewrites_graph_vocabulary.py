@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from build_graph_vocabulary import read_scene_graphs
 
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.graph_relations import (
@@ -17,7 +18,6 @@ from compoclip.rewrites.graph_relations import (
     relation_refusal,
     sense_of,
 )
-from compoclip.rewrites.graph_sources import read_scene_graphs
 from compoclip.rewrites.graph_validity import attribute_candidates
 from compoclip.rewrites.graph_vocabulary import (
     build_vocabulary,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rewrite_truth import Judged, judge_rewrites
 
 from compoclip.rewrites.registry import pair_rewrite_names, rewrite_names
 from compoclip.world.oracle import Truth, Verdict
-from compoclip.world.rewrite_truth import Judged, judge_rewrites
 
 BOUND = 0.02
 #: Rewrites beyond the bound, with the reason.

@@ -34,7 +34,6 @@ VERBS = {
     "world": "make scenes, captions, training sets and benchmarks",
     "report": "write an HTML report from results",
     "play": "web playground: an image, a caption, its rewrites, and what models make of them",
-    "bench": "measure throughput",
 }
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
@@ -72,36 +71,47 @@ def main(argv: Sequence[str]) -> int:
         hint = f"did you mean {' or '.join(close)}?" if close else "see compoclip --help"
         print(f"compoclip: no verb '{verb}'; {hint}", file=sys.stderr)
         return 2
-    try:
+
+    def run() -> int:
         module = importlib.import_module(f"compoclip.cli.{verb.replace('-', '_')}")
-        run: Callable[[Sequence[str]], int] = module.main
         with nullcontext() if _speaks(verb) else silent():
-            return run(rest)
+            return int(module.main(rest))
+
+    return reported(f"compoclip {verb}", run, "--debug" in argv, _speaks(verb))
+
+
+def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: bool = True) -> int:
+    """The exit code of `run`, an error told in one line that begins with `program`.
+
+    debug: let errors through, with their traceback. aloud: whether to print the line.
+    """
+
+    def failed(message: str, code: int) -> int:
+        if aloud:
+            print(f"{program}: {message}", file=sys.stderr)
+        return code
+
+    try:
+        return run()
     except KeyboardInterrupt:
-        return _failed(verb, "interrupted", 130)
+        return failed("interrupted", 130)
     except BrokenPipeError:
         raise  # the reader of the output, e.g. `head`, has seen enough; see entry
     except Exception as error:
-        if "--debug" in argv:
+        if debug:
             raise
         if isinstance(error, CompoclipError):
-            return _failed(verb, str(error), error.exit_code)
+            return failed(str(error), error.exit_code)
         if isinstance(error, OSError):
             what = f"{error.filename or 'output'}: {error.strerror or error}"
-            return _failed(verb, f"{what}; check the path, its rights and the free space", 1)
+            return failed(f"{what}; check the path, its rights and the free space", 1)
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        return _failed(verb, f"{what}; not foreseen: --debug shows where it comes from", 1)
+        return failed(f"{what}; not foreseen: --debug shows where it comes from", 1)
 
 
 def _speaks(verb: str) -> bool:
     """Whether this process is the one of its run that prints; see `compoclip.ranks`."""
     return verb not in SHARED or launched()[0] == 0
-
-
-def _failed(verb: str, message: str, code: int) -> int:
-    if _speaks(verb):
-        print(f"compoclip {verb}: {message}", file=sys.stderr)
-    return code
 
 
 def entry() -> None:

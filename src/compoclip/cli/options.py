@@ -14,8 +14,10 @@ MARKERS = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone, tyro.conf.OmitA
 """Flags have one form each; None is what an option is when it is not given."""
 
 
-def parse(options: Callable[..., T], verb: str, arguments: Sequence[str]) -> T:
-    """`options` built from the arguments of `compoclip VERB`.
+def parse(
+    options: Callable[..., T], verb: str, arguments: Sequence[str], program: str = "compoclip"
+) -> T:
+    """`options` built from the arguments of `compoclip VERB`, or of another program's verb.
 
     options: a dataclass, whose docstring up to "Args:" heads the help. Ends the process with code 2
     and a message on wrong usage, with 0 after --help.
@@ -23,7 +25,7 @@ def parse(options: Callable[..., T], verb: str, arguments: Sequence[str]) -> T:
     about = (inspect.getdoc(options) or "").partition("\nArgs:")[0].strip()
     return tyro.cli(
         options,
-        prog=f"compoclip {verb}",
+        prog=f"{program} {verb}",
         args=list(arguments),
         description=about,
         config=MARKERS,

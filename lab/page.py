@@ -9,8 +9,8 @@ from pathlib import Path
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_text, write_atomically
-from compoclip.lab.columns import COLUMNS, Difference, mean_and_sd
-from compoclip.lab.settings import BASE, Arm, Effect, LabSettings
+from lab.columns import COLUMNS, Difference, mean_and_sd
+from lab.settings import BASE, Arm, Effect, LabSettings
 
 BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
 

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.lab.job import Job, Outcome
+from lab.job import Job, Outcome
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -1,4 +1,4 @@
-"""`compoclip bench data` and `bench retrieval`: what they measure is the same thing both ways."""
+"""`python -m bench data` and `bench retrieval`: what they measure is the same thing both ways."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.cli.bench_data import DRAFT, PACKED, PLAIN, WHOLE, Options, _text, measure
-from compoclip.cli.main import main
-from compoclip.data.image_speed import (
+from bench.__main__ import main
+from bench.data import (
+    DRAFT,
+    PACKED,
+    PLAIN,
     STAGES,
+    WHOLE,
+    Options,
     PlainPhotos,
+    _text,
     loader_speed,
+    measure,
     our_speed,
     photo_like,
     write_photos,
 )
+from bench.retrieval import class_weights, retrieval_cost
 from compoclip.data.open_source import open_source
 from compoclip.data.transform import ImageTransform
-from compoclip.evaluation.retrieval_speed import class_weights, retrieval_cost
 from compoclip.models.checkpoint import ModelConfig, create_model
 from compoclip.models.preprocess import Preprocess
 from models_thin import config
@@ -62,7 +68,7 @@ def test_the_ways_are_measured_on_one_set(tmp_path: Path) -> None:
 
 def test_the_data_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = write_photos(tmp_path / "photos", 4)
-    asked = ["bench", "data", "--data", str(photos), "--size=32", "--workers=0", "--repeats=1"]
+    asked = ["data", "--data", str(photos), "--size=32", "--workers=0", "--repeats=1"]
     assert main([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 4
     assert main([*asked, "--batch-size=0"]) == 2
@@ -86,10 +92,10 @@ def test_class_weights_are_those_of_open_clip() -> None:
 
 
 def test_the_retrieval_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["bench", "retrieval", "--images=20", "--texts=100", "--classes=2", "--templates=2"]
+    asked = ["retrieval", "--images=20", "--texts=100", "--classes=2", "--templates=2"]
     assert main(asked) == 0
     shown = capsys.readouterr().out
     assert "ranks equal" in shown
     assert "2 classes, 4 prompts" in shown
-    assert main(["bench", "retrieval", "--images=5", "--texts=4"]) == 2
-    assert main(["bench", "retrieval", "--classes=0"]) == 2
+    assert main(["retrieval", "--images=5", "--texts=4"]) == 2
+    assert main(["retrieval", "--classes=0"]) == 2

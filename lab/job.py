@@ -23,8 +23,6 @@ from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
 from compoclip.files import read_json, write_atomically
-from compoclip.lab.data import BAGS
-from compoclip.lab.settings import BASE, Arm, LabSettings
 from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
@@ -32,6 +30,8 @@ from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.interpolate import interpolate
 from compoclip.train.log import read_log
 from compoclip.train.run import RunSettings, run_training
+from lab.data import BAGS
+from lab.settings import BASE, Arm, LabSettings
 
 DONE = "done.json"
 

@@ -1,4 +1,4 @@
-"""The one table of `compoclip bench all`, which every stage adds rows to."""
+"""The one table of `python -m bench all`, which every stage adds rows to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from compoclip.console import table
 
 if TYPE_CHECKING:
     import torch
+
+PROGRAM = "python -m bench"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`compoclip bench all`: one table of every stage."""
+"""`python -m bench all`: one table of every stage."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from compoclip.cli import bench_all
-from compoclip.cli.bench import STAGES
-from compoclip.cli.bench_rows import Inputs, Row, shown
-from compoclip.cli.main import main
+from bench.__main__ import STAGES, main
+from bench.rows import Inputs, Row, shown
 from compoclip.errors import CompoclipError
 
 FAST = Row("one", "things/s", 300.0, 100.0, "slow way", 3.0, target=2.5)
@@ -37,7 +35,7 @@ def test_a_target_is_met_missed_or_cannot_be_told() -> None:
 
 def test_every_stage_gives_rows() -> None:
     for stage in STAGES:
-        module = import_module(f"compoclip.cli.bench_{stage}")
+        module = import_module(f"bench.{stage}")
         assert callable(module.rows), stage
         assert callable(module.main), stage
 
@@ -57,8 +55,8 @@ def test_all_goes_on_past_a_stage_that_fails(
         raise CompoclipError("no such thing; get it")
 
     modules = {"text": SimpleNamespace(rows=good), "parse": SimpleNamespace(rows=bad)}
-    monkeypatch.setattr(bench_all, "import_module", lambda name: modules[name.rpartition("_")[2]])
-    asked = ["bench", "all", "--quick", "--only", "parse", "text"]
+    monkeypatch.setattr("bench.all.import_module", lambda name: modules[name.rpartition(".")[2]])
+    asked = ["all", "--quick", "--only", "parse", "text"]
     assert main([*asked, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["failed"] == {"parse": "no such thing; get it"}
@@ -69,7 +67,7 @@ def test_all_goes_on_past_a_stage_that_fails(
     assert "parse: could not be measured: no such thing; get it" in out
     assert "slow way" in out
     assert not seen[0].folder.exists()
-    assert main(["bench", "all", "--only", "nothing"]) == 2
+    assert main(["all", "--only", "nothing"]) == 2
 
 
 def test_captions_of_the_user_are_taken(
@@ -78,6 +76,6 @@ def test_captions_of_the_user_are_taken(
     file = tmp_path / "c.txt"
     file.write_text("a cat\n")
     module = SimpleNamespace(rows=lambda inputs: [Row("text", str(inputs.captions), 1.0)])
-    monkeypatch.setattr(bench_all, "import_module", lambda _: module)
-    assert main(["bench", "all", "--only", "text", "--captions", str(file)]) == 0
+    monkeypatch.setattr("bench.all.import_module", lambda _: module)
+    assert main(["all", "--only", "text", "--captions", str(file)]) == 0
     assert str(file) in capsys.readouterr().out

@@ -14,18 +14,18 @@ from compoclip import __version__
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, write_atomically
-from compoclip.lab.columns import COLUMNS, Difference, Run, column_value, differences
-from compoclip.lab.data import DataSpec, write_data
-from compoclip.lab.job import Job, Outcome, method_of, outcome, results_of, run_job
-from compoclip.lab.page import Finding, Line, section
-from compoclip.lab.pool import run_all
-from compoclip.lab.settings import BASE, LabSettings
 from compoclip.models.checkpoint import load_model
 from compoclip.places import require_writable
 from compoclip.world.config import bundled_world, crowded
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import CORE, write_suite
 from compoclip.world.scene import WorldConfig
+from lab.columns import COLUMNS, Difference, Run, column_value, differences
+from lab.data import DataSpec, write_data
+from lab.job import Job, Outcome, method_of, outcome, results_of, run_job
+from lab.page import Finding, Line, section
+from lab.pool import run_all
+from lab.settings import BASE, LabSettings
 
 SECTION, NUMBERS = "table.md", "lab.json"
 

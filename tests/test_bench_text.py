@@ -1,4 +1,4 @@
-"""`compoclip bench text`: what it reads, counts and prints."""
+"""`python -m bench text`: what it reads, counts and prints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.__main__ import main
+from bench.text import measure_text_speed, tower_operations
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import ModelConfig, create_model, save_model
-from compoclip.models.text_speed import measure_text_speed, tower_operations
 from models_thin import config, token_ids
 
 CAPTIONS = [f"a {colour} {thing}" for colour in ("red", "blue") for thing in ("cat", "small dog")]
@@ -88,7 +88,7 @@ def test_the_verb_prints_a_table_or_json(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.txt").write_text("\n".join(CAPTIONS))
-    arguments = ["bench", "text", "--captions", str(tmp_path / "c.txt"), "--batch-size", "2"]
+    arguments = ["text", "--captions", str(tmp_path / "c.txt"), "--batch-size", "2"]
     arguments += ["--model", str(model_folder), "--repeats", "1", "--device", "cpu"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
@@ -104,11 +104,11 @@ def test_bad_requests_exit_2(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.txt").write_text("one\n")
-    asked = ["bench", "text", "--captions", str(tmp_path / "c.txt"), "--model", str(model_folder)]
+    asked = ["text", "--captions", str(tmp_path / "c.txt"), "--model", str(model_folder)]
     assert main(asked) == 2
     assert "1 captions, fewer than the 512 asked for" in capsys.readouterr().err
     assert main([*asked, "--batch-size", "0"]) == 2
-    assert main(["bench", "nothing"]) == 2
+    assert main(["nothing"]) == 2
     assert "one of captions, data, evaluate" in capsys.readouterr().err
-    assert main(["bench"]) == 2
-    assert main(["bench", "--help"]) == 0
+    assert main([]) == 2
+    assert main(["--help"]) == 0

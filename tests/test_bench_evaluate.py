@@ -1,4 +1,4 @@
-"""`compoclip bench evaluate`: encodings counted against a plain loop over the items."""
+"""`python -m bench evaluate`: encodings counted against a plain loop over the items."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import main
+from bench.evaluate import economies, encoding_seconds
 from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, Retrieval
-from compoclip.cli.main import main
-from compoclip.evaluation.economy import economies, encoding_seconds
 from compoclip.evaluation.encode import EncodeOptions
 from evaluation_helpers import FakeEncoder, photos
 
@@ -45,7 +45,7 @@ def test_real_captions_need_no_photos(
 ) -> None:
     place = shared_data / "annotations"
     asked = [f"{name},annotations={place / name}" for name in ("sugarcrepe", "sugarcrepe_pp")]
-    assert main(["bench", "evaluate", "--on", *asked, "--json"]) == 0
+    assert main(["evaluate", "--on", *asked, "--json"]) == 0
     one, two, together = json.loads(capsys.readouterr().out)
     assert (one["items"], one["naive_texts"], one["once_images"]) == (7511, 15022, 1560)
     assert (two["items"], two["naive_texts"]) == (4757, 14271)
@@ -58,10 +58,10 @@ def test_the_verb_prints_a_table_and_refuses_nonsense(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = shared_data / "annotations" / "sugarcrepe"
-    assert main(["bench", "evaluate", "--on", f"sugarcrepe:swap_obj,annotations={place}"]) == 0
+    assert main(["evaluate", "--on", f"sugarcrepe:swap_obj,annotations={place}"]) == 0
     assert "all together" in capsys.readouterr().out
-    assert main(["bench", "evaluate", "--on", "sugarcrepe", "--workers", "0"]) == 2
-    assert main(["bench", "evaluate", "--on", "no-such-thing"]) == 2
+    assert main(["evaluate", "--on", "sugarcrepe", "--workers", "0"]) == 2
+    assert main(["evaluate", "--on", "no-such-thing"]) == 2
 
 
 def test_encoding_seconds_encode_each_once_or_every_items(tmp_path: Path) -> None:

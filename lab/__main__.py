@@ -1,6 +1,6 @@
 """Compare all recipes under equal conditions on the bundled world (docs/lab.md).
 
-    python scripts/lab.py --out lab-out [--arms NAME ...] [--budget-minutes 90]
+    python -m lab --out lab-out [--arms NAME ...] [--budget-minutes 90]
 
 What is finished is not done again: after a stop, the same command goes on. The table is printed and
 written to OUT/table.md, all numbers to OUT/lab.json; --page puts the table into a page.
@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
+from lab.page import write_section
+from lab.run import run_lab
+from lab.settings import read_settings
 
 _SETTINGS = Path(__file__).parents[1] / "recipes" / "lab.json"
 
@@ -26,10 +29,6 @@ def main() -> int:
     parser.add_argument("--settings", type=Path, default=_SETTINGS, help="what to compare")
     parser.add_argument("--page", type=Path, help="Markdown page to put the table into")
     options = parser.parse_args()
-    from compoclip.lab.page import write_section
-    from compoclip.lab.run import run_lab
-    from compoclip.lab.settings import read_settings
-
     settings = read_settings(options.settings)
     text = run_lab(settings, options.out, options.arms, 60 * options.budget_minutes)
     print(text)

@@ -1,4 +1,4 @@
-"""`compoclip bench train` and `bench memory`: the straightforward step, and what is counted."""
+"""`python -m bench train` and `bench memory`: the straightforward step, and what is counted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.cli.main import main
+from bench.__main__ import main
+from bench.memory import SavedBytes, count_step_memory
+from bench.train import caption_batch, measure_step_speed, plain_step, separate_forwards
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
 from compoclip.train.loop import freeze
-from compoclip.train.plain_step import plain_step, separate_forwards
 from compoclip.train.step import StepSettings, step
-from compoclip.train.step_memory import SavedBytes, count_step_memory
-from compoclip.train.step_speed import caption_batch, measure_step_speed
 from models_thin import config
 
 CAPTIONS = [
@@ -127,21 +126,21 @@ def test_the_verbs_print_tables_or_json(tmp_path: Path, capsys: pytest.CaptureFi
     save_model(model(), tmp_path / "model")
     (tmp_path / "c.txt").write_text("\n".join(CAPTIONS * 2))
     asked = [f"--captions={tmp_path / 'c.txt'}", f"--model={tmp_path / 'model'}"]
-    train = ["bench", "train", *asked, "--batch-size=5", "--repeats=1", "--device=cpu"]
+    train = ["train", *asked, "--batch-size=5", "--repeats=1", "--device=cpu"]
     assert main(train) == 0
     shown = capsys.readouterr().out
     assert "times the straightforward step" in shown
     assert "no saving on texts could reach more than" in shown
     assert main([*train, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["images"] == 5
-    memory = ["bench", "memory", *asked, "--batch-size=8", "--micro-batch=2"]
+    memory = ["memory", *asked, "--batch-size=8", "--micro-batch=2"]
     assert main(memory) == 0
     assert "GB at the peak" in capsys.readouterr().out
     assert main([*memory, "--grad-checkpointing", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)["result"]
     assert result["in_pieces"]
     assert result["peak"] < result["whole"]
-    assert main(["bench", "train", *asked, "--batch-size=11"]) == 2
+    assert main(["train", *asked, "--batch-size=11"]) == 2
     assert "10 captions, fewer than the 11 asked for" in capsys.readouterr().err
-    assert main(["bench", "train", *asked, "--repeats=0"]) == 2
-    assert main(["bench", "memory", *asked, "--micro-batch=-1"]) == 2
+    assert main(["train", *asked, "--repeats=0"]) == 2
+    assert main(["memory", *asked, "--micro-batch=-1"]) == 2

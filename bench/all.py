@@ -1,4 +1,4 @@
-"""`compoclip bench all`: every stage, as one table."""
+"""`python -m bench all`: every stage, as one table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bench.__main__ import STAGES
+from bench.rows import PROGRAM, Inputs, Row, Rows, machine, shown
 from compoclip import __version__
-from compoclip.cli.bench import STAGES
-from compoclip.cli.bench_rows import Inputs, Row, Rows, machine, shown
 from compoclip.cli.caption_input import world_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, note
@@ -40,7 +40,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit code, 1 when a stage could not be measured."""
-    options = parse(Options, "bench all", arguments)
+    options = parse(Options, "all", arguments, PROGRAM)
     unknown = set(options.only) - set(STAGES)
     if unknown:
         raise UsageError(f"no stage '{min(unknown)}' to measure; one of {', '.join(STAGES)}")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             place = Path(folder) / stage
             place.mkdir()
             start = time.monotonic()
-            measure: Rows = import_module(f"compoclip.cli.bench_{stage}").rows
+            measure: Rows = import_module(f"bench.{stage}").rows
             try:
                 rows += measure(Inputs(options.quick, captions, options.photos, place))
             except CompoclipError as error:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
-from compoclip.lab.columns import COLUMNS
+from lab.columns import COLUMNS
 
 Table = Literal["scenes", "variations"]
 Expected = Literal["higher", "lower", "kept"]
