@@ -32,7 +32,7 @@ PROGRAMS = {"compoclip ": main, "python -m bench ": bench}
 
 @dataclass(frozen=True)
 class Command:
-    """A `compoclip ...` line of a page, its continuation lines joined; or a `python -m bench` one."""
+    """A `compoclip ...` or `python -m bench ...` line of a page, continuation lines joined."""
 
     page: str
     text: str
