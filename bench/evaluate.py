@@ -201,11 +201,10 @@ def rows(inputs: Inputs) -> list[Row]:
     from compoclip.evaluation.targets import parse_targets
     from compoclip.models.checkpoint import load_model
     from compoclip.world.export.part import SuiteSpec
-    from compoclip.world.export.suite import CORE, write_suite
+    from compoclip.world.export.suite import write_suite
 
     suite = inputs.folder / "suite"
-    items, which = (20, CORE) if inputs.quick else (250, ())
-    write_suite(suite, SuiteSpec(items=items), benchmarks=which)
+    write_suite(suite, SuiteSpec(items=20 if inputs.quick else 250))
     benchmarks = [target.load() for target in parse_targets([str(suite)], suite)]
     encoder = ModelEncoder(load_model("bundled", device=device_named("cpu")))
     _, together = economies(benchmarks, encoder.text_keys)

@@ -18,7 +18,7 @@ from compoclip.models.checkpoint import load_model
 from compoclip.places import require_writable
 from compoclip.world.config import bundled_world, crowded
 from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import CORE, write_suite
+from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig
 from lab.columns import COLUMNS, Difference, Run, column_value, differences
 from lab.data import DataSpec, write_data
@@ -85,7 +85,7 @@ def _prepare(settings: LabSettings, out: Path) -> None:
     made_by = json.loads(json.dumps({"compoclip": __version__, **asdict(spec)}))
     if not (suite / "suite.json").is_file():
         note(f"writing the test suite -> {suite}")
-        write_suite(suite, spec, benchmarks=CORE)
+        write_suite(suite, spec)
     found = read_json(suite / "suite.json")
     if found.get("made_by") != made_by:
         raise CompoclipError(

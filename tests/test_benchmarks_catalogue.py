@@ -19,8 +19,9 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
 from compoclip.evaluation.targets import Target, read_suite
 from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import BUILDERS, write_suite
+from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig
+from official import BUILDERS
 
 COMPOSITIONALITY = (  # of the plan, with the form of its items
     ("aro", Form.CHOOSE_TEXT),
@@ -57,7 +58,7 @@ READ_BY = {  # folders that are called otherwise than their benchmark
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world") / "suite"
-    write_suite(folder, SuiteSpec(WorldConfig(size=32), 4))
+    write_suite(folder, SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
     return folder
 
 
@@ -78,10 +79,9 @@ def forms(found: Benchmark) -> set[Form]:
     return {case.form for case in content} if isinstance(content, tuple) else set()
 
 
-def test_the_world_makes_every_benchmark(root: Path) -> None:
+def test_the_world_makes_known_benchmarks(root: Path) -> None:
     made = {spec.partition(":")[0] for spec in targets(root)}
-    assert set(benchmark_names()) <= made
-    assert made <= {*BUILDERS, "retrieval", "zero_shot"}
+    assert made <= set(benchmark_names())
     assert {name for name, _ in COMPOSITIONALITY} <= made
 
 

@@ -76,11 +76,12 @@ def test_suite_prints_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "already exists" in err
     assert err.count("\n") == 1
     arguments = ("suite", "--out", tmp_path / "b", "--items-per-task", 3, "--size", 32)
-    code, text, _ = run(capsys, *arguments, "--benchmarks", "svo_probes", "sugarcrepe", "--json")
+    code, text, _ = run(capsys, *arguments, "--benchmarks", "winoground", "sugarcrepe", "--json")
     assert code == 0
     summary = json.loads(text)
     assert set(summary["items"]) == {
-        "world-sugarcrepe", "world-sugarcrepe-pp", "world-sugarcrepe-pp-tot", "world-svo-probes",
+        "world-sugarcrepe", "world-sugarcrepe-pp", "world-sugarcrepe-pp-tot", "world-winoground",
+        "world-foils",
     }  # fmt: skip
     assert summary["items"]["world-sugarcrepe"]["swap_att"] == 3
     assert summary["images"] == len(list((tmp_path / "b").rglob("*.png")))
@@ -122,7 +123,7 @@ def test_ask_prints_the_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (("train", "--out", "x", "--count", "1", "--size", "8"), "image size 8"),
         (("suite", "--out", "x", "--items-per-task", "1"), "give at least 2"),
         (("suite", "--out", "x", "--workers", "0"), "--workers"),
-        (("suite", "--out", "x", "--benchmarks", "eqbem"), "did you mean eqben"),
+        (("suite", "--out", "x", "--benchmarks", "winogrand"), "did you mean winoground"),
         (("show", "-o", "sheet.docx"), "no image format"),
         (("show", "-o", "sheet.png", "--start", "-1"), "--start"),
         (("ask", " "), "the caption is empty"),

@@ -21,11 +21,12 @@ from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import BUILDERS, write_suite
+from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.scene import Scene, WorldConfig
 from compoclip.world.vocabulary import KINDS
 from evaluation_helpers import FakeEncoder
+from official import BUILDERS
 
 ITEMS = 8
 GUESSES = 12
@@ -41,7 +42,7 @@ class Suite:
 
     def __init__(self, root: Path, maker: str) -> None:
         spec = SuiteSpec(WorldConfig(size=32), ITEMS)
-        made = write_suite(root, spec, benchmarks=(MAKERS[maker],))
+        made = write_suite(root, spec, benchmarks=(MAKERS[maker],), builders=BUILDERS)
         self.scenes = {root / path: scene for part in made for path, scene in part.images.items()}
         self.benchmarks = [target.load() for target in parse_targets([str(root)], root)]
 

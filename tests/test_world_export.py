@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from compoclip.benchmarks.skills import SKILLS
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.targets import parse_targets
 from compoclip.world.captions import captions_for
-from compoclip.world.export import suite as suite_module
 from compoclip.world.export.pairs import TASKS
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
@@ -51,7 +49,7 @@ class Suite:
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     root = tmp_path_factory.mktemp("world") / "suite"
-    parts = write_suite(root, SuiteSpec(CONFIG, ITEMS), benchmarks=suite_module.CORE)
+    parts = write_suite(root, SuiteSpec(CONFIG, ITEMS))
     loaded = [target.load() for target in parse_targets([str(root)], Path("unused"))]
     return Suite(
         root,
@@ -222,12 +220,12 @@ def test_bytes_depend_on_the_spec_alone(tmp_path: Path) -> None:
     spec = SuiteSpec(CONFIG, 4, seed=3, split="val")
     (tmp_path / "empty").mkdir()
     for name, workers in (("a", 1), ("empty", 2)):
-        write_suite(tmp_path / name, spec, workers, suite_module.CORE)
+        write_suite(tmp_path / name, spec, workers)
     first = files_of(tmp_path / "a")
     assert first == files_of(tmp_path / "empty")
     assert not list(tmp_path.glob(".*"))
     other_seed = SuiteSpec(CONFIG, 4, seed=4, split="val")
-    write_suite(tmp_path / "c", other_seed, benchmarks=suite_module.CORE)
+    write_suite(tmp_path / "c", other_seed)
     other = files_of(tmp_path / "c")
     for name in ("sugarcrepe/replace_obj.json", "winoground/examples.jsonl"):
         assert first[name] != other[name]
@@ -252,15 +250,12 @@ def test_bad_specs_and_places(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [CompoclipError("too few"), OSError(28, "No space left")])
-def test_a_failure_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def build(spec: SuiteSpec) -> Iterator[Part]:
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, error: Exception) -> None:
+    def build(spec: SuiteSpec) -> list[Part]:
         raise error
 
-    monkeypatch.setattr(suite_module, "BUILDERS", {"aro": build})
     with pytest.raises(CompoclipError) as caught:
-        write_suite(tmp_path / "suite", SuiteSpec(CONFIG, 2))
+        write_suite(tmp_path / "suite", SuiteSpec(CONFIG, 2), builders={"aro": build})
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 

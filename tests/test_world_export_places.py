@@ -21,6 +21,7 @@ from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.scene import Scene, WorldConfig
 from compoclip.world.splits import held_out_in
 from evaluation_helpers import FakeEncoder
+from official import BUILDERS
 
 NAMES = ("bivlc", "cola", "colorswap", "mmvp_vlm", "spec", "vsr", "whatsup")
 ITEMS = 8
@@ -30,7 +31,7 @@ ORACLE = Oracle()
 
 class Made:
     def __init__(self, root: Path) -> None:
-        made = write_suite(root, SuiteSpec(CONFIG, ITEMS), benchmarks=NAMES)
+        made = write_suite(root, SuiteSpec(CONFIG, ITEMS), benchmarks=NAMES, builders=BUILDERS)
         self.root = root
         self.parts: dict[str, Part] = {part.spec: part for part in made}
         self.scenes: dict[Path, Scene] = {

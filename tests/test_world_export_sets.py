@@ -19,6 +19,7 @@ from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.scene import Scene, WorldConfig
+from official import BUILDERS
 
 ITEMS = 15
 ORACLE = Oracle()
@@ -30,7 +31,9 @@ def made(
 ) -> tuple[dict[str, Part], dict[str, Benchmark], dict[Path, Scene]]:
     root = tmp_path_factory.mktemp("world") / "suite"
     spec = SuiteSpec(WorldConfig(size=32), ITEMS)
-    parts = write_suite(root, spec, benchmarks=("coco_counterfactuals", "tagging"))
+    parts = write_suite(
+        root, spec, benchmarks=("coco_counterfactuals", "tagging"), builders=BUILDERS
+    )
     loaded = [target.load() for target in parse_targets([str(root)], Path("unused"))]
     scenes = {root / path: scene for part in parts for path, scene in part.images.items()}
     return {p.id: p for p in parts}, {b.name: b for b in loaded}, scenes

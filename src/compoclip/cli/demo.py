@@ -82,7 +82,7 @@ def _write_world(options: DemoOptions) -> None:
     from compoclip.world.config import bundled_world, crowded
     from compoclip.world.dataset import TrainingSet, write_training_set
     from compoclip.world.export.part import SuiteSpec
-    from compoclip.world.export.suite import CORE, write_suite
+    from compoclip.world.export.suite import write_suite
 
     data, suite = options.out / "data", options.out / "suite"
     world = bundled_world()
@@ -93,7 +93,7 @@ def _write_world(options: DemoOptions) -> None:
     if not (suite / "suite.json").is_file():
         console.note(f"writing the test suite -> {suite}")
         core = SuiteSpec(world, options.items_per_task, options.seed)
-        write_suite(suite, core, benchmarks=CORE)
+        write_suite(suite, core)
 
 
 def _scenes(data: Path) -> int:

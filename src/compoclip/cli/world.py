@@ -82,7 +82,8 @@ class PairsOptions:
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """Write small benchmarks in the official formats; `compoclip evaluate --on OUT` reads them."""
+    """Write small benchmarks, a core in official formats and foils for every further task;
+    `compoclip evaluate --on OUT` reads them."""
 
     out: Path
     """new folder for the suite"""
@@ -95,7 +96,7 @@ class SuiteOptions:
     split: Literal["val", "test"] = "test"
     """which scenes; never those of train"""
     benchmarks: tuple[str, ...] = ()
-    """which benchmarks, e.g. sugarcrepe crepe_prod; all when not given"""
+    """which benchmarks, e.g. sugarcrepe foils; all when not given"""
     workers: int = 1
     """processes; the bytes do not depend on it"""
     json: bool = False
@@ -306,7 +307,7 @@ def ask(arguments: Sequence[str]) -> int:
 _WHATS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("write a training set as webdataset shards", train),
     "pairs": ("write a training set of minimal pairs", pairs),
-    "suite": ("write small benchmarks in the official formats", suite),
+    "suite": ("write small benchmarks of every skill", suite),
     "show": ("draw scenes with their captions on one sheet", show),
     "ask": ("ask whether a caption is true of a scene", ask),
 }

@@ -17,6 +17,7 @@ from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import with_article
 from compoclip.world.wording import RELATION_PHRASES
 
+WRITES = ("whatsup",)
 _FIRST = 15_000_000
 _SLOT = 66
 _PATIENCE = 200

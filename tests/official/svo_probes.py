@@ -14,6 +14,7 @@ from compoclip.world.scene import Scene
 from compoclip.world.vocabulary import with_article
 from compoclip.world.wording import RELATION_PHRASES
 
+WRITES = ("svo_probes",)
 _FOLDER = "svo_probes/images"
 _VERBS = ("left", "right", "above", "below")
 _KINDS = 10  # few kinds, so that pictures that differ in one word are frequent

@@ -6,6 +6,7 @@ from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.scene import Scene
 from compoclip.world.vocabulary import with_article
 
+WRITES = ("tagging",)
 _SLOT = 15
 _FOLDER = "elevater/things"
 _TEMPLATES = ("{}", "there is {}", "a picture of {}")

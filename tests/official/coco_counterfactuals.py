@@ -10,6 +10,7 @@ from compoclip.world.export.texts import is_false
 from compoclip.world.pairs import WorldPair, pair
 from compoclip.world.scene import Scene
 
+WRITES = ("coco_counterfactuals",)
 _FIRST = 16_000_000
 _FOLDER = "coco_counterfactuals"
 _SOURCES = ("swap-colour", "swap-object", "swap-size", "swap-pattern", "count", "relation")

@@ -14,6 +14,7 @@ from compoclip.world.parser import parse
 from compoclip.world.scene import Scene
 from compoclip.world.wording import RELATION_PHRASES
 
+WRITES = ("vsr",)
 _FOLDER = "coco/val2017"
 _SLOT = 61
 _RELATIONS = ("left", "right", "above", "below", "front", "behind")

@@ -9,6 +9,7 @@ from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.pairs import WorldPair
 from compoclip.world.scene import Scene
 
+WRITES = ("spec",)
 _FIRST = 14_000_000
 _TASKS = {
     "absolute_size": "bind_size",

@@ -16,6 +16,7 @@ from compoclip.world.scene import Scene, Thing
 from compoclip.world.splits import NOVEL_ATTRIBUTE, held_out_attributes
 from compoclip.world.vocabulary import with_article
 
+WRITES = ("crepe_prod", "crepe_syst")
 _FOLDER = "vg/VG_100K"
 _SET = "world"
 _TRIES = 12

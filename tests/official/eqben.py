@@ -8,6 +8,7 @@ from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.pairs import pair
 from compoclip.world.scene import Scene
 
+WRITES = ("eqben",)
 _FIRST = 5_000_000  # pairs of this and higher indices are shown nowhere else
 _SOURCES = {
     "ag": ("relation", "left of, right of, above or below"),

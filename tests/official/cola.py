@@ -6,6 +6,7 @@ from compoclip.world.export.pairs import TASKS, draw_pairs
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.scene import Scene
 
+WRITES = ("cola",)
 _FIRST = 12_000_000
 _TASKS = ("bind_size", "bind_pattern", "role")
 

@@ -8,6 +8,7 @@ from compoclip.world.export.pairs import draw_pairs
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.scene import Scene
 
+WRITES = ("colorswap",)
 _FIRST = 10_000_000
 
 

@@ -18,6 +18,8 @@ from compoclip.world.parser import parse
 from compoclip.world.scene import Scene
 from compoclip.world.wording import Wording
 
+WRITES = ("valse",)
+
 Edit = Callable[[Form], Iterable[Form]]
 _SEVERAL = {"objects": (0.0, 0.5, 0.3, 0.2), "repeat": 0.0}
 _ALIKE = {"objects": (0.0, 0.3, 0.4, 0.3), "repeat": 0.9, "inside": 0.0, "occlusion": 0.0}

@@ -8,6 +8,7 @@ from compoclip.world.export.pairs import TASKS, draw_pairs
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.scene import Scene
 
+WRITES = ("mmvp_vlm",)
 _FIRST = 13_000_000
 _PATTERNS = {
     "orientation": ("Orientation and Direction", "position"),

@@ -17,6 +17,8 @@ from compoclip.world.export.texts import foils, form_of, seemly
 from compoclip.world.logic import Attribute, Exists, Form, NounPhrase, Relation
 from compoclip.world.scene import Scene, Thing
 
+WRITES = ("vl_checklist",)
+
 Edit = Callable[[Form], Iterable[Form]]
 _SHARE = 8  # items of a file are this part of those of other sub-tasks: there are 56 files
 _FOLDERS = {"hake": "hake/world", "swig": "swig", "vg": "vg/VG_100K", "vaw": "vg/VG_100K"}

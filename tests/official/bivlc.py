@@ -18,6 +18,7 @@ from compoclip.world.scene import Scene, Thing
 from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import clashes, with_article
 
+WRITES = ("bivlc",)
 _FIRST = 11_000_000
 _SLOT = 60
 _TASKS = {

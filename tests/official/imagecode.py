@@ -15,6 +15,7 @@ from compoclip.world.pair_skills import PAIR_SKILLS
 from compoclip.world.scene import Scene, WorldConfig
 from compoclip.world.splits import generator, held_out_in
 
+WRITES = ("imagecode",)
 _FOLDER = "imagecode/image-sets"
 _PICTURES = 10
 _CANDIDATES = 8
