@@ -14,12 +14,22 @@ import torch
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
 from compoclip.data.bags import Bags
-from compoclip.data.plan import NO_BAG, NONE_APPLIES, NOT_CHOSEN, TextPlan
+from compoclip.data.plan import (
+    EQUALS_CAPTION,
+    EQUALS_OTHER,
+    NO_BAG,
+    NONE_APPLIES,
+    NONE_WRITTEN,
+    NOT_CHOSEN,
+    PlanCounts,
+    TextPlan,
+)
 from compoclip.data.plans import (
     BAG,
     BAG_NEGATIVE,
     GRAPH_POSITIVE,
     OWN_CAPTIONS,
+    WRITTEN_NEGATIVE,
     BagPlan,
     CaptionPlan,
     GraphPlan,
@@ -137,6 +147,7 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
         (lambda: GraphPlan(stages=(Stage(0, -1, 1),)), "fewer than 0"),
         (lambda: GraphPlan.published(1.5, 2), "must be 0 to 1"),
         (lambda: BagPlan("x", 0), "at least 1"),
+        (lambda: BagPlan("x", negatives=()), "makes its negatives"),
         (lambda: Neighbours(4), "must be 0 to 3"),
         (lambda: Groups(0, 1), "at least 1 variation"),
     ],
@@ -158,7 +169,8 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
         {"id": "0", "sentences": ["one", "two ", " "], "negatives": ["not one", None, "blank"]},
         {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
     )
-    drawing = plan(CaptionPlan(bags=BagPlan(str(path), size=4, negatives="bad")))
+    once = BagPlan(str(path), size=4, negatives=("bad",), draw="distinct")
+    drawing = plan(CaptionPlan(bags=once))
     first, second, third = samples(3)
     texts, counts = drawing.draw(first, 0)
     assert [(text.text, text.role, text.rewrite) for text in texts[1:]] == [
@@ -167,8 +179,9 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
         ("two", Role.POSITIVE, BAG),
         ("two bad", Role.NEGATIVE, BAG_NEGATIVE),
     ]
-    assert counts.made == {BAG: 2, BAG_NEGATIVE: 2}
-    assert counts.covered == {BAG: 1, BAG_NEGATIVE: 1}
+    by_rule = f"{BAG_NEGATIVE} (bad)"
+    assert counts.made == {BAG: 2, BAG_NEGATIVE: 2, by_rule: 1}
+    assert counts.covered == {BAG: 1, BAG_NEGATIVE: 1, by_rule: 1}
     drawn = [[t.text for t in drawing.draw(second, e)[0] if t.rewrite == BAG] for e in range(9)]
     assert all(len(texts) == 4 and texts == sorted(texts) for texts in drawn)
     assert len({text for texts in drawn for text in texts}) == 9
@@ -181,7 +194,8 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
 
 
 def test_the_other_captions_as_a_bag() -> None:
-    drawing = plan(CaptionPlan(bags=BagPlan(OWN_CAPTIONS, size=2, negatives="bad")))
+    once = BagPlan(OWN_CAPTIONS, size=2, negatives=("bad",), draw="distinct")
+    drawing = plan(CaptionPlan(bags=once))
     captions = ("a cat", "A  Cat", "one dog", "two dogs", "three dogs")
     sample = Sample("0", b"", captions)
     bags_seen = set()
@@ -197,6 +211,99 @@ def test_the_other_captions_as_a_bag() -> None:
     texts, counts = drawing.draw(Sample("1", b"", ("a cat",)), 0)
     assert [(text.text, text.rewrite) for text in texts] == [("a cat", ""), ("a cat", BAG)]
     assert counts.refused == {(BAG, NO_BAG): 1}
+
+
+def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> None:
+    path = bags(tmp_path, {"id": "0", "sentences": ["one", "two"], "negatives": ["not one", None]})
+    drawing = plan(CaptionPlan(bags=BagPlan(str(path), size=10, negatives=("bad",))))
+    sample, other = samples(2)
+    found: Counter[str] = Counter()
+    for epoch in range(40):
+        texts, counts = drawing.draw(sample, epoch)
+        bag = [text.text for text in texts if text.rewrite == BAG]
+        assert len(bag) == counts.made[BAG] == 10
+        # Each time a sentence is drawn it comes with a negative.
+        wrong = [text.text for text in texts if text.rewrite == BAG_NEGATIVE]
+        assert wrong == [{"one": "not one"}.get(text, f"{text} bad") for text in bag]
+        assert {text.role for text in texts if text.rewrite == BAG_NEGATIVE} == {Role.NEGATIVE}
+        assert counts.covered[BAG] == counts.covered[BAG_NEGATIVE] == 1
+        assert not counts.refused
+        assert drawing.draw(sample, epoch)[0] == texts
+        found.update(bag)
+    assert set(found) == {"one", "two", sample.captions[0]}
+    assert min(found.values()) > 90  # of 400, a third each
+    # An image without a bag has its caption, as often, and that is counted.
+    texts, counts = drawing.draw(other, 0)
+    caption = other.captions[0]
+    assert [text.text for text in texts[1:]] == [caption, f"{caption} bad"] * 10
+    assert counts.refused == {(BAG, NO_BAG): 1}
+
+
+def test_a_sentence_of_a_bag_is_no_negative_too(tmp_path: Path) -> None:
+    path = bags(
+        tmp_path,
+        {"id": "0", "sentences": ["one"], "negatives": ["a cat on mat 0"]},
+        {"id": "1", "sentences": ["a cat on mat 1 bad"]},
+    )
+    drawing = plan(CaptionPlan(("bad",), bags=BagPlan(str(path), size=10, negatives=("bad",))))
+    first, second = samples(2)
+    for epoch in range(5):
+        texts, counts = drawing.draw(first, epoch)  # a negative of the file that is the caption
+        negatives = [text.text for text in texts if text.role is Role.NEGATIVE]
+        assert first.captions[0] not in negatives
+        assert counts.refused[BAG_NEGATIVE, EQUALS_CAPTION] == 10 - counts.made[BAG_NEGATIVE] > 0
+        texts, counts = drawing.draw(second, epoch)  # a sentence that is the caption's negative
+        bag = [text.text for text in texts if text.rewrite == BAG]
+        assert set(bag) == {second.captions[0]}
+        assert counts.refused[BAG, EQUALS_OTHER] == 10 - len(bag) > 0
+
+
+def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
+    sentences = [f"part {i} not y" if i % 3 else f"part {i}" for i in range(30)]
+    path = bags(tmp_path, {"id": "0", "sentences": sentences})
+    several = BagPlan(str(path), size=30, negatives=("x", "y"), draw="distinct")
+    drawing = plan(CaptionPlan((OneOf("both", ("x", "y")),), bags=several))
+    sample = samples(1)[0]
+    total = PlanCounts()
+    for epoch in range(20):
+        texts, counts = drawing.draw(sample, epoch)
+        total.add(counts)
+        kinds = Counter(text.text[-1] for text in texts if text.rewrite == BAG_NEGATIVE)
+        assert kinds.total() == counts.made[BAG_NEGATIVE] == 30
+        for name in "xy":
+            assert kinds[name] == counts.made[f"{BAG_NEGATIVE} ({name})"]
+    # Half of them each where both apply (a third of the sentences), else the one that applies.
+    assert total.made[f"{BAG_NEGATIVE} (y)"] == pytest.approx(20 * 10 / 2, abs=25)
+    assert total.refused[f"{BAG_NEGATIVE} (y)", "no"] == pytest.approx(20 * 20 / 2, abs=40)
+    assert not total.refused[BAG_NEGATIVE, NONE_APPLIES]
+    assert total.made["both"] == 20  # those of captions are counted by themselves
+
+
+def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:
+    path = bags(tmp_path, {"id": "0", "sentences": ["one dog", "two dogs"]})
+    texts = tmp_path / "written.jsonl"
+    texts.write_text(json.dumps({"caption": "one dog", "negative": "one cat"}) + "\n")
+    what = CaptionPlan(
+        bags=BagPlan(str(path), size=2, negatives=(WRITTEN_NEGATIVE,), draw="distinct"),
+        written=str(texts),
+    )
+    drawn, counts = plan(what).draw(samples(1)[0], 0)
+    assert [text.text for text in drawn if text.rewrite == BAG_NEGATIVE] == ["one cat"]
+    assert counts.refused[f"{BAG_NEGATIVE} ({WRITTEN_NEGATIVE})", NONE_WRITTEN] == 1
+    assert counts.refused[BAG_NEGATIVE, NONE_APPLIES] == 1
+    with pytest.raises(UsageError, match="file of written texts"):
+        plan(replace(what, written=""))
+
+
+def test_captions_of_variations_alone_are_cleaned() -> None:
+    pair = Sample("0", b"", ('A dog: "Rex"!',))
+    variation = replace(pair, group="dog 1")
+    for cleaned, expected in (
+        ("variations", ('A dog: "Rex"!', "a dog rex")),
+        ("all", ("a dog rex", "a dog rex")),
+    ):
+        drawing = plan(CaptionPlan(pre_caption=50, cleaned=cleaned))  # type: ignore[arg-type]
+        assert tuple(drawing.draw(s, 0)[0][0].text for s in (pair, variation)) == expected
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ def test_extra_columns(tmp_path: Path) -> None:
         assert [s.negative_image for s in samples] == [b"made of no", b"named", None, None]
         assert [s.image for s in samples] == [b"0", b"1", b"2", b"3"]
         assert at.groups() == (["g", "", "7", ""], [1.5, None, None, None])
+        assert [at[i].group for i in range(len(at))] == at.groups()[0]
         assert at.image_scores() == [20.0, None, None, None]
     assert list(source.caption_lists())[3] == ("a caption above a .json member",)
     plain = ShardSource([numbered(tmp_path / "b.tar", 0, 2)])

@@ -216,6 +216,7 @@ def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
         assert [at[i].negatives for i in range(3)] == [("a dog",), ("a jug", "a can"), ()]
         assert [at[i].negative_image for i in range(3)] == [b"dog", None, b"bus"]
         assert at.groups() == (["x", "", "x"], [1.5, None, 0.5])
+        assert [at[i].group for i in range(len(at))] == at.groups()[0]
         assert at.image_scores() == [20.0, None, None]
     copies = {path.name for path in tmp_path.glob(".*")}
     open_table(files)

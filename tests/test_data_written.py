@@ -161,8 +161,14 @@ def test_recipes_take_the_file(tmp_path: Path) -> None:
     assert hard.kinds[0] == WRITTEN_POSITIVE
     assert "synonym" not in hard.kinds
     both = load_recipe("tsvlc-llm")(negatives=path)
-    assert both.kinds == ("tsvlc-rb", WRITTEN_NEGATIVE)
-    assert load_recipe("tsvlc-llm")().kinds == ("tsvlc-rb", "replace")
+    assert both.kinds == ("tsvlc-rb-spatial", WRITTEN_NEGATIVE)
+    assert load_recipe("tsvlc-llm")().kinds == ("tsvlc-rb-spatial", "replace")
+    dac = load_recipe("dac")(negatives=path, bags="captions")
+    assert dac.kinds == ("tsvlc-rb-spatial", WRITTEN_NEGATIVE, "bag", "bag-negative")
+    assert dac.plan.bags is not None
+    assert dac.plan.bags.negatives == ("tsvlc-rb-spatial", WRITTEN_NEGATIVE)
+    with pytest.raises(UsageError, match="--neg-type rand_both"):
+        load_recipe("dac")(negatives=path, neg_type="rule_based")
     _, counts = TextPlan(both.plan, parsed=Parses()).draw(Sample("0", b"", ("a cup",)), 0)
     assert counts.refused["hard-negative", NONE_APPLIES] == 1
     composed = compose(

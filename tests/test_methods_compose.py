@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from compoclip.cli.main import main
 from compoclip.data.plans import Composed, OneOf
+from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
@@ -19,6 +20,7 @@ from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
+from compoclip.models.preprocess import Preprocess
 from compoclip.train.optim import learning_rate
 from compoclip.train.state import Progress, latest_state
 from losses_oracle import CASES, features_for, layout_of
@@ -230,6 +232,92 @@ def test_resume_notices_another_caption_column(
     assert main(again) == 0
 
 
+def test_images_are_cropped_as_the_method_does_or_as_asked(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[object] = []
+    made = ImageTransform.__init__
+
+    def noted(self: ImageTransform, preprocess: Preprocess, crop: object, draft: bool) -> None:
+        used.append(crop)
+        made(self, preprocess, crop, draft)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ImageTransform, "__init__", noted)
+    for name, asked, crop in (
+        ("clip-ft", (), True),
+        ("clip-ft", ("--no-crop",), False),
+        ("triplet-clip", (), False),
+        ("triplet-clip", ("--crop",), True),
+        ("gnm-clip", (), False),
+        ("clic", (), False),
+    ):
+        used.clear()
+        run = tmp_path / f"{name}{''.join(asked)}"
+        short = () if name == "gnm-clip" else ("--epochs=0.2",)
+        assert main(arguments(world, name, run, *short, *asked)) == 0
+        assert used == [RandomCrop() if crop else None], (name, asked)
+        assert load_model(run / "model").provenance["crop"] is crop
+
+
+def test_a_resumed_run_must_show_images_alike(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    asked = arguments(world, "triplet-clip", run, "--epochs=0.4")
+    assert main([*asked, "--stop-after=1"]) == 0
+    assert main([*asked, "--resume", "--crop"]) == 1
+    assert "other settings" in capsys.readouterr().err
+    # What the method does by itself and what is asked for are the same run if they come to it.
+    assert main([*asked, "--resume", "--no-crop"]) == 0
+
+
+def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, words in (("clic", "whole images"), ("fsc-clip", "random crops")):
+        with pytest.raises(SystemExit):
+            main(["train", name, "--help"])
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert "--crop, --no-crop Show random crops" in text
+        assert f"(default: {words})" in text
+        assert "--no-attention-grad" not in text  # other flags have one form
+        assert "--no-fsdp" not in text
+
+
+def test_what_stands_in_for_a_language_model_is_said_and_counted(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "`replace`, which takes words from a lexicon, stands in for the masked language model"
+    for name in ("dac", "tsvlc-llm"):
+        run = tmp_path / name
+        assert main(arguments(world, name, run, "--epochs=0.4")) == 0
+        output = capsys.readouterr()
+        assert f"{name}: {said}" in output.err
+        assert "  replace: a text for" in output.out
+        provenance = load_model(run / "model").provenance
+        made = provenance["run"]["rewrites"]
+        assert (
+            made["replace"]["made"] + made["tsvlc-rb-spatial"]["made"]
+            == (made["hard-negative"]["made"])
+        )
+        assert provenance["texts"]["rewrites"][0]["of"] == ["tsvlc-rb-spatial", "replace"]
+    bags = made_of(tmp_path / "dac")
+    parts = [bags[f"bag-negative ({each})"]["made"] for each in ("tsvlc-rb-spatial", "replace")]
+    assert min(parts) > 0
+    assert sum(parts) == bags["bag-negative"]["made"]
+    # With a file of texts that one wrote, nothing stands in.
+    texts = world / "written.jsonl"
+    texts.write_text('{"caption": "x", "negative": "y"}\n')
+    asked = arguments(world, "dac", tmp_path / "file", "--epochs=0.2", f"--negatives={texts}")
+    assert main(asked) == 0
+    assert said not in capsys.readouterr().err
+    assert "replace" not in made_of(tmp_path / "file")
+
+
+def made_of(run: Path) -> dict[str, dict[str, int]]:
+    """What each rewrite of a run made."""
+    made: dict[str, dict[str, int]] = load_model(run / "model").provenance["run"]["rewrites"]
+    return made
+
+
 def test_schedules_of_the_recipes() -> None:
     clic = method("clic").optim
     assert [clic.warmup_steps(total) for total in (10, 1250)] == [2, 250]
@@ -274,5 +362,32 @@ def test_the_list_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["paper"] == "Zhang et al., CVPR 2024"
     assert [term["weight"] for term in record["terms"]] == [1.0, 0.2, 0.3]
     assert record["kinds"] == ["ce-swap", "ce-adj", "ce-noun", "ce-verb"]
+    (imc,) = record["differences"]
+    assert (imc["option"], imc["default"], imc["released"]) == ("imc", "paper", "head")
+    assert record["crop"] is True
     assert main(["methods", "ce-klip"]) == 2
     assert "no method 'ce-klip'; did you mean ce-clip" in capsys.readouterr().err
+
+
+def test_a_method_tells_where_paper_and_released_code_differ(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["methods"]) == 0
+    assert "differ" not in capsys.readouterr().out
+    assert main(["methods", "fsc-clip-l14", "triplet-clip", "clip-ft", "dac"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in (
+        "fsc-clip-l14: where the paper and the released code differ, or one is silent",
+        "  --weights stated (released: effective)",
+        "  --hn-reduction valid (as released; paper: batch)",
+        "  --missing-hn mask (as in the paper; released: zero)",
+        "  --attention-grad off (as released)",
+        "  --crop off (as released)",
+        "  --lr 5e-06 (released: 0.0005)",
+        "clip-ft: no option over which paper and released code differ",
+        "  --negatives none",
+        "  --lora-init zero (released: xavier_ab)",
+    ):
+        assert line in lines
+    why = lines[lines.index("  --weights stated (released: effective)") + 1]
+    assert why.startswith("      The formula's;")

@@ -7,18 +7,21 @@ import math
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 import tyro
+from torch.nn.functional import cross_entropy, normalize
 
+from compoclip.data.plans import OneOf
 from compoclip.errors import UsageError
-from compoclip.losses.contract import Features, Layout
+from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.methods import fsc_clip, negclip
-from compoclip.methods.base import Method, Optim
+from compoclip.methods.base import Lora, Method, Optim
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 from losses_oracle import CASES, features_for, layout_of
 
@@ -120,6 +123,7 @@ def test_fsc_clip_is_the_weighted_sum_of_the_paper() -> None:
     torch.testing.assert_close(_sum(method, features, layout), expected)
 
 
+@pytest.mark.parametrize("name", ["", "-cc3m", "-b16", "-l14", "-lora"])
 @pytest.mark.parametrize(
     "option",
     [
@@ -133,23 +137,39 @@ def test_fsc_clip_is_the_weighted_sum_of_the_paper() -> None:
     ],
     ids=str,
 )
-def test_fsc_clip_switches_reach_the_loss(option) -> None:  # type: ignore[no-untyped-def]
+def test_fsc_clip_switches_reach_the_loss(option, name: str) -> None:  # type: ignore[no-untyped-def]
     layout = layout_of(CASES["ragged"])
     features = features_for(layout)
-    changed = fsc_clip.recipe(**option)
-    assert changed.settings == {**fsc_clip.recipe().settings, **option}
-    assert _sum(changed, features, layout) != _sum(fsc_clip.recipe(), features, layout)
+    recipe = load_recipe(f"fsc-clip{name}")
+    usual = recipe()
+    option = {key: value for key, value in option.items() if usual.settings[key] != value}
+    option = option or {"global_weight": 0.25}  # a variant has the other value by default
+    changed = recipe(**option)
+    assert changed.settings == {**usual.settings, **option}
+    assert _sum(changed, features, layout) != _sum(usual, features, layout)
 
 
-def test_fsc_clip_attention_gradient_switch() -> None:
+@pytest.mark.parametrize("name", ["", "-cc3m", "-b16", "-l14", "-lora"])
+def test_fsc_clip_attention_gradient_switch(name: str) -> None:
     layout = layout_of(CASES["ragged"])
     features = features_for(layout)
     leaves = (features.tokens, features.patches)
+    recipe = load_recipe(f"fsc-clip{name}")
     plain, through = (
-        torch.autograd.grad(_sum(fsc_clip.recipe(attention_grad=on), features, layout), leaves)  # type: ignore[arg-type]
+        torch.autograd.grad(_sum(recipe(attention_grad=on), features, layout), leaves)  # type: ignore[arg-type]
         for on in (False, True)
     )
     assert not torch.allclose(plain[0], through[0])
+
+
+def test_variants_of_fsc_clip_are_it_with_other_numbers() -> None:
+    layout = layout_of(CASES["ragged"])
+    features = features_for(layout)
+    changed = {"gamma": 1.0, "beta": 0.1, "attention": "softmax", "missing_hn": "zero"}
+    for name in ("cc3m", "b16", "l14", "lora"):
+        variant = load_recipe(f"fsc-clip-{name}")(global_weight=0.3, local_weight=0.4, **changed)
+        same = fsc_clip.recipe(global_weight=0.3, local_weight=0.4, **changed)  # type: ignore[arg-type]
+        assert _sum(variant, features, layout) == _sum(same, features, layout)
 
 
 def test_fsc_clip_without_local_needs_no_local_features() -> None:
@@ -173,6 +193,149 @@ def test_released_settings(
     }
     assert method.optim.batch_size == batch
     assert (method.settings["gamma"], method.settings["beta"]) == (2.0, 0.02)
+
+
+def test_effective_weights_have_the_gradient_of_the_released_processes() -> None:
+    torch.manual_seed(0)
+    ranks, rows, scale = 4, 3, torch.tensor(20.0)
+    inputs = torch.randn(3, ranks * rows, 8)  # of images, captions, negatives
+    weights = torch.randn(8, 8, requires_grad=True)
+    row = torch.arange(ranks * rows)
+
+    def embedded() -> list[torch.Tensor]:
+        return [normalize(each @ weights, dim=1) for each in inputs]
+
+    # Each process gathers what the others have without gradient, and averages its own gradient
+    # with theirs; the hard-negative loss it computes of its own rows.
+    parts = []
+    for rank in range(ranks):
+        mine = row // rows == rank
+        image, text, negative = embedded()
+        u, t = (torch.where(mine[:, None], each, each.detach()) for each in (image, text))
+        logits = scale * u @ t.T
+        contrast = (cross_entropy(logits, row) + cross_entropy(logits.T, row)) / 2
+        own = torch.stack([(image * each).sum(1) for each in (text, negative)], dim=1)[mine]
+        against = cross_entropy(scale * own, torch.zeros(rows, dtype=torch.int64))
+        parts += torch.autograd.grad(contrast + 0.5 * against, weights)
+    released = torch.stack(parts).mean(0)
+
+    image, *texts = embedded()
+    features = Features(image, torch.cat(texts), scale)
+    role = torch.tensor([0, 2]).repeat_interleave(len(row))  # captions, negatives
+    layout = Layout(row.repeat(2), role, role // 2 - 1, len(row))
+    options = {"local_weight": 0.0, "gamma": 0.0, "beta": 0.0}
+    made = {
+        name: load_recipe("fsc-clip-l14")(weights=name, **options)
+        for name in ("stated", "effective")
+    }
+    stated, effective = (
+        torch.autograd.grad(_sum(m, features, layout), weights, retain_graph=True)[0]
+        for m in made.values()
+    )
+    torch.testing.assert_close(effective, ranks * released)  # AdamW sees no scale
+    assert torch.cosine_similarity(stated.flatten(), released.flatten(), dim=0) < 0.99
+    assert [m.losses[1].weight for m in made.values()] == [0.5, 2.0]
+
+
+def test_effective_weights_are_recorded_beside_what_was_asked_for() -> None:
+    method = load_recipe("fsc-clip-l14")(weights="effective", global_weight=0.25)
+    assert [term.weight for term in method.losses] == [1.0, 1.0, 2.0]
+    assert [term["weight"] for term in method.record()["terms"]] == [1.0, 1.0, 2.0]
+    asked = {"weights": "effective", "global_weight": 0.25, "local_weight": 0.5}
+    assert asked.items() <= method.settings.items()
+
+
+def test_the_kinds_of_actions_are_rewrites_of_their_own() -> None:
+    names = {"spatial": "tsvlc-rb-spatial", "verbs": "tsvlc-rb", "released": "tsvlc-rb-released"}
+    for name in ("tsvlc", "tsvlc-pos", "tsvlc-llm", "dac"):
+        recipe = load_recipe(name)
+        assert recipe().kinds[0] == names["spatial"]
+        for actions, rewrite in names.items():
+            method = recipe(actions=actions)
+            assert method.kinds[0] == rewrite
+            assert method.settings["actions"] == actions
+            assert method.kinds[1:] == recipe().kinds[1:]
+
+
+def test_dac_draws_as_released_and_by_switches_as_the_rules_alone() -> None:
+    method = load_recipe("dac")()
+    either = ("tsvlc-rb-spatial", "replace")
+    assert method.plan.rewrites == (OneOf("hard-negative", either),)
+    bags = method.plan.bags
+    assert bags is not None
+    assert (bags.size, bags.draw, bags.negatives) == (10, "replacement", either)
+    assert method.kinds == (*either, "bag", "bag-negative")
+    rules = load_recipe("dac")(neg_type="rule_based", bag_draw="distinct")
+    assert rules.kinds == ("tsvlc-rb-spatial", "bag", "bag-negative")
+    assert rules.plan.bags == replace(bags, draw="distinct", negatives=either[:1])
+    # The same texts give the same losses, whatever their places among the kinds are.
+    texts = [t for t in CASES["bags"] if t[1] != Role.NEGATIVE or t[2] == 0]
+    layout = layout_of([(o, r, {3: 1, 0: 0}.get(k, k)) for o, r, k in texts])
+    moved = replace(layout, rewrite=torch.where(layout.rewrite == 1, 2, layout.rewrite))
+    features = features_for(layout)
+    assert _sum(rules, features, layout) == _sum(method, features, moved)
+    other = replace(moved, rewrite=torch.where(moved.rewrite == 0, 1, moved.rewrite))
+    assert _sum(method, features, other) == _sum(method, features, moved)
+
+
+def test_gnm_clip_cleans_variations_or_all() -> None:
+    plan = load_recipe("gnm-clip")().plan
+    assert (plan.pre_caption, plan.cleaned) == (50, "variations")
+    assert load_recipe("gnm-clip")(cleaned="all").plan.cleaned == "all"
+
+
+def test_images_are_cropped_but_where_the_published_runs_did_not() -> None:
+    whole = {name for name in NAMES if not load_recipe(name)().crop}
+    assert whole == {"clic", "gnm-clip", "triplet-clip"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_differences_name_options_with_their_values(name: str) -> None:
+    recipe = load_recipe(name)
+    method = recipe()
+    options = [each.option for each in method.differences]
+    assert len(set(options)) == len(options)
+    known = inspect.signature(recipe).parameters
+    for each in method.differences:
+        default = method.value_of(each.option)
+        assert each.why.endswith(".")
+        if each.option in known:
+            assert default == known[each.option].default
+        for value in (each.paper, each.released):
+            if value is None:
+                continue
+            # What is said to be the paper's or the code's can be asked for, and is recorded.
+            if each.option in known:
+                assert recipe(**{each.option: value}).value_of(each.option) == value
+            elif each.option.startswith("lora_"):
+                Lora(**{each.option.removeprefix("lora_"): value})
+            elif each.option != "crop":
+                assert recipe(optim=replace(method.optim, **{each.option: value}))
+            assert type(value) is type(default) or isinstance(value, int | float)
+    with pytest.raises(ValueError, match="has no option"):
+        method.value_of("nothing")
+
+
+def test_what_released_code_does_otherwise_is_a_switch() -> None:
+    def switches(name: str) -> dict[str, object]:
+        method = load_recipe(name)()
+        return {d.option: method.value_of(d.option) for d in method.differences}
+
+    fsc = {"hn_reduction": "valid", "missing_hn": "mask", "attention_grad": False}
+    assert switches("fsc-clip") == fsc
+    assert switches("fsc-clip-l14") == {**fsc, "weights": "stated", "local_weight": 0.5}
+    assert switches("mosaic-clip")["weight_decay"] == 0.1
+    assert {"neg_type", "bag_draw", "negatives", "actions"} <= switches("dac").keys()
+    assert all(switches(name)["crop"] is False for name in ("clic", "gnm-clip", "triplet-clip"))
+
+
+def test_stand_ins_are_rewrites_of_the_method() -> None:
+    for name in NAMES:
+        method = load_recipe(name)()
+        assert set(method.stand_ins) <= set(method.plan.rewrite_names), name
+    assert {n for n in NAMES if load_recipe(n)().stand_ins} == {
+        "ce-clip", "dac", "hard-positives", "tsvlc-llm",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ DIGESTS = {
     "synonym 1": "ca8204eb84e75f7c",
     "synonym-strict 1": "a68e37f71420b5d1",
     "tsvlc-rb 1": "806f281d7aab004f",
+    "tsvlc-rb-released 1": "e6f7e7390b7f457f",
     "tsvlc-rb-spatial 1": "4162121365384304",
 }
 

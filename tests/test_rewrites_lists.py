@@ -19,6 +19,7 @@ from compoclip.rewrites.maskfill import TransformersFiller
 from compoclip.rewrites.tsvlc_rb import (
     CATEGORIES,
     NO_LIST,
+    TSVLC_RB_RELEASED,
     TSVLC_RB_SPATIAL,
     TsvlcRuleBased,
     word_lists,
@@ -33,7 +34,10 @@ def results(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]
 
 def test_lists_are_read() -> None:
     lists = word_lists()
-    assert set(lists) == {*CATEGORIES, "spatial"}
+    assert set(lists) == {*CATEGORIES, "spatial", "relation"}
+    assert len(lists["relation"]) == 47
+    assert {"in", "on", "with", "holding", "wearing", "in front of"} <= lists["relation"]
+    assert lists["relation"].isdisjoint(lists["action"])
     assert {"red", "blue"} <= lists["colour"]
     assert "on top of" in lists["spatial"]
     assert all(word == word.strip().lower() for words in lists.values() for word in words)
@@ -46,6 +50,30 @@ def test_categories_that_apply_are_drawn_evenly() -> None:
     assert min(rules.values()) > 65
     spatial = Counter(r.rule for r in results(TSVLC_RB_SPATIAL, caption, 500))
     assert set(spatial) == {*rules, "list:spatial"}
+
+
+def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
+    listed = word_lists()["relation"]
+    caption = "A man wearing a hat is on a covered wagon in front of it"
+    by_place: dict[str, set[str]] = {}
+    for result in results(TSVLC_RB_RELEASED, caption, 3000):
+        (edit,) = result.edits
+        assert (result.rule, result.rewrite) == ("list:relation", "tsvlc-rb-released")
+        new = result.text[edit.new_start : edit.new_end]
+        by_place.setdefault(caption[edit.start : edit.end], set()).add(new)
+    # Words of the caption that are on the list, by themselves: not "in front of", nor "covered".
+    said = {"wearing", "on", "in", "of"}
+    assert set(by_place) == said
+    assert all(words == listed - said for words in by_place.values())
+    colours = results(TSVLC_RB_RELEASED, "An azure car", 300)
+    assert {r.rule for r in colours} == {"list:colour"}
+    assert {"A navy car", "An orange car", "A blue car"} <= {r.text for r in colours}
+    assert TSVLC_RB_RELEASED(parse("a dog"), random.Random(0)) == Refused(NO_LIST)
+    categories = Counter(
+        r.rule for r in results(TSVLC_RB_RELEASED, "a red dog on a wooden chair", 600)
+    )
+    assert set(categories) == {"list:colour", "list:relation", "list:material"}
+    assert min(categories.values()) > 150  # the category first, evenly
 
 
 def test_foils_come_from_the_same_list() -> None:

@@ -1,4 +1,7 @@
-"""`compoclip methods [METHOD ...]`: every recipe with paper, texts, loss terms and defaults."""
+"""`compoclip methods [METHOD ...]`: every recipe with paper, texts, loss terms and defaults.
+
+Of methods that are named also where their papers and released code differ, and what is done here.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from compoclip.console import emit_json, table
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 
 if TYPE_CHECKING:
-    from compoclip.methods.base import Method
+    from compoclip.methods.base import Difference, Method
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,13 @@ class Options:
     """List the training methods: paper, texts beside captions, loss terms, optimiser defaults."""
 
     methods: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ()
-    """these alone; all by default"""
+    """these alone, with the options over which paper and released code differ; all by default"""
     json: bool = False
     """print JSON, with all settings"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one row, or one JSON object, a method."""
+    """Print one row, or one JSON object, a method; of those that are named all differences."""
     options = parse(Options, "methods", arguments)
     names = options.methods or tuple(method_names())
     methods = [load_recipe(name)() for name in names]
@@ -36,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     header = ["method", "paper", "texts", "images", "loss", "epochs", "batch", "lr", "decay"]
     print(table([_row(method) for method in methods], header, left=5))
+    for method in methods if options.methods else ():
+        _print_differences(method)
     print("\ncompoclip train METHOD --help explains a method and its options; parts can be")
     print("recombined: --texts +METHOD, --terms +METHOD, --set terms.NAME.weight=0.5")
     return 0
@@ -50,9 +55,48 @@ def _record(method: Method) -> dict[str, Any]:
         **method.record(),
         "trains": asdict(method.trains),
         "lora": asdict(method.lora) if method.lora else None,
+        "crop": method.crop,
         "optim": asdict(method.optim),
         "settings": dict(method.settings),
+        "stand_ins": dict(method.stand_ins),
+        "differences": [
+            {**asdict(each), "default": method.value_of(each.option)} for each in method.differences
+        ],
     }
+
+
+def _print_differences(method: Method) -> None:
+    """The options over which the paper and the released code differ, each with the default."""
+    if not method.differences:
+        print(f"\n{method.name}: no option over which paper and released code differ")
+        return
+    print(f"\n{method.name}: where the paper and the released code differ, or one is silent")
+    for each in method.differences:
+        print(
+            f"  {_option(each.option)} {_shown(method.value_of(each.option))}{_sides(method, each)}"
+        )
+        print(f"      {each.why}")
+
+
+def _sides(method: Method, difference: Difference) -> str:
+    """ " (as released; paper: batch)"."""
+    default = method.value_of(difference.option)
+    sides = {"paper": difference.paper, "released": difference.released}
+    known = {side: value for side, value in sides.items() if value is not None}
+    same = [{"paper": "in the paper"}.get(side, side) for side in known if known[side] == default]
+    other = [f"{side}: {_shown(value)}" for side, value in known.items() if value != default]
+    parts = ([f"as {' and '.join(same)}"] if same else []) + other
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _shown(value: float | str) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return (value or "none") if isinstance(value, str) else f"{value:g}"
 
 
 def _row(method: Method) -> list[str]:

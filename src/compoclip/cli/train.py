@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import tyro
+
 from compoclip import console
 from compoclip.cli.device import device_named
 from compoclip.errors import UsageError
@@ -47,8 +49,10 @@ class TrainOptions:
         compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
             and a minute at the start.
         cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
-            encoding an image again: with --no-crop, for CLIC or adapters in the text tower alone.
-        crop: Show the whole image, as in evaluation, not random crops of 90 to 100 % of it.
+            encoding an image again: for CLIC, or with --no-crop for adapters in the text tower
+            alone.
+        crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
+            None leaves it to the method.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
             faster, with slightly other pixels than decoding them whole (--no-draft).
         max_bad: Unreadable images to tolerate; each is reported.
@@ -96,7 +100,7 @@ class TrainOptions:
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
-    crop: bool = True
+    crop: Annotated[bool | None, tyro.conf.Fixed, tyro.conf.Suppress] = None  # see `main`
     draft: bool = True
     max_bad: int = 0
     save_every: int = 500
@@ -126,22 +130,31 @@ def main(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     if argv[0].startswith("-"):
         raise UsageError("name a method first: compoclip train METHOD ...; see train --help")
-    import tyro
-
     from compoclip.cli.options import MARKERS, joined
     from compoclip.methods.base import Method
     from compoclip.methods.compose import compose
 
     recipe = load_recipe(argv[0])
 
-    def train(run: TrainOptions, method: Method) -> int:  # the names head the help
+    # The names head the help.
+    def train(run: TrainOptions, method: Method, crop: bool | None = None) -> int:
         own_lr = any(word == "--lr" or word.startswith("--lr=") for word in argv)
         composed = compose(method, run.texts, run.terms, run.set)
-        return start(run, adapted(composed, run, own_lr))
+        return start(replace(run, crop=crop), adapted(composed, run, own_lr))
 
-    # The options of a method are the parameters of its recipe, known only now.
-    train.__annotations__["run"] = TrainOptions
-    train.__annotations__["method"] = Annotated[Method, tyro.conf.arg(constructor=recipe)]
+    # The options of a method are the parameters of its recipe, known only now; so is what it does
+    # to images. Of --crop there are both forms, of all other flags one.
+    one_form = tyro.conf.FlagCreatePairsOff
+    train.__annotations__["run"] = Annotated[TrainOptions, one_form]
+    train.__annotations__["method"] = Annotated[Method, tyro.conf.arg(constructor=recipe), one_form]
+    train.__annotations__["crop"] = Annotated[
+        bool | None,
+        tyro.conf.arg(
+            help="Show random crops of 90 to 100 % of an image, or the whole image as evaluation "
+            "does.",
+            help_behavior_hint=f"(default: {'random crops' if recipe().crop else 'whole images'})",
+        ),
+    ]
     arguments = list(argv[1:])
     for option in ("--texts", "--terms", "--set", "--track"):
         arguments = joined(arguments, option)
@@ -149,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
         train,
         prog=f"compoclip train {argv[0]}",
         args=arguments,
-        config=MARKERS,
+        config=tuple(marker for marker in MARKERS if marker is not one_form),
     )
 
 

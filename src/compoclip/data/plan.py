@@ -144,7 +144,8 @@ class TextPlan:
         self.bags: Bags | None = None
         if bags is not None and bags.file != OWN_CAPTIONS:
             self.bags = Bags(Path(bags.file))
-        written = bool(self.plan.written) or set(WRITTEN).intersection(self.plan.rewrite_names)
+        names = {*self.plan.rewrite_names, *(bags.negatives if bags is not None else ())}
+        written = bool(self.plan.written) or names.intersection(WRITTEN)
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
         words = graph is not None and graph.vocabulary
         self._vocabulary = load_vocabulary(Path(words)) if words else None
@@ -201,10 +202,10 @@ class TextPlan:
         return [*made.positives, *negatives], made.refused
 
     def _find(self) -> Mapping[str, Rewrite]:
-        names = set(self.plan.rewrite_names) - {GIVEN, *WRITTEN}
+        names = set(self.plan.rewrite_names)
         if self.plan.bags is not None:
-            names.add(self.plan.bags.negatives)
-        return {name: self._resolve(name) for name in sorted(names)}
+            names.update(self.plan.bags.negatives)
+        return {name: self._resolve(name) for name in sorted(names - {GIVEN, *WRITTEN})}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_rewrites"}
@@ -222,14 +223,15 @@ class _Drawing:
         self.counts = PlanCounts(samples=1)
         rng = plan.rng(key, epoch, "caption")
         self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
-        words = plan.plan.pre_caption
+        cleaned = plan.plan.cleaned == "all" or bool(sample.group)
+        words = plan.plan.pre_caption if cleaned else 0
         shown = (pre_caption(self.caption, words) if words else "") or self.caption
         self.texts = [Drawn(shown, Role.CAPTION)]
         if not plan.plan.kinds:
             return
-        self._parsed = plan.parse(self.caption) if plan.plan.needs_parsing else None
         self._captions = {token_key(text) for text in sample.captions}
-        self._taken = {token_key(self.caption), token_key(shown)}
+        # The role of every text so far, by what CLIP's tokenizer makes of it.
+        self._taken = {token_key(text): Role.CAPTION for text in (self.caption, shown)}
         fraction = plan.plan.hn_fraction
         # By caption, whatever the epoch, as if the data had negatives for a part of the captions.
         which = plan.rng(f"{sample.id}\x1f{self.caption}", 0, "hn-fraction")
@@ -249,9 +251,9 @@ class _Drawing:
 
     def graph(self) -> None:
         """Sub-graph texts."""
-        assert self._parsed is not None
         rng = self._plan.rng(self._key, self._epoch, "graph")
-        made, refused = self._plan.graph_texts(self._parsed, rng, self._epoch, self._negatives)
+        parsed = self._plan.parse(self.caption)
+        made, refused = self._plan.graph_texts(parsed, rng, self._epoch, self._negatives)
         self.counts.refused.update(refused)
         for text in made:
             self._add(_drawn(text), text.rewrite)
@@ -260,22 +262,42 @@ class _Drawing:
         """The sentences of the sample's bag, each with its negative; the caption without a bag."""
         plan, bags = self._plan.plan.bags, self._plan.bags
         assert plan is not None
-        sentences = self._other_captions() if bags is None else bags.find(self._sample.id)
+        found = self._other_captions() if bags is None else bags.find(self._sample.id)
+        sentences = found or []
         if not sentences:
             self.counts.refused[BAG, NO_BAG] += 1
-            self.texts.append(Drawn(self.caption, Role.POSITIVE, BAG))
-            return
         rng = self._plan.rng(self._key, self._epoch, BAG)
+        if plan.draw == "replacement":
+            pool = [*sentences, Sentence(self.caption)]
+            for place, sentence in enumerate(rng.choices(pool, k=plan.size)):
+                if self._add(Drawn(sentence.text, Role.POSITIVE), BAG, again=True):
+                    # What is drawn again has a negative of its own.
+                    self._bag_negative(sentence, f"{place}\x1f{sentence.text}", again=True)
+            return
+        if not sentences:
+            self.texts.append(Drawn(self.caption, Role.POSITIVE, BAG))
         positions = sorted(rng.sample(range(len(sentences)), min(plan.size, len(sentences))))
         for sentence in (sentences[i] for i in positions):
-            if not self._add(Drawn(sentence.text, Role.POSITIVE), BAG) or not self._negatives:
-                continue
-            if sentence.negative is not None:
-                self._add(Drawn(sentence.negative, Role.NEGATIVE), BAG_NEGATIVE)
-                continue
-            rng = self._plan.rng(self._key, self._epoch, f"{BAG_NEGATIVE}\x1f{sentence.text}")
-            rewrite = self._plan.rewrite(plan.negatives)
-            self._add(_apply(rewrite, self._plan.parse(sentence.text), rng), BAG_NEGATIVE)
+            if self._add(Drawn(sentence.text, Role.POSITIVE), BAG):
+                self._bag_negative(sentence, sentence.text)
+
+    def _bag_negative(self, sentence: Sentence, key: str, again: bool = False) -> None:
+        """The negative of a sentence: the file's, or one by a rewrite that applies."""
+        bags = self._plan.plan.bags
+        assert bags is not None
+        if not self._negatives:
+            return
+        if sentence.negative is not None:
+            self._add(Drawn(sentence.negative, Role.NEGATIVE), BAG_NEGATIVE, again=again)
+            return
+        rng = self._plan.rng(self._key, self._epoch, f"{BAG_NEGATIVE}\x1f{key}")
+        names = bags.negatives
+        for name in rng.sample(names, len(names)) if len(names) > 1 else names:
+            made = self._made(name, sentence.text, rng)
+            if self._add(made, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
+                self._count(BAG_NEGATIVE)
+                return
+        self.counts.refused[BAG_NEGATIVE, NONE_APPLIES] += 1
 
     def _other_captions(self) -> list[Sentence]:
         """The captions of the sample that differ from the one drawn and each other, for a bag."""
@@ -292,58 +314,64 @@ class _Drawing:
             if self._negatives:
                 drawn = _draw_given(self._sample, self._captions, rng)
             return self._add(drawn, name)
-        if name in WRITTEN:
-            return self._add(self._written(name, rng), name)
-        rewrite = self._plan.rewrite(name)
-        if not (rewrite.keeps_meaning or self._negatives):
-            return self._add(NOT_CHOSEN, name)
-        assert self._parsed is not None
-        return self._add(_apply(rewrite, self._parsed, rng), name)
+        return self._add(self._made(name, self.caption, rng), name)
 
-    def _written(self, name: str, rng: random.Random) -> Drawn | str:
-        """One of the texts written for the caption, or what is wrong with the first of them."""
-        positive = name == WRITTEN_POSITIVE
+    def _made(self, name: str, text: str, rng: random.Random) -> Drawn | str:
+        """One draw of a rewrite, or of the texts written for `text`; or why there is none."""
+        written = name in WRITTEN
+        positive = name == WRITTEN_POSITIVE if written else self._plan.rewrite(name).keeps_meaning
         if not (positive or self._negatives):
             return NOT_CHOSEN
+        if written:
+            return self._written(text, positive, rng)
+        return _apply(self._plan.rewrite(name), self._plan.parse(text), rng)
+
+    def _written(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
+        """One of the texts written for a text, or what is wrong with the first of them."""
         assert self._plan.written is not None
-        texts = self._plan.written.find(self.caption, positive=positive)
-        judged = [(text, self._against(text, positive)) for text in texts]
-        fine = [text for text, objection in judged if objection is None]
+        texts = self._plan.written.find(text, positive=positive)
+        judged = [(each, self._against(text, each, positive)) for each in texts]
+        fine = [each for each, objection in judged if objection is None]
         if fine:
             return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
         return next((objection for _, objection in judged if objection), NONE_WRITTEN)
 
-    def _against(self, text: str, positive: bool) -> str | None:
-        """What is wrong with a written text."""
-        objection = form_objection(self.caption, text)
+    def _against(self, text: str, written: str, positive: bool) -> str | None:
+        """What is wrong with what was written for a text."""
+        objection = form_objection(text, written)
         if objection or not positive:
             return objection
-        assert self._parsed is not None
-        return positive_objection(self._parsed, self._plan.parse(text))
+        return positive_objection(self._plan.parse(text), self._plan.parse(written))
 
-    def _add(self, drawn: Drawn | str, name: str) -> bool:
-        """Take a text if it is new to CLIP, else count why not."""
-        if isinstance(drawn, Drawn) and (objection := self._objection(drawn)):
+    def _add(self, drawn: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
+        """Take a text if it is new to CLIP, else count why not.
+
+        counted: what it is counted as, if not by its name. again: also one of its own side that was
+        taken before.
+        """
+        counted = counted or name
+        if isinstance(drawn, Drawn) and (objection := self._objection(drawn, again)):
             drawn = objection
         if isinstance(drawn, str):
-            self.counts.refused[name, drawn] += 1
+            self.counts.refused[counted, drawn] += 1
             return False
-        self._taken.add(token_key(drawn.text))
-        if not any(text.rewrite == name for text in self.texts):
-            self.counts.covered[name] += 1
+        self._taken.setdefault(token_key(drawn.text), drawn.role)
         self.texts.append(Drawn(drawn.text, drawn.role, name))
-        self.counts.made[name] += 1
+        self._count(counted)
         return True
 
-    def _objection(self, drawn: Drawn) -> str:
+    def _objection(self, drawn: Drawn, again: bool) -> str:
         key = token_key(drawn.text)
         if drawn.role is Role.NEGATIVE and key in self._captions:
             return EQUALS_CAPTION
-        return EQUALS_OTHER if key in self._taken else ""
+        taken = self._taken.get(key)
+        if taken is None or (again and (taken is Role.NEGATIVE) is (drawn.role is Role.NEGATIVE)):
+            return ""
+        return EQUALS_OTHER
 
     def _count(self, name: str) -> None:
         self.counts.made[name] += 1
-        self.counts.covered[name] += 1
+        self.counts.covered[name] = 1
 
 
 def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:

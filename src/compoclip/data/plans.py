@@ -86,22 +86,26 @@ class GraphPlan:
 
 @dataclass(frozen=True)
 class BagPlan:
-    """Up to `size` sentences of each image from a file, and a negative of each (DAC, METHODS 9).
+    """Sentences of each image from a file, and a negative of each (DAC).
 
     file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for none);
     or "captions": the bag of an image is its other captions.
-    negatives: the rewrite that makes them where the file has none. size: sentences an epoch, drawn
-    anew when there are more.
+    size: sentences an epoch, drawn anew. negatives: what makes them where the file has none, for
+    each a rewrite drawn uniformly among those that apply. draw: "replacement" draws `size`
+    sentences of bag and caption, of which some may be the same; "distinct" up to `size` of the bag.
     """
 
     file: str
     size: int = 10
-    negatives: str = "tsvlc-rb"
+    negatives: tuple[str, ...] = ("tsvlc-rb",)
+    draw: Literal["replacement", "distinct"] = "replacement"
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an impossible size."""
+        """Raises UsageError for an impossible size, and without anything to make negatives."""
         if self.size < 1:
             raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
+        if not self.negatives:
+            raise UsageError("a bag needs a rewrite that makes its negatives")
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ class CaptionPlan:
     those of a smaller share are among those of a larger one.
     graph, bags: see there; None is none. main: always take the first caption of a sample, not one
     of its captions at random. pre_caption: captions are cleaned (lower case, no marks) and cut to
-    so many words, 0 leaves them; other texts are made of them as they were.
+    so many words, 0 leaves them; other texts are made of them as they were. cleaned: whether these
+    are all captions, or those of variations alone (see `Groups`).
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -124,6 +129,7 @@ class CaptionPlan:
     main: bool = False
     written: str = ""
     pre_caption: int = 0
+    cleaned: Literal["all", "variations"] = "all"
 
     def __post_init__(self) -> None:
         """Raises UsageError when the share is no share, or a number of words less than 0."""

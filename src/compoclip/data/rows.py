@@ -91,6 +91,7 @@ class RowSource:
             negatives=tuple(self._negatives[index].as_py()),
             neighbours=tuple(self._neighbours[index].as_py()),
             negative_image=self._open(negative) if negative else None,
+            group=self._groups[index].as_py(),
         )
 
     def ids(self) -> list[str]:

@@ -19,6 +19,7 @@ class Sample:
     negatives: hard-negative captions that came with the data (NegCLIP TSV), possibly empty.
     neighbours: indices, in the source, of the samples with similar images that the data names.
     negative_image: the image of the (first) negative caption, where the data has one.
+    group: what variations of one object share, "" for an ordinary pair.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Sample:
     negatives: tuple[str, ...] = ()
     neighbours: tuple[int, ...] = ()
     negative_image: Path | bytes | None = None
+    group: str = ""
 
 
 class Source(Protocol):

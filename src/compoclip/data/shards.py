@@ -22,7 +22,7 @@ from compoclip.data.tarindex import ROWS, load_index
 from compoclip.errors import CompoclipError, UsageError
 
 _TEXTS = ("captions", "negatives", "neighbours")
-_READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size")
+_READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size", "group")
 
 
 class ShardSource:
@@ -79,6 +79,7 @@ class ShardSource:
             negatives=tuple(row["negatives"]),
             neighbours=self._positions(row["neighbours"], index),
             negative_image=negative,
+            group=row["group"],
         )
 
     def _numbered(self) -> tuple[NDArray[np.int64], int]:

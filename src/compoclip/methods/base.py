@@ -20,7 +20,18 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss, Role
 from compoclip.models.lora import Lora
 
-__all__ = ["NEGATIVES", "POSITIVES", "CaptionPlan", "Lora", "LossTerm", "Method", "Optim", "Trains"]
+__all__ = [
+    "LORA_DIFFERENCES",
+    "NEGATIVES",
+    "POSITIVES",
+    "CaptionPlan",
+    "Difference",
+    "Lora",
+    "LossTerm",
+    "Method",
+    "Optim",
+    "Trains",
+]
 
 POSITIVES, NEGATIVES = (Role.POSITIVE,), (Role.NEGATIVE,)
 
@@ -112,12 +123,45 @@ class Optim:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """An option over which a paper and its released code differ, or one of them is silent.
+
+    option: a parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
+    ("lora_init"). why: the reason for the default. paper, released: the values of the option that
+    are the paper's and the code's; None where it says nothing that a value stands for.
+    """
+
+    option: str
+    why: str
+    paper: float | str | None = None
+    released: float | str | None = None
+
+
+LORA_DIFFERENCES = (
+    Difference(
+        "lora_targets",
+        "The patch embedding would take three quarters of all parameters that learn.",
+        released="+conv",
+    ),
+    Difference(
+        "lora_init",
+        "Training starts from the base exactly; the released start is 4 % of the weights away.",
+        released="xavier_ab",
+    ),
+)
+"""Of the released code that FSC-CLIP, TSVLC and DAC share."""
+
+
+@dataclass(frozen=True)
 class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
     lora: adapters that learn in place of all weights of the towers that train; the rest, the
-    temperature too, is then frozen. composed: what was changed in the recipe. paper: where it was
+    temperature too, is then frozen. crop: whether images are shown as random crops of themselves,
+    or whole as in evaluation. composed: what was changed in the recipe. paper: where it was
     published. `settings` records the recipe's own hyper-parameters for logs and checkpoints.
+    stand_ins: a rewrite -> what to say at the start of training about what it takes the place of.
+    differences: where released code differs from the paper, and which the defaults follow.
     """
 
     name: str
@@ -128,13 +172,24 @@ class Method:
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     lora: Lora | None = None
+    crop: bool = True
     composed: tuple[str, ...] = ()
     paper: str = ""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
 
     def with_lora(self, lora: Lora) -> Method:
         """This method with adapters, at ten times its learning rate if it had none before."""
         lr = self.optim.lr if self.lora else _LORA_LR * self.optim.lr
         return replace(self, lora=lora, optim=replace(self.optim, lr=lr))
+
+    def scaled(self, factor: float, *terms: str) -> Method:
+        """This method with the weights of these loss terms times `factor`."""
+        losses = [
+            replace(term, weight=factor * term.weight) if term.name in terms else term
+            for term in self.losses
+        ]
+        return replace(self, losses=tuple(losses))
 
     def for_data(self, brings: frozenset[str]) -> Method:
         """This method for data that brings these columns (see `brought`).
@@ -180,6 +235,19 @@ class Method:
             "images": {"plan": image_name(self.images), **asdict(self.images)},
             "composed": list(self.composed),
         }
+
+    def value_of(self, option: str) -> float | str:
+        """What this method has for an option of a `Difference`."""
+        lora, adapter, field = option.partition("lora_")
+        if adapter and not lora:
+            found: Any = getattr(self.lora, field)
+        elif option == "crop":
+            found = self.crop
+        else:
+            found = self.settings.get(option, getattr(self.optim, option, None))
+        if not isinstance(found, float | int | str):
+            raise ValueError(f"{self.name} has no option '{option}'")
+        return found
 
     def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
         """The losses of a batch of this kind."""

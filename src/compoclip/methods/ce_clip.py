@@ -6,10 +6,23 @@ from functools import partial
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
 
 OPTIM = Optim(epochs=10, batch_size=1512)
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
+STAND_INS = {
+    "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon, where the published "
+    "run had them of a masked language model"
+}
+DIFFERENCES = (
+    Difference(
+        "imc",
+        "The paper's idea, and the code's until its last revision, which lost the positive: its "
+        "target is a negative.",
+        paper="paper",
+        released="head",
+    ),
+)
 
 
 def recipe(
@@ -62,4 +75,6 @@ def recipe(
             "largest_margin": largest_margin,
             "imc": imc,
         },
+        stand_ins=STAND_INS,
+        differences=DIFFERENCES,
     )

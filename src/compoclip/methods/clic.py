@@ -16,6 +16,7 @@ from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
     CaptionPlan,
+    Difference,
     LossTerm,
     Method,
     Optim,
@@ -31,6 +32,14 @@ OPTIM = Optim(
     warmup=1_000_000,
     warmup_share=0.2,
     eps=1e-8,
+)
+DIFFERENCES = (
+    Difference(
+        "normalisation",
+        "The model's own for both kinds of images, so that they come from one distribution.",
+        released="imagenet",
+    ),
+    Difference("crop", "As the published runs showed single images: whole.", released=False),
 )
 TEXTS = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
 
@@ -56,10 +65,10 @@ def recipe(
             \mathrm{softplus}(s (u_i \cdot n_i - u_i \cdot p_{li}))
             + \mathrm{mean}_i \lVert p_{1i} - p_{2i} \rVert^2;
 
-    every other step is the CLIP loss of single images. The image tower is frozen. The first caption
-    of a sample is its main one, the others are the extra sentences; long captions are cut into
-    sentences. Peleg et al., Advancing Compositional Awareness in CLIP with Efficient Fine-Tuning
-    (2025).
+    every other step is the CLIP loss of single images, shown whole. The image tower is frozen. The
+    first caption of a sample is its main one, the others are the extra sentences; long captions are
+    cut into sentences. Peleg et al., Advancing Compositional Awareness in CLIP with Efficient
+    Fine-Tuning (2025).
 
     Args:
         contrast_weight: Weight of the contrast of composites with each of their texts.
@@ -100,6 +109,7 @@ def recipe(
         images=Composed(layout, normalisation, alternate, sentences),
         losses=(*(term for term in terms if term.weight > 0), *single),
         trains=Trains(image_tower=False),
+        crop=False,
         optim=optim,
         settings={
             "contrast_weight": contrast_weight,
@@ -111,4 +121,5 @@ def recipe(
             "sentences": sentences,
             "paraphrases": paraphrases,
         },
+        differences=DIFFERENCES,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compoclip.methods import clip_ft
+from compoclip.methods import clip_ft, mosaic_clip
 from compoclip.methods.base import Method, Optim
 
 OPTIM = Optim(lr=1e-5)
@@ -20,5 +20,8 @@ def recipe(*, optim: Optim = OPTIM) -> Method:
         optim: Optimiser and schedule.
     """
     return replace(
-        clip_ft.recipe(optim=optim), name="clip-ft-mosaic", paper="Singh et al., EMNLP 2023"
+        clip_ft.recipe(optim=optim),
+        name="clip-ft-mosaic",
+        paper="Singh et al., EMNLP 2023",
+        differences=(mosaic_clip.WEIGHT_DECAY,),
     )

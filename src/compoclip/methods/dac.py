@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
-from compoclip.data.plans import BagPlan
+from compoclip.data.plans import BAG, BAG_NEGATIVE, WRITTEN_NEGATIVE, BagPlan, OneOf
+from compoclip.errors import UsageError
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.select import OnlyRewrites
-from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, Lora, LossTerm, Method, Optim
+from compoclip.methods import tsvlc, tsvlc_llm
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    Difference,
+    Lora,
+    LossTerm,
+    Method,
+    Optim,
+)
 
 OPTIM = Optim(batch_size=32, warmup=10_000, warmup_share=0.1)
-CAPTION_NEGATIVE, BAG, BAG_NEGATIVE = 0, 1, 2  # places among the kinds of text of the method
+DIFFERENCES = (
+    Difference(
+        "neg_type",
+        "As in the published runs: half of the negatives by rule, half by a language model.",
+        released="rand_both",
+    ),
+    Difference(
+        "bag_draw",
+        "As the published runs drew them.",
+        released="replacement",
+    ),
+    *tsvlc_llm.DIFFERENCES,
+)
 
 
 def recipe(
     *,
     bags: str = "",
     bag_size: int = 10,
+    bag_draw: Literal["replacement", "distinct"] = "replacement",
+    neg_type: Literal["rand_both", "rule_based"] = "rand_both",
+    negatives: str = "",
+    actions: tsvlc.Actions = "spatial",
     negative_weight: float = 1.0,
     bag_weight: float = 1.0,
     bag_negative_weight: float = 1.0,
@@ -35,22 +63,47 @@ def recipe(
             - \mathrm{LSE}_m\, s\, u_i \cdot b_{im}].
 
     Bags come from a file, or are the other captions of an image; an image without one has its
-    caption for a bag. Captions should be those of a captioning model. Doveh et al., Dense and
+    caption for a bag. Negatives of captions and of bags are by rule or, half of the time, a
+    replacement of any word: by a masked language model in the published runs, here read from a
+    file, or else made by the rewrite `replace` from a lexicon. Captions should be those of a
+    captioning model. Doveh et al., Dense and
     Aligned Captions (DAC) Promote Compositional Reasoning in VL Models (NeurIPS 2023).
 
     Args:
         bags: File of JSON lines {"id", "sentences"} and optionally "negatives", one a sentence
-            (null for none); without negatives they are made by rule. "id" is a sample's image. Or
-            "captions": the other captions of the image.
+            (null for none), which are made otherwise. "id" is a sample's image. Or "captions": the
+            other captions of the image.
         bag_size: Sentences an image and epoch, drawn from its bag.
+        bag_draw: replacement draws them from the bag and the caption, and may draw one again, as
+            the released code does. distinct draws each sentence of the bag at most once.
+        neg_type: rand_both makes half of the negatives by rule and half by replacing any word (or
+            the one that applies), rule_based all by rule.
+        negatives: File of negatives that were written for captions and sentences of bags: JSON
+            lines {"caption", "negative"}, a text, several, or "None".
+        actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
+            exclude the old one. released has the 47 words of the released code's list of actions
+            (in, on, with, holding, wearing), and puts any other word of a list for one of it.
         negative_weight: Weight of the loss on a caption's own negative; 0 leaves the loss out.
         bag_weight: Weight of the contrast of images with bags; 0 leaves the loss out.
         bag_negative_weight: Weight of bags against their negatives; 0 leaves the loss out.
         optim: Optimiser and schedule.
     """
-    own = (CAPTION_NEGATIVE,)
-    bag = partial(bag_loss, bag=BAG)
-    against = partial(bag_negative_loss, bag=BAG, bag_negative=BAG_NEGATIVE)
+    if negatives and neg_type == "rule_based":
+        raise UsageError("--negatives goes with --neg-type rand_both")
+    by_rule = tsvlc.BY_RULE[actions]
+    either = (by_rule, WRITTEN_NEGATIVE if negatives else tsvlc_llm.FILLED)
+    both_types = neg_type == "rand_both"
+    plan = CaptionPlan(
+        rewrites=(OneOf("hard-negative", either) if both_types else by_rule,),
+        bags=BagPlan(bags, bag_size, either if both_types else (by_rule,), bag_draw),
+        written=negatives,
+    )
+    # Losses know the texts by their place among the kinds of the method: negatives of captions, the
+    # sentences of bags, their negatives.
+    places = {kind: place for place, kind in enumerate(plan.kinds)}
+    own = tuple(range(places[BAG]))
+    bag = partial(bag_loss, bag=places[BAG])
+    against = partial(bag_negative_loss, bag=places[BAG], bag_negative=places[BAG_NEGATIVE])
     both = (*POSITIVES, *NEGATIVES)
     terms = (
         LossTerm("negclip", OnlyRewrites(negclip_loss, own), reads=NEGATIVES, by_kind=True),
@@ -67,15 +120,21 @@ def recipe(
     return Method(
         name="dac",
         paper="Doveh et al., NeurIPS 2023",
-        plan=CaptionPlan(rewrites=("tsvlc-rb",), bags=BagPlan(bags, bag_size)),
+        plan=plan,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         lora=Lora(),
         settings={
             "bags": bags,
             "bag_size": bag_size,
+            "bag_draw": bag_draw,
+            "neg_type": neg_type,
+            "negatives": negatives,
+            "actions": actions,
             "negative_weight": negative_weight,
             "bag_weight": bag_weight,
             "bag_negative_weight": bag_negative_weight,
         },
+        stand_ins=tsvlc_llm.STAND_INS,
+        differences=DIFFERENCES,
     )

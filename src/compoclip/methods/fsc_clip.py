@@ -9,10 +9,29 @@ from compoclip.losses.contrastive import clip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import Attention, local_hn_loss
 from compoclip.losses.rows import MissingHN, Reduction
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
+DIFFERENCES = (
+    Difference(
+        "hn_reduction",
+        "A caption without a negative says nothing on negatives; the published runs used it.",
+        paper="batch",
+        released="valid",
+    ),
+    Difference(
+        "missing_hn",
+        "A negative that does not exist is none: a score of 0 may take most of a row's softmax.",
+        paper="mask",
+        released="zero",
+    ),
+    Difference(
+        "attention_grad",
+        "Gradient through the weights over patches is not mentioned; the published runs had none.",
+        released=False,
+    ),
+)
 
 
 def recipe(
@@ -91,4 +110,5 @@ def recipe(
             "hn_reduction": hn_reduction,
             "missing_hn": missing_hn,
         },
+        differences=DIFFERENCES,
     )

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from compoclip.data.plans import Groups
 from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import CaptionPlan, Difference, LossTerm, Method, Optim
 
 OPTIM = Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0)
+DIFFERENCES = (
+    Difference(
+        "cleaned",
+        "As the published run had them: captions of ordinary pairs stay as they are.",
+        released="variations",
+    ),
+    Difference("crop", "As the published run showed images: whole.", released=False),
+)
 
 
 def recipe(
-    *, variations: int = 2, pairs: int = 8, caption_words: int = 50, optim: Optim = OPTIM
+    *,
+    variations: int = 2,
+    pairs: int = 8,
+    caption_words: int = 50,
+    cleaned: Literal["variations", "all"] = "variations",
+    optim: Optim = OPTIM,
 ) -> Method:
     """Plain contrastive loss on batches in which variations of one object meet.
 
@@ -19,20 +34,28 @@ def recipe(
     images with captions, must be supplied: a table with a column `group` (equal for variations of
     one object, empty for ordinary pairs) and optionally `score` (mean image-text matching), by
     which they are drawn, and `image_score`. Variations stay if score > 0 and image_score > 14.
-    Released: Adam with L2; here weight decay is decoupled.
+    Images are shown whole, not cropped. Released: Adam with L2; here weight decay is decoupled.
 
     Args:
         variations: Of one object, in a group.
         pairs: Ordinary pairs in a group.
         caption_words: Captions are lower-cased, cleaned of marks and cut to so many words; 0 leaves
             them as they are.
+        cleaned: Which captions: those of variations alone, as in the released code, or all.
         optim: Optimiser and schedule.
     """
     return Method(
         name="gnm-clip",
-        plan=CaptionPlan(pre_caption=caption_words),
+        plan=CaptionPlan(pre_caption=caption_words, cleaned=cleaned),
         images=Groups(variations=variations, pairs=pairs),
         losses=(LossTerm("clip", clip_loss),),
         optim=optim,
-        settings={"variations": variations, "pairs": pairs, "caption_words": caption_words},
+        crop=False,
+        settings={
+            "variations": variations,
+            "pairs": pairs,
+            "caption_words": caption_words,
+            "cleaned": cleaned,
+        },
+        differences=DIFFERENCES,
     )

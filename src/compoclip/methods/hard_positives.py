@@ -8,12 +8,35 @@ from compoclip.data.plans import WRITTEN_POSITIVE, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    Difference,
+    LossTerm,
+    Method,
+    Optim,
+)
 
 OPTIM = Optim()
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 WRITTEN = OneOf("hard-positive", (WRITTEN_POSITIVE,))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
+STAND_INS = {
+    "and-swap": "positives are by rule, where the published runs had them of a language model; "
+    "--positives FILE takes texts of one"
+}
+DIFFERENCES = (
+    Difference(
+        "positives",
+        "Published: by a language model. None is shipped; synonyms and exchanged conjuncts by rule "
+        "stand in for it.",
+    ),
+    Difference(
+        "weight_decay",
+        "Neither weights nor optimiser are stated, and no training code was released: as fsc-clip.",
+    ),
+)
 HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
 
 
@@ -83,4 +106,6 @@ def recipe(
             "strict_synonyms": strict_synonyms,
             "symmetric_positives": symmetric_positives,
         },
+        stand_ins=STAND_INS,
+        differences=DIFFERENCES,
     )

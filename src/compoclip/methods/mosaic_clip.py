@@ -6,9 +6,35 @@ from functools import partial
 
 from compoclip.data.plans import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
-from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    Difference,
+    LossTerm,
+    Method,
+    Optim,
+)
 
 OPTIM = Optim(lr=1e-5)
+WEIGHT_DECAY = Difference(
+    "weight_decay",
+    "The paper names no number and follows Yuksekgonul et al., whose trainer has 0.2 by default; "
+    "0.1 is that of its own pre-training and of the other methods here. No code was released.",
+)
+DIFFERENCES = (
+    WEIGHT_DECAY,
+    Difference(
+        "reduction",
+        "As a sum over texts, one direction would grow with their number.",
+        paper="sum",
+    ),
+    Difference(
+        "filter_negatives",
+        "Words drawn from a list make some negatives true, such as two things exchanged in 'near'.",
+        paper=False,
+    ),
+)
 
 
 def recipe(
@@ -61,4 +87,5 @@ def recipe(
             "filter_negatives": filter_negatives,
             "vocabulary": vocabulary,
         },
+        differences=DIFFERENCES,
     )

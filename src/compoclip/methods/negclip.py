@@ -6,10 +6,17 @@ from functools import partial
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip",))
+DIFFERENCES = (
+    Difference(
+        "missing_hn",
+        "A negative that does not exist is none, not a text with a score of 0.",
+        released="zero",
+    ),
+)
 
 
 def recipe(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
@@ -32,4 +39,5 @@ def recipe(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
         settings={"missing_hn": missing_hn},
+        differences=DIFFERENCES,
     )

@@ -7,9 +7,19 @@ from typing import Literal
 
 from compoclip.data.plans import GIVEN, Neighbours
 from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
 
 OPTIM = Optim(lr=1e-6, weight_decay=0.2)
+DIFFERENCES = (
+    Difference("lr", "The released command's; the paper tried 1e-5, 5e-6 and 1e-6.", released=1e-6),
+    Difference("weight_decay", "The released trainer's, not stated elsewhere.", released=0.2),
+    Difference("hard_images", "As the published run: one of the three nearest.", released=1),
+    Difference(
+        "mask_duplicates",
+        "A similar image may be in the batch already, and would be its own negative.",
+        released=False,
+    ),
+)
 
 
 def recipe(
@@ -55,4 +65,5 @@ def recipe(
             "neighbours": neighbours,
             "mask_duplicates": mask_duplicates,
         },
+        differences=DIFFERENCES,
     )

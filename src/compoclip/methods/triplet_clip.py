@@ -6,9 +6,17 @@ from typing import Literal
 
 from compoclip.data.plans import GIVEN, NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
 
 OPTIM = Optim()
+DIFFERENCES = (
+    Difference("crop", "As the published runs showed images: whole.", released=False),
+    Difference(
+        "lr",
+        "The published runs pre-train; the default fine-tunes, as the other methods do here.",
+        released=5e-4,
+    ),
+)
 
 
 def recipe(
@@ -28,7 +36,8 @@ def recipe(
     Data: a table with the columns neg_caption and neg_image (a path). Without negative images only
     the first term is left, and the run is called triplet-clip-text. Patel et al., TripletCLIP:
     Improving Compositional Reasoning of CLIP via Synthetic Vision-Language Negatives (NeurIPS
-    2024). The published runs pre-train; the defaults here fine-tune.
+    2024). Images are shown whole, not cropped. The published runs pre-train; the defaults here
+    fine-tune.
 
     Args:
         negatives: given takes the negatives of the data, negclip generates swaps instead, which no
@@ -44,5 +53,7 @@ def recipe(
         images=NegativeImages() if images else Single(),
         losses=(LossTerm("triplet", triplet_clip_loss, reads=NEGATIVES),),
         optim=optim,
+        crop=False,
+        differences=DIFFERENCES,
         settings={"negatives": negatives, "negative_images": negative_images},
     )

@@ -11,7 +11,11 @@ OPTIM = tsvlc.OPTIM
 
 
 def recipe(
-    *, negative_weight: float = 1.0, positive_weight: float = 1.0, optim: Optim = OPTIM
+    *,
+    negative_weight: float = 1.0,
+    positive_weight: float = 1.0,
+    actions: tsvlc.Actions = "spatial",
+    optim: Optim = OPTIM,
 ) -> Method:
     r"""TSVLC, and a synonym or exchanged conjuncts of each caption that are as true.
 
@@ -26,9 +30,15 @@ def recipe(
     Args:
         negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
         positive_weight: Weight of the loss on hard positives; 0 is `tsvlc`.
+        actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
+            exclude the old one. released has the 47 words of the released code's list of actions
+            (in, on, with, holding, wearing), and puts any other word of a list for one of it.
         optim: Optimiser and schedule.
     """
     method = tsvlc.recipe(
-        negative_weight=negative_weight, positive_weight=positive_weight, optim=optim
+        negative_weight=negative_weight,
+        positive_weight=positive_weight,
+        actions=actions,
+        optim=optim,
     )
     return replace(method, name="tsvlc-pos")

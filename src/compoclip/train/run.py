@@ -44,8 +44,9 @@ class RunSettings:
     out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
     a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
     track: names of trackers beside the log (see `train.track`).
-    crop: whether training images are randomly cropped. draft: whether large JPEGs are decoded at a
-    fraction of their size (see `ImageTransform`). max_bad: unreadable images tolerated.
+    crop: whether training images are randomly cropped; None leaves it to the method. draft: whether
+    large JPEGs are decoded at a fraction of their size (see `ImageTransform`). max_bad: unreadable
+    images tolerated.
     grad_checkpointing: whether backward computes activations again in place of keeping them.
     compile: whether the towers are compiled (see `DualEncoder.compile_towers`). cache_frozen:
     whether features of a frozen image tower are kept (see `FrozenImages`).
@@ -61,7 +62,7 @@ class RunSettings:
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
-    crop: bool = True
+    crop: bool | None = None
     draft: bool = True
     max_bad: int = 0
     save_every: int = 500
@@ -134,6 +135,11 @@ def run_training(
     source = with_sentences(source, method.images)
     method = method.for_data(brought(source))
     require_columns(source, method.plan, method.images)
+    if settings.crop is None:  # from here on, and in the record, what is done
+        settings = replace(settings, crop=method.crop)
+    for rewrite, instead in method.stand_ins.items():
+        if rewrite in method.plan.rewrite_names:
+            note(f"{method.name}: {instead}")
     parsed = None
     if method.needs_parsing:
         with ranks.first_before_others():
