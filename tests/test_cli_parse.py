@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import compoclip.recordfile as recordfile
+from bench.__main__ import main as bench
 from compoclip.cli.main import main
 from record_files import lines, write_lines
 
@@ -139,15 +140,15 @@ def test_another_input_is_refused(
 
 
 def test_bench_parse(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "parse", "--captions", str(text_file), "--repeats", "1"]
-    assert main(arguments) == 0
+    arguments = ["parse", "--captions", str(text_file), "--repeats", "1"]
+    assert bench(arguments) == 0
     shown = capsys.readouterr().out
     assert "captions/CPU second" in shown
     for stage in ("tags", "noun chunks", "scene graphs", "all, cold", "all, warm"):
         assert stage in shown
-    assert main([*arguments, "--json"]) == 0
+    assert bench([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)["result"]
     assert result["captions"] == 3  # blank lines are no captions
     assert min(result[k] for k in ("cold", "warm", "tags", "chunks", "graphs")) > 0
-    assert main([*arguments[:-1], "0"]) == 2
+    assert bench([*arguments[:-1], "0"]) == 2
     assert "--repeats" in capsys.readouterr().err
