@@ -389,7 +389,6 @@ def test_devices_that_are_not_there(
     for argv in (
         training(table, tmp_path / "run"),
         evaluation(checkpoint, root, tmp_path / "out"),
-        ["bench", "text", f"--captions={root / 'sugarcrepe'}"],
     ):
         for device in ("cuda", "cuda:1"):
             refused(capsys, [*argv, f"--device={device}"], 2, device, "--device cpu")

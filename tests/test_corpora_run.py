@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bench.__main__ import main as bench
 from compoclip.cli.main import main
 from compoclip.corpora import shard as shard_module
 from compoclip.corpora.find import KINDS
@@ -283,15 +284,15 @@ def test_bench_captions_measures_and_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.txt").write_text("\n".join(text for text in captions(0) if text))
-    arguments = ["bench", "captions", "--captions", str(tmp_path / "c.txt"), "--repeats", "1"]
-    assert main([*arguments, "--rewrites", "negclip,synonym"]) == 0
+    arguments = ["captions", "--captions", str(tmp_path / "c.txt"), "--repeats", "1"]
+    assert bench([*arguments, "--rewrites", "negclip,synonym"]) == 0
     shown = capsys.readouterr().out
     assert "rewrites of stored parses" in shown
     assert "tags at every step" in shown
-    assert main([*arguments, "--json"]) == 0
+    assert bench([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["result"]["captions"] == 5
     assert report["result"]["rewrites"] == 3
     assert min(report["result"].values()) > 0
-    assert main([*arguments, "--rewrites", "magic"]) == 2
-    assert main([*arguments[:-1], "0"]) == 2
+    assert bench([*arguments, "--rewrites", "magic"]) == 2
+    assert bench([*arguments[:-1], "0"]) == 2
