@@ -31,10 +31,22 @@ _ROWS = 64  # images per Arrow batch: bounds the memory of the copy
 
 def holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column holds encoded images: bytes, or a struct with a field `bytes` of them."""
+    if pa.types.is_dictionary(kind):
+        return holds_bytes(kind.value_type)
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
         return index >= 0 and holds_bytes(kind.field(index).type)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
+    """Whether a column holds texts, also as bytes or by a dictionary, or (lists) lists of them."""
+    if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return holds_text(kind.value_type)
+    if pa.types.is_dictionary(kind):
+        return holds_text(kind.value_type)
+    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
+    return any(getattr(pa.types, test, pa.types.is_string)(kind) for test in tests)
 
 
 class EmbeddedImages:
@@ -104,6 +116,8 @@ def _write(file: Path, column: str, stamp: str, target: Path) -> None:
     ):
         for batch in parquet.iter_batches(_ROWS, columns=[column]):
             images = batch.column(0)
+            if pa.types.is_dictionary(images.type):
+                images = images.dictionary_decode()
             if pa.types.is_struct(images.type):
                 images = pc.struct_field(images, "bytes")
             writer.write_batch(
