@@ -330,7 +330,7 @@ def test_nothing_of_a_sample_is_passed_over_in_silence(tmp_path: Path) -> None:
 def test_a_member_that_leads_back_is_refused(tmp_path: Path) -> None:
     path = numbered(tmp_path / "a.tar", 0, 2)
     data = bytearray(path.read_bytes())
-    data[1024 + 124 : 1024 + 136] = (2**96 - 1024).to_bytes(12, "big")  # of 0000.txt: -1024 bytes
+    data[1024 + 124 : 1024 + 136] = (2**96 - 512).to_bytes(12, "big")  # of 0000.txt: itself again
     info = bytearray(data[1024:1536])
     info[148:156] = b" " * 8
     data[1024 + 148 : 1024 + 156] = b"%06o\0 " % sum(info)

@@ -347,3 +347,17 @@ def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
             WrittenTexts(path)
         with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
             Bags(path)
+
+
+@pytest.mark.parametrize("column", ["caption", "image"])
+def test_a_damaged_column_says_fetch_it_again(column: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"image": [b"one", b"two"], "caption": ["a cat", "a dog"]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+    chunks = pq.ParquetFile(path).metadata.row_group(0)
+    place = table.column_names.index(column)
+    start = chunks.column(place).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + b"\xff" * 12 + data[start + 12 :])
+    with pytest.raises(CompoclipError, match=r"not a whole Parquet file .*fetch the file again"):
+        open_table([path])

@@ -28,7 +28,7 @@ from compoclip.files import unreadable
 PARQUET_BATCH = 8192
 # A few hundred kilobytes can unpack to more than the memory holds: bounds on what they may become.
 LONGEST_LINE = 1 << 24  # bytes of a line, characters of a cell
-_MOST_RATIO = 256  # unpacked to packed size; captions reach 30
+_MOST_RATIO = 100  # unpacked to packed size; captions reach 30
 _SMALL = 1 << 26  # bytes that a file may unpack to whatever its own size
 
 
@@ -70,10 +70,10 @@ def opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
             # Repeated values take next to no bytes, rows that name images at least one.
             _require_size(path, size, _MOST_RATIO * footer.num_rows)
             yield parquet
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from None
+        reason = str(error).partition("\n")[0]  # damage comes as an error of either kind
         raise CompoclipError(
             f"{path}: not a whole Parquet file ({reason}); fetch the file again"
         ) from None
