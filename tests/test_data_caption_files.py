@@ -258,6 +258,7 @@ def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
     ]
     assert source[0].image == tmp_path / "Images" / "a.jpg"
     assert source.left_out == {NO_PHOTO: 1}
+    assert open_source(str(tmp_path)).ids() == source.ids()
     assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
     for row, reason in (("../a.jpg,x", "row 1: '../a.jpg' is no photo name"), ("a", "line 2 has")):
         path.write_text(f"image,caption\n{row}\n")

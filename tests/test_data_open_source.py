@@ -176,7 +176,9 @@ def test_what_is_elsewhere_is_not_supported(spec: str, tmp_path: Path) -> None:
 
 
 def test_a_name_of_the_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"hf download nlphuji/flickr30k --repo-type dataset"):
+    with pytest.raises(
+        CompoclipError, match=r"check the path.*hf download nlphuji/flickr30k --repo-type dataset"
+    ):
         open_source("nlphuji/flickr30k")
     with pytest.raises(CompoclipError, match=r"nlphuji/rows\.csv: not found; check the path"):
         open_source("nlphuji/rows.csv")

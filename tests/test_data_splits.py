@@ -103,6 +103,10 @@ def test_folders_named_after_splits(tmp_path: Path) -> None:
     assert read(tmp_path, "all") == (["more", "train2014", "val2014"], {})
     with pytest.raises(UsageError, match="no split 'test'; it has: samples of no split, train"):
         read(tmp_path, "test")
+    for name in ("test", "val-1", "plain"):  # photos may be called anything
+        (tmp_path / "more" / f"{name}.jpg").touch()
+        (tmp_path / "more" / f"{name}.txt").write_text(name)
+    assert read(tmp_path / "more") == (["more", "plain", "test", "val-1"], {})
 
 
 def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:

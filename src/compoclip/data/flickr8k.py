@@ -17,7 +17,7 @@ NO_CAPTIONS = "listed photo without captions"
 
 # "name#k", then a TAB; three lines of a copy in wide use have a blank there instead.
 _LINE = re.compile(r"([^#/\\\0]+)#\d+(?:[\t ](.*))?")
-_KAGGLE = "image,caption"  # the header of Kaggle's captions.txt
+KAGGLE_FILE, _KAGGLE = "captions.txt", "image,caption"  # what Kaggle has, and its header
 _LISTS = "Images.txt"
 _FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images")
 

@@ -51,7 +51,9 @@ def open_folder(
         return open_table([metadata], path, image_column, caption_column, split)
     builder = RowBuilder(path)
     chosen = Split(split)
-    by_split = split is not None or any(split_of(each.name) for each in path.iterdir())
+    by_split = split is not None or any(
+        each.is_dir() and split_of(each.name) for each in path.iterdir()
+    )
     for parent, folders, files in os.walk(path):
         folders.sort()
         names = set(files)
@@ -61,7 +63,7 @@ def open_folder(
             if extension.lower() not in EXTENSIONS:
                 continue
             image = os.path.relpath(os.path.join(parent, name), path)
-            if by_split and not chosen.takes(chosen.named(image)):
+            if by_split and not chosen.takes(chosen.named(os.path.dirname(image))):
                 continue
             captions: list[str] = []
             if f"{stem}.txt" in names:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from compoclip.data.coco import open_coco
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.flickr8k import is_token_line, open_flickr8k
+from compoclip.data.flickr8k import KAGGLE_FILE, is_token_line, open_flickr8k
 from compoclip.data.folder import METADATA, UNREAD, open_folder
 from compoclip.data.karpathy import open_karpathy
 from compoclip.data.negclip_tsv import COLUMNS, open_negclip
@@ -86,17 +86,19 @@ def open_source(
     if has_ending(files[0], ".json") and len(files) == 1:
         _refuse(spec, "caption JSON", **table)
         return _open_json(files[0], images, split)
-    if has_ending(files[0], ".txt") and len(files) == 1:
-        first = next((line for _, line in read_lines(files[0]) if line.strip()), "")
-        if is_token_line(first):
-            _refuse(spec, "token files", **table)
-            return open_flickr8k(files[0], images, split)
+    if has_ending(files[0], ".txt") and len(files) == 1 and _holds_tokens(files[0]):
+        _refuse(spec, "token files", **table)
+        return open_flickr8k(files[0], images, split)
     raise _unknown(spec)
 
 
 def _is_negclip(path: Path) -> bool:
     header = set(delimited_header(path)) if has_ending(path, ".csv", ".tsv") else set()
     return set(COLUMNS) <= header and COLUMN not in header
+
+
+def _holds_tokens(path: Path) -> bool:
+    return is_token_line(next((line for _, line in read_lines(path) if line.strip()), ""))
 
 
 def _open_folder(
@@ -117,6 +119,8 @@ def _open_folder(
         chosen, others = files_of(tables, split, path)
         return _counting(open_table(chosen, images, image_column, caption_column, ALL), others)
     tokens = sorted(path.glob("*.token.txt"))
+    if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
+        tokens.append(path / KAGGLE_FILE)
     if tokens:
         return open_flickr8k(tokens[0], images, split)
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
@@ -158,9 +162,9 @@ def _counting(source: S, others: Mapping[str, int]) -> S:
 
 def _not_found(spec: str, file: Path) -> CompoclipError:
     if _HUB_ID.fullmatch(spec) and not has_ending(file, *_ENDINGS):
-        return UsageError(
-            f"{spec}: not found; a Hugging Face data set is not supported by its name: download it "
-            f"first (hf download {spec} --repo-type dataset --local-dir FOLDER) and name the folder"
+        return CompoclipError(
+            f"{spec}: not found; check the path. A Hugging Face data set is not supported by its "
+            f"name: download it first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
         )
     return CompoclipError(f"{file}: not found; check the path")
 
