@@ -152,9 +152,9 @@ def test_svo_scores_of_clip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (svo_row(verb_neg="maybe"), "row 1: 'verb_neg' must be True or False, found 'maybe'"),
-        (svo_row(sentence=""), "row 1: 'sentence' is empty"),
-        (svo_row(neg_url=" "), "row 1: 'neg_url' is empty"),
+        (svo_row(verb_neg="maybe"), "row 2: 'verb_neg' must be True or False, found 'maybe'"),
+        (svo_row(sentence=""), "row 2: 'sentence' is empty"),
+        (svo_row(neg_url=" "), "row 2: 'neg_url' is empty"),
     ],
 )
 def test_malformed_svo(tmp_path: Path, bad: dict[str, Any], message: str) -> None:

@@ -111,16 +111,16 @@ def test_either_published_total_is_complete() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hard_negs": str(NEGATIVES[:4])}, "row 1: 4 hard negatives instead of 5"),
-        ({"hard_negs": str(NEGATIVES)[:-9]}, "row 1: 'hard_negs' must be a Python list"),
-        ({"hard_negs": "__import__('os').getcwd()"}, "row 1: 'hard_negs' must be a Python list"),
-        ({"hard_negs": "[1, 2, 3, 4, 5]"}, "row 1: 'hard_negs' must be a Python list"),
-        ({"hard_negs": "['a', 'b', 'c', 'd', ' ']"}, "row 1: 'hard_negs' must be a Python list"),
-        ({"caption": " "}, "row 1: 'caption' is empty"),
-        ({"x": "left"}, "row 1: 'x' must be a number, found 'left'"),
-        ({"width": "nan"}, "row 1: 'width' must be a number"),
-        ({"height": 0}, "row 1: a box 402 x 0 pixels holds nothing"),
-        ({"image_id": "../13"}, "row 1: image name '../13.jpg' leads outside"),
+        ({"hard_negs": str(NEGATIVES[:4])}, "row 2: 4 hard negatives instead of 5"),
+        ({"hard_negs": str(NEGATIVES)[:-9]}, "row 2: 'hard_negs' must be a Python list"),
+        ({"hard_negs": "__import__('os').getcwd()"}, "row 2: 'hard_negs' must be a Python list"),
+        ({"hard_negs": "[1, 2, 3, 4, 5]"}, "row 2: 'hard_negs' must be a Python list"),
+        ({"hard_negs": "['a', 'b', 'c', 'd', ' ']"}, "row 2: 'hard_negs' must be a Python list"),
+        ({"caption": " "}, "row 2: 'caption' is empty"),
+        ({"x": "left"}, "row 2: 'x' must be a number, found 'left'"),
+        ({"width": "nan"}, "row 2: 'width' must be a number"),
+        ({"height": 0}, "row 2: a box 402 x 0 pixels holds nothing"),
+        ({"image_id": "../13"}, "row 2: image name '../13.jpg' leads outside"),
     ],
 )
 def test_malformed_productivity(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -245,7 +245,7 @@ def test_file_errors(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"caption": "a dog"}\n{"caption": 5}\n')
     assert run(bad, "-o", out) == 1
-    assert "row 2" in one_line(capsys)
+    assert "line 2" in one_line(capsys)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert run(text_file, "-o", blocked / "o.jsonl") == 1

@@ -17,9 +17,15 @@ from compoclip.captions.records import decode, encode
 from compoclip.corpora.find import KINDS, find_shards, names_shards
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import Outcome, process
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.columns import (
+    EMPTY_CAPTION,
+    LONG_TEXT,
+    LONGEST_TEXT,
+    NO_CAPTION,
+    NO_TEXT,
+)
 from compoclip.data.open_source import open_source
-from compoclip.data.tarmembers import BAD_JSON
+from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten, rng_for
 from compoclip.rewrites.records import Settings
@@ -187,6 +193,55 @@ def test_tar_members_stay_as_they_are(tmp_path: Path) -> None:
     assert outcome.total["left_out"][BAD_JSON] == 2
     with tarfile.open(tmp_path / "out" / "a.tar") as tar:
         assert tar.getmember("link.txt").issym()
+
+
+def test_members_that_are_no_text_stay_and_are_counted(tmp_path: Path) -> None:
+    text = "a red car above a blue bus"
+    more = [
+        ("a\udcff.txt", text.encode()),
+        ("b.txt", b"caf\xe9"),
+        ("c.json", b'{"caption": "caf\xe9"}'),
+        ("d.txt", text.encode()),
+        ("d.TXT", b"another"),
+        ("e.txt", b"x" * (CAPTION_LIMIT + 1)),
+        ("f.json", json.dumps({"caption": [text, 5, "y" * (LONGEST_TEXT + 1)]}).encode()),
+    ]
+    source = write_tar(tmp_path / "a.tar", [], more)
+    total = done(source, tmp_path / "out").total
+    assert (total["rows"], total["captions"]) == (5, 2)
+    assert total["left_out"] == {
+        BAD_NAME: 1,
+        BAD_TEXT: 1,
+        BAD_JSON: 1,
+        SECOND: 1,
+        TOO_LONG: 1,
+        NO_TEXT: 1,
+        LONG_TEXT: 1,
+        NO_CAPTION: 2,
+    }
+    after = {name: data for name, _, data in tar_members(tmp_path / "out" / "a.tar")}
+    assert {name: after[name] for name, _ in more[:-1]} == dict(more[:-1])
+    for key in "df":
+        wanted = expected(f"a.tar/{key}", text)["neg_caption"]
+        assert json.loads(after[f"{key}.json"])["neg_caption"] == wanted
+
+
+def test_captions_as_bytes_are_rewritten(tmp_path: Path) -> None:
+    source = tmp_path / "a.parquet"
+    text = "a red car above a blue bus"
+    captions = pa.array([text.encode(), b"caf\xe9", None])
+    pq.write_table(pa.table({"id": ["x", "y", "z"], "caption": captions}), source)
+    outcome = done(source, tmp_path / "out")
+    rows = rows_of(tmp_path / "out" / "a.parquet")
+    assert rows[0] == {"id": "x", "caption": text.encode(), **expected("x", text)}
+    assert outcome.total["left_out"] == {NO_TEXT: 1, NO_CAPTION: 2}
+
+
+def test_a_line_with_a_key_twice_is_a_bad_shard(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"caption": "a cat"}\n{"caption": "a dog", "caption": "a cat"}\n')
+    outcome = process([source], tmp_path / "out", JOB)
+    assert "line 2 is not valid JSON (the key 'caption' occurs twice)" in outcome.bad["a.jsonl"]
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".tar"])

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from compoclip.cli.caption_items import caption_items
 from compoclip.data.coco import open_coco
+from compoclip.data.columns import NO_TEXT
+from compoclip.data.decode import EXTENSIONS
 from compoclip.data.flickr8k import NO_CAPTIONS, NO_PHOTO, open_flickr8k
-from compoclip.data.folder import open_folder
+from compoclip.data.folder import NO_IMAGE, open_folder
 from compoclip.data.karpathy import open_karpathy
 from compoclip.data.negclip_tsv import open_negclip
+from compoclip.data.open_source import open_source
 from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
 from compoclip.errors import CompoclipError, UsageError
 
@@ -67,15 +71,22 @@ def original(tmp_path: Path) -> Path:
 def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
     path = original(tmp_path)
     ids = {}
-    for split in (None, "train", "restval", "test"):
+    left_out = {}
+    for split in (None, "train", "restval", "test", "all"):
         source = open_karpathy(path, split=split)
         ids[split] = [source[i].id for i in range(len(source))]
+        left_out[split] = source.left_out
     assert ids == {
-        None: ["train2014/0.jpg", "val2014/1.jpg", "val2014/2.jpg"],
+        None: ["train2014/0.jpg", "val2014/1.jpg"],
         "train": ["train2014/0.jpg", "val2014/1.jpg"],
         "restval": ["val2014/1.jpg"],
         "test": ["val2014/2.jpg"],
+        "all": ["train2014/0.jpg", "val2014/1.jpg", "val2014/2.jpg"],
     }
+    assert left_out.pop(None) == {"sample of split 'test' (--split all takes it)": 1}
+    assert not any(left_out.values())
+    assert open_karpathy(path).describe().endswith("dataset_coco.json, split train")
+    assert open_karpathy(path, split="all").describe().endswith("dataset_coco.json")
     with pytest.raises(UsageError, match="no split 'dev'; it has: restval, test, train"):
         open_karpathy(path, split="dev")
 
@@ -84,13 +95,13 @@ def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
     ("data", "reason"),
     [
         ({"a": 1}, "neither a list of rows nor an object"),
-        ([{"file": "1.jpg", "caption": ["x"]}], "row 0 has no 'image' path .*file, caption"),
-        ([{"image": "1.jpg", "text": ["x"]}], "row 0 has no 'caption'; it has: image, text"),
-        (["1.jpg"], "row 0 has no 'image'"),
+        ([{"file": "1.jpg", "caption": ["x"]}], "row 1 has no 'image' path .*file, caption"),
+        ([{"image": "1.jpg", "text": ["x"]}], "row 1 has no 'caption'; it has: image, text"),
+        (["1.jpg"], "row 1 has no 'image'"),
         ([], "no usable sample"),
-        ([{"image": "../1.jpg", "caption": "x"}], "row 0: image '../1.jpg' lies outside"),
-        ({"images": [{"filename": "1.jpg", "split": "train"}]}, "image 0 lacks 'sentences'"),
-        ({"images": [3]}, "image 0 lacks"),
+        ([{"image": "../1.jpg", "caption": "x"}], "row 1: image '../1.jpg' lies outside"),
+        ({"images": [{"filename": "1.jpg", "split": "train"}]}, "image 1 lacks 'sentences'"),
+        ({"images": [3]}, "image 1 lacks"),
     ],
 )
 def test_malformed_karpathy(tmp_path: Path, data: Any, reason: str) -> None:
@@ -125,8 +136,49 @@ def test_coco_annotations(tmp_path: Path) -> None:
     assert [(source[0].id, source[0].captions)] == [("9.jpg", ("nine", "neun"))]
     assert source.left_out == {NO_CAPTION: 1}
     data["annotations"].append({"image_id": 5, "caption": "x"})
-    with pytest.raises(CompoclipError, match="lacks 5"):
+    with pytest.raises(CompoclipError, match=r"annotations 3: no image has the id 5"):
         open_coco(dump(path, data))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"images": [{"id": 1, "file_name": "1.jpg"}] * 2},
+            "images 2: .* id 1 occurs twice",
+        ),
+        ({"images": [{"id": 1, "file_name": 7}]}, "images 1: the file_name 7 is no text"),
+        ({"images": [{"id": [1], "file_name": "1.jpg"}]}, r"images 1: the id \[1\] is no number"),
+        ({"images": [{"id": 1}]}, "images 1 lacks 'id' or 'file_name'"),
+        ({"images": [{"id": 1, "file_name": "../1.jpg"}]}, "images 1: image '../1.jpg' lies outs"),
+        ({"images": None}, "lacks 'images'; are these COCO's"),
+        ({"annotations": [7]}, "annotations 1 lacks 'image_id' or 'caption'"),
+        ({"annotations": [{"image_id": 1, "caption": "\ud800"}]}, "images 1: .* not valid text"),
+    ],
+)
+def test_malformed_coco(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    data = {
+        "images": [{"id": 1, "file_name": "1.jpg"}],
+        "annotations": [{"image_id": 1, "caption": "x"}],
+    }
+    with pytest.raises(CompoclipError, match=rf"c\.json.* {reason}"):
+        open_coco(dump(tmp_path / "c.json", {**data, **change}))
+
+
+def test_captions_that_are_no_texts_are_counted(tmp_path: Path) -> None:
+    coco = {
+        "images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}],
+        "annotations": [
+            {"image_id": 1, "caption": 5},
+            {"image_id": 1, "caption": "x"},
+            {"image_id": 2, "caption": None},
+        ],
+    }
+    source = open_coco(dump(tmp_path / "c.json", coco))
+    assert list(source.captions()) == ["x"]
+    assert source.left_out == {NO_TEXT: 2, NO_CAPTION: 1}
+    rows = [{"image": "1.jpg", "caption": ["x", 5, {"raw": "y"}]}]
+    assert open_karpathy(dump(tmp_path / "k.json", rows)).left_out == {NO_TEXT: 2}
 
 
 # Flickr8k
@@ -134,11 +186,12 @@ def test_coco_annotations(tmp_path: Path) -> None:
 
 def test_flickr8k_and_its_splits(shared_data: Path) -> None:
     path = shared_data / "photos/flickr8k/Flickr8k.token.txt"
-    for split, count in ((None, 1300), ("train", 1000), ("test", 300)):
+    unasked = {"photo of split 'test' (--split all takes it)": 300}
+    for split, count in ((None, 1000), ("all", 1300), ("train", 1000), ("test", 300)):
         source = open_flickr8k(path, split=split)
         assert len(source) == count
         assert sum(1 for _ in source.captions()) == 5 * count
-        assert source.left_out == {}
+        assert source.left_out == ({} if split else unasked)
         image = source[count - 1].image
         assert isinstance(image, Path)
         assert image.is_file()
@@ -158,7 +211,9 @@ def test_quirks_of_the_official_flickr8k_file(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (tmp_path / "Flickr_8k.devImages.txt").write_text("b.jpg\nnowhere.jpg\n")
-    source = open_flickr8k(path)
+    with pytest.raises(UsageError, match=r"no list for split 'train' .*--split all"):
+        open_flickr8k(path)
+    source = open_flickr8k(path, split="all")
     assert [source[i].captions for i in range(2)] == [
         ("A child .", "A blank for a TAB ."),
         ("Hash # sign and\ttab",),
@@ -187,6 +242,30 @@ def test_flickr8k_without_its_photos(tmp_path: Path) -> None:
         open_flickr8k(path, tmp_path / "nowhere")
 
 
+KAGGLE = 'image,caption\na.jpg,A child .\nb.jpg,"A dog, ""sitting"" ."\na.jpg,Again .\n'
+
+
+def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
+    (tmp_path / "Images").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / "Images" / name).touch()
+    path = tmp_path / "captions.txt"
+    path.write_text(f"{KAGGLE}gone.jpg,Gone .\n", encoding="utf-8-sig")
+    source = open_source(str(path))
+    assert [(source[i].id, source[i].captions) for i in range(2)] == [
+        ("a.jpg", ("A child .", "Again .")),
+        ("b.jpg", ('A dog, "sitting" .',)),
+    ]
+    assert source[0].image == tmp_path / "Images" / "a.jpg"
+    assert source.left_out == {NO_PHOTO: 1}
+    assert open_source(str(tmp_path)).ids() == source.ids()
+    assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
+    for row, reason in (("../a.jpg,x", "row 1: '../a.jpg' is no photo name"), ("a", "line 2 has")):
+        path.write_text(f"image,caption\n{row}\n")
+        with pytest.raises(CompoclipError, match=rf"captions\.txt.* {reason}"):
+            open_source(str(path))
+
+
 # NegCLIP
 
 
@@ -211,7 +290,7 @@ def test_malformed_negclip(tmp_path: Path) -> None:
     assert source.left_out == {"empty negative": 1}
     for cell in ("not a list", "[1, 2]", "__import__('os').getcwd()", "['open"):
         path.write_text(head + f"0\tx\ta.jpg\t{cell}\n")
-        with pytest.raises(CompoclipError, match="row 0: neg_caption is not a list"):
+        with pytest.raises(CompoclipError, match="row 1: neg_caption is not a list"):
             open_negclip(path)
     path.write_text("title\tfilepath\n")
     with pytest.raises(UsageError, match="no column 'neg_caption'; the columns are: title, file"):
@@ -235,6 +314,34 @@ def test_folder_with_text_files(tmp_path: Path) -> None:
     ]
     assert source[1].image == tmp_path / "sub" / "a.JPG"
     assert source.left_out == {NO_CAPTION: 2}
+
+
+def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.jfif", "c.JPE", "d.pnm", "e.j2k", "k.avif"):
+        (tmp_path / name).touch()
+        (tmp_path / name).with_suffix(".txt").write_text(name)
+    for name in ("f.HEIC", "g.heic", "h.eps", "i.xyz"):
+        (tmp_path / name).touch()
+        (tmp_path / name).with_suffix(".txt").write_text(name)
+    (tmp_path / "alone.svg").touch()
+    (tmp_path / "j.txt").write_text("no image")
+    (tmp_path / "a.json").touch()  # belongs to a.jpg
+    (tmp_path / "notes").touch()
+    source = open_source(str(tmp_path))
+    read = ["a.jpg", "b.jfif", "c.JPE", "d.pnm", "e.j2k"]
+    lost = {".heic": 2, ".eps": 1, ".xyz": 1, ".svg": 1}
+    if "avif" in EXTENSIONS:
+        read.append("k.avif")
+    else:
+        lost[".avif"] = 1
+    assert source.ids() == read
+    reasons = {f"image of a kind that is not read ({kind})": n for kind, n in lost.items()}
+    assert source.left_out == {**reasons, NO_IMAGE: 1}
+    for file in tmp_path.iterdir():
+        if file.suffix.lower() not in (".heic", ".txt"):
+            file.unlink()
+    with pytest.raises(CompoclipError, match=r"no usable sample .*not read \(\.heic\): 2"):
+        open_source(str(tmp_path))
 
 
 def test_folder_with_metadata(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,56 @@ def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
     values = np.array([[0, 257, 25_700, 65_535]], dtype=np.uint16)
     pixels = np.asarray(decode(encode(Image.fromarray(values))))
     assert pixels[0, :, 0].tolist() == [0, 1, 100, 255]
+
+
+def tiff(values: np.ndarray, bits: int, kind: int = 1, photometric: int = 1) -> bytes:
+    """An uncompressed TIFF of one row of four pixels; kind: 1 unsigned, 2 signed, 3 float."""
+    channels = 1 if values.ndim == 1 else values.shape[1]
+    triples = struct.pack("<6H", *[bits] * 3, *[kind] * 3)  # where one number does not suffice
+    places = (bits, kind) if channels == 1 else (200, 206)
+    entries = {256: 4, 257: 1, 258: places[0], 259: 1, 262: photometric, 273: 256}
+    entries |= {277: channels, 278: 1, 279: values.nbytes, 339: places[1]}
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    for tag, value in entries.items():
+        head += struct.pack("<HHII", tag, 3, channels if tag in (258, 339) else 1, value)
+    return (head.ljust(200, b"\0") + triples).ljust(256, b"\0") + values.tobytes()
+
+
+GREY = np.array([0, 257, 25_700, 65_535], np.uint16)
+TWELVE = np.array([0x00, 0x0F, 0xFF, 0x80, 0x00, 0x00], np.uint8)  # 000 FFF 800 000
+
+
+def test_deep_tiffs_are_scaled() -> None:
+    def row(data: bytes) -> list[int]:
+        return np.asarray(decode(data))[0, :, 0].tolist()
+
+    assert row(tiff(GREY, 16)) == [0, 1, 100, 255]
+    assert row(tiff(GREY, 16, photometric=0)) == [255, 254, 155, 0]  # 0 is white
+    rgb = np.stack([GREY, GREY[::-1], GREY], axis=1)
+    assert np.array_equal(np.asarray(decode(tiff(rgb, 16, photometric=2)))[0], rgb // 257)
+    assert row(tiff(TWELVE, 12)) == [0, 255, 127, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "bits", "kind"),
+    [
+        (np.linspace(0, 1, 4, dtype=np.float32), 32, 3),
+        (np.array([0, 300, 1e5, 7e6], np.float32), 32, 3),
+        (np.array([0, 200, 70_000, 1 << 30], np.int32), 32, 2),
+        (np.array([0, 200, 70_000, 1 << 30], np.uint32), 32, 1),
+        (np.array([0, -5, 100, 32_767], np.int16), 16, 2),
+    ],
+)
+def test_depths_without_a_scale_are_refused(values: np.ndarray, bits: int, kind: int) -> None:
+    with pytest.raises(CompoclipError, match=r"scan 7: grey of 32 bits .*no scale.*convert"):
+        decode(tiff(values, bits, kind), name="scan 7")
+
+
+def test_a_float_map_is_refused_and_a_dark_deep_grey_stays_dark() -> None:
+    with pytest.raises(CompoclipError, match="no scale from black to white"):
+        decode(b"Pf\n2 1\n-1.0\n" + np.array([0.25, 0.75], "<f4").tobytes())
+    dark = b"P5\n2 1\n65535\n" + np.array([0, 255], ">u2").tobytes()
+    assert np.asarray(decode(dark))[0, :, 0].tolist() == [0, 0]
 
 
 def test_cmyk_jpeg() -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compoclip.corpora.find import find_shards as corpus_shards
 from compoclip.data.open_source import FORMATS, open_source
 from compoclip.errors import CompoclipError, UsageError
 
@@ -113,9 +114,12 @@ def test_folders_of_json_lines(tmp_path: Path) -> None:
         line = json.dumps({"image": f"{name}.jpg", "caption": name}).encode()
         (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(line))
     (tmp_path / ".hidden.jsonl.gz").write_bytes(b"x")
-    captions = [open_source(str(tmp_path))[i].captions[0] for i in range(3)]
-    assert captions == ["train-0", "train-1", "val-0"]
-    assert len(open_source(str(tmp_path), split="train")) == 2
+    everything = open_source(str(tmp_path), split="all")
+    assert list(everything.captions()) == ["train-0", "train-1", "val-0"]
+    source = open_source(str(tmp_path))
+    assert list(source.captions()) == ["train-0", "train-1"]
+    assert source.left_out == {"file of split 'val' (--split all takes it)": 1}
+    assert open_source(str(tmp_path), split="train").left_out == {}
     with pytest.raises(UsageError, match="no split 'test'; it has: train, val"):
         open_source(str(tmp_path), split="test")
     (tmp_path / "more.jsonl").write_text(ROW)
@@ -130,8 +134,11 @@ def test_splits_of_a_folder_of_shards(tmp_path: Path) -> None:
     for split in ("train", "test"):
         tar(tmp_path / f"{split}-000000.tar")
     assert open_source(str(tmp_path), split="test")[0].id == "test-000000.tar/1"
-    assert len(open_source(str(tmp_path))) == 2
-    with pytest.raises(UsageError, match="no shard of split 'dev'; names begin with: test, train"):
+    assert len(open_source(str(tmp_path), split="all")) == 2
+    source = open_source(str(tmp_path))
+    assert [source[i].id for i in range(len(source))] == ["train-000000.tar/1"]
+    assert source.left_out == {"file of split 'test' (--split all takes it)": 1}
+    with pytest.raises(UsageError, match="no split 'dev'; it has: test, train"):
         open_source(str(tmp_path), split="dev")
 
 
@@ -147,15 +154,49 @@ def test_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
         open_source(str(tmp_path / "gone.csv"))
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "https://example.org/a/train-000.tar",
+        "s3://bucket/train-{000..009}.tar",
+        "pipe:aws s3 cp s3://bucket/a.tar -",
+        "hf://datasets/nlphuji/flickr30k",
+        "gs://bucket/rows.parquet",
+        "file:///data/rows.csv",
+    ],
+)
+def test_what_is_elsewhere_is_not_supported(spec: str, tmp_path: Path) -> None:
+    for reading in (open_source, corpus_shards):
+        with pytest.raises(UsageError, match=r"not supported: .*download it first") as raised:
+            reading(spec)
+        assert str(raised.value).startswith(f"{spec}: ")
+    (tmp_path / "a.csv").write_text("image,caption\n1.jpg,x\n")
+    with pytest.raises(UsageError, match=r"^https://example\.org/coco: not supported"):
+        open_source(str(tmp_path / "a.csv"), images=Path("https://example.org/coco"))
+
+
+def test_a_name_of_the_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        CompoclipError, match=r"check the path.*hf download nlphuji/flickr30k --repo-type dataset"
+    ):
+        open_source("nlphuji/flickr30k")
+    with pytest.raises(CompoclipError, match=r"nlphuji/rows\.csv: not found; check the path"):
+        open_source("nlphuji/rows.csv")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:" / "a.csv").write_text("image,caption\n1.jpg,x\n")
+    assert len(open_source("./s3:/a.csv")) == 1
+
+
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     tar(tmp_path / "a.tar")
     (tmp_path / "a.csv").write_text("image,caption\n1.jpg,x\n")
     (tmp_path / "a.json").write_text(f"[{ROW}]")
-    with pytest.raises(UsageError, match="only a folder of shards has splits"):
+    with pytest.raises(UsageError, match="shards without their folder take no --split"):
         open_source(str(tmp_path / "a.tar"), split="train")
     with pytest.raises(UsageError, match="webdataset shards take no --images"):
         open_source(str(tmp_path / "a.tar"), images=tmp_path)
-    with pytest.raises(UsageError, match="tables take no --split"):
+    with pytest.raises(UsageError, match="tables take no --split without a column 'split'"):
         open_source(str(tmp_path / "a.csv"), split="train")
     with pytest.raises(UsageError, match="caption JSON take no --caption-column"):
         open_source(str(tmp_path / "a.json"), caption_column="caption")

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from compoclip.data import tarindex
+from compoclip.data.columns import LONG_TEXT, LONGEST_TEXT, NO_TEXT
+from compoclip.data.members import Members
 from compoclip.data.paths import expand_braces
 from compoclip.data.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION, NO_NEIGHBOUR
 from compoclip.data.shards import ShardSource, find_shards
-from compoclip.data.tarindex import BAD_JSON, NO_IMAGE, NO_NEGATIVE_IMAGE, NOT_A_FILE
+from compoclip.data.tarindex import NO_IMAGE, NO_NEGATIVE_IMAGE, NOT_A_FILE
+from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
 from compoclip.errors import CompoclipError, UsageError
 
 
@@ -214,7 +217,8 @@ def test_brace_patterns() -> None:
     assert expand_braces("a-{008..011}.tar") == [f"a-{i:03d}.tar" for i in range(8, 12)]
     assert expand_braces("{8..10}") == ["8", "9", "10"]
     assert expand_braces("{a,b}-{0..1}") == ["a-0", "a-1", "b-0", "b-1"]
-    for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", "a-{0..99999999}.tar"):
+    bombs = ("{0..999999}{0..999999}", "{a,b}" * 40, "{0..999999}" * 400, "{" * 5000)
+    for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", "a-{0..99999999}.tar", *bombs):
         with pytest.raises(UsageError):
             expand_braces(bad)
 
@@ -272,3 +276,67 @@ def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
     assert [source[i].id for i in range(4)] == ["a.tar/0", "a.tar/2", "b.tar/3", "b.tar/4"]
     assert [source[i].neighbours for i in range(4)] == [(1, 2), (0,), (3, 1), ()]
     assert source.left_out == {NO_CAPTION: 1, NO_NEIGHBOUR: 2}
+
+
+def test_nothing_of_a_sample_is_passed_over_in_silence(tmp_path: Path) -> None:
+    path = make_tar(
+        tmp_path / "a.tar",
+        [
+            ("1.jpg", b"first"),
+            ("1.png", b"second"),
+            ("1.txt", b"one"),
+            ("1.TXT", b"eins"),
+            ("2.jpg", b"2"),
+            ("2.txt", b"caf\xe9"),
+            ("2.json", b'{"caption": "from json"}'),
+            ("3.jpg", b"3"),
+            ("3.json", b'{"caption": ["x", 5, "' + b"y" * (LONGEST_TEXT + 1) + b'"]}'),
+            ("4.jpg", b"4"),
+            ("4.json", b'{"caption": "half \\ud800"}'),
+            ("5.jpg", b"5"),
+            ("5.json", b'{"caption": "a", "caption": "b"}'),
+            ("6.jpg", b"6"),
+            ("6.txt", b"z" * (CAPTION_LIMIT + 1)),
+            ("7.jpg", b"7"),
+            ("7.txt", b"\xef\xbb\xbfseven"),
+            ("8\udcff.jpg", b"8"),
+            ("8\udcff.txt", b"eight"),
+            ("9.jpg", b"9"),
+            ("9.json", json.dumps({"caption": "nine", "neg_image": "9.png"}).encode()),
+            ("9.png", b"not nine"),
+        ],
+    )
+    source = ShardSource([path])
+    got = {source[i].id[6:]: (source[i].image, *source[i].captions) for i in range(len(source))}
+    assert got == {
+        "1": (b"first", "one"),
+        "2": (b"2", "from json"),
+        "3": (b"3", "x"),
+        "7": (b"7", "seven"),
+        "9": (b"9", "nine"),
+    }
+    assert source[4].negative_image == b"not nine"
+    assert source.left_out == {
+        SECOND: 2,
+        BAD_TEXT: 1,
+        NO_TEXT: 1,
+        LONG_TEXT: 1,
+        BAD_JSON: 2,
+        TOO_LONG: 1,
+        BAD_NAME: 2,
+        NO_CAPTION: 3,
+    }
+
+
+def test_a_member_that_leads_back_is_refused(tmp_path: Path) -> None:
+    path = numbered(tmp_path / "a.tar", 0, 2)
+    data = bytearray(path.read_bytes())
+    data[1024 + 124 : 1024 + 136] = (2**96 - 512).to_bytes(12, "big")  # of 0000.txt: itself again
+    info = bytearray(data[1024:1536])
+    info[148:156] = b" " * 8
+    data[1024 + 148 : 1024 + 156] = b"%06o\0 " % sum(info)
+    path.write_bytes(data)
+    with pytest.raises(CompoclipError, match=r"'0000\.txt' has a size below 0"):
+        ShardSource([path])
+    with pytest.raises(CompoclipError, match=r"'0000\.txt' has a size below 0"):
+        Members()(path, "0000.jpg")

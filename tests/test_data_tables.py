@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.bags import Bags
+from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
+from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.data.tables import open_table
+from compoclip.data.written import WrittenTexts
 from compoclip.errors import CompoclipError, UsageError
+from test_data_transform import encoded, photo
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,7 @@ def test_cells_may_hold_lists(tmp_path: Path) -> None:
     jsonl = write(tmp_path / "b.jsonl", '{"image": "1.jpg", "captions": ["x", 3, "", "y"]}\n')
     source = open_table([jsonl])
     assert source[0].captions == ("x", "y")
-    assert source.left_out == {EMPTY_CAPTION: 1}
+    assert source.left_out == {NO_TEXT: 1, EMPTY_CAPTION: 1}
 
 
 def test_empty_captions_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def test_wrong_column_lists_the_columns(tmp_path: Path) -> None:
 )
 def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> None:
     path = write(tmp_path / "a.jsonl", json.dumps({"image": image, "caption": "x"}))
-    with pytest.raises(CompoclipError, match=r"a\.jsonl, row 1: "):
+    with pytest.raises(CompoclipError, match=r"a\.jsonl, line 1: "):
         open_table([path])
 
 
@@ -127,7 +131,15 @@ def test_absolute_paths_inside_the_folder_are_fine(tmp_path: Path) -> None:
         ("a.jsonl", b'{"image": "1.jpg"\n', "line 1 is not valid JSON"),
         ("a.jsonl", b"[1]\n", "line 1 is not a JSON object"),
         ("a.jsonl", b'{"image": 3, "caption": "x"}\n', "no image path"),
-        ("a.jsonl", b'{"image": "1", "caption": "\\ud800"}\n', "not valid text"),
+        ("a.jsonl", b'\n{"image": "1", "caption": "\\ud800"}\n', "line 2: .* not valid text"),
+        ("a.jsonl", b'{"image": "\\udfff", "caption": "x"}\n', "line 1: .* not valid text"),
+        ("a.jsonl", b'{"image": "1", "caption": "x", "caption": "y"}\n', "line 1 .*'caption' occ"),
+        ("a.jsonl", b'\n{"image": "1", "caption": "\xff"}\n', "line 2 is not UTF-8 text"),
+        ("a.csv", b"image,caption\n1.jpg,ok\n1.jpg,\xff\n", "line 3 is not UTF-8 text"),
+        ("a.csv", b"image,caption,caption\n1.jpg,x,y\n", "two columns 'caption'; rename"),
+        ("a.csv", b"image,caption\n1.jpg,x\n,y\n", "row 2: the image path '' is not usable"),
+        ("a.csv", b'image,caption,"two\nlines"\n1.jpg,x\n', "has 2 cells"),
+        ("a.csv", b'"an\nimage","a\ncaption"\n1.jpg,x\n', "no image column found"),
         ("a.parquet", b"PAR1 not really", "not a whole Parquet file"),
     ],
 )
@@ -166,7 +178,8 @@ def test_embedded_images_at_random(tmp_path: Path, struct: bool) -> None:
         for index in (159, 0, 77, 103):
             number = int(at[index].captions[0][1:])
             assert at[index].image == f"image {number}".encode() * 3
-            assert at[index].id == f"row#{number}"
+            file, row = ("a", number + 1) if number < 130 else ("b", number - 129)
+            assert at[index].id == f"{file}.parquet, row {row}"
 
 
 def test_embedded_images_are_copied_anew_when_the_file_changes(tmp_path: Path) -> None:
@@ -243,3 +256,109 @@ def test_embedded_images_with_paths_or_rows_of_others(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [b"a"], "text": ["one"]}), other)
     with pytest.raises(CompoclipError, match=r"b\.parquet: holds images in other columns"):
         open_table([path, other])
+
+
+def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = pa.array(["a cat", "a dög", None, "a cat"])
+    columns = {
+        "image": pa.array([f"{i}.jpg" for i in range(4)]).dictionary_encode(),
+        "one": texts.dictionary_encode(),
+        "two": texts.cast(pa.binary()),
+        "several": pa.array([[b"x", b"\xff"], [], None, [b"y"]]),
+        "neg_caption": pa.array([b"no", None, b"['a', 'b']", b""]),
+    }
+    pq.write_table(pa.table(columns), path)
+    for column in ("one", "two"):
+        source = open_table([path], caption_column=column)
+        assert list(source.captions()) == ["a cat", "a dög", "a cat"]
+        assert source.left_out == {NO_CAPTION: 1}
+        assert source[0].image == tmp_path / "0.jpg"
+        assert [source[i].negatives for i in range(3)] == [("no",), (), ()]
+    source = open_table([path], caption_column="several")
+    assert list(source.captions()) == ["x", "y"]
+    assert source.left_out == {NO_TEXT: 1, NO_CAPTION: 2}
+    images = pa.array([b"one", b"two", b"one"]).dictionary_encode()
+    pq.write_table(pa.table({"image": images, "text": ["a", "b", "c"]}), path)
+    os.utime(path, ns=(1, 1))
+    assert [open_table([path])[i].image for i in range(3)] == [b"one", b"two", b"one"]
+    pq.write_table(pa.table({"image": ["1.jpg"], "text": [3.5]}), path)
+    with pytest.raises(UsageError, match="column 'text' holds double, not captions"):
+        open_table([path])
+    pq.write_table(pa.table({"image": [b"x"]}), path)
+    with pytest.raises(UsageError, match="column 'image' holds binary, not captions"):
+        open_table([path], caption_column="image")
+
+
+def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [pa.array([name]) for name in ("1.jpg", "x", "y")]
+    pq.write_table(pa.Table.from_arrays(texts, ["image", "caption", "caption"]), path)
+    with pytest.raises(CompoclipError, match=r"a\.parquet: has two columns 'caption'; rename"):
+        open_table([path])
+    blank = write(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
+    assert open_table([blank])[0].captions == ("x",)  # unnamed columns may be many
+
+
+def test_what_is_no_caption_is_counted(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"image": "1.jpg", "caption": 5},
+        {"image": "2.jpg", "caption": float("nan")},
+        {"image": "3.jpg", "caption": ["x" * LONGEST_TEXT, "x" * (LONGEST_TEXT + 1), None]},
+        {"image": "4.jpg", "caption": "y", "neg_caption": ["z" * (LONGEST_TEXT + 1)]},
+    ]
+    source = open_table([write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))])
+    assert [len(text) for text in source.captions()] == [LONGEST_TEXT, 1]
+    assert source.left_out == {NO_TEXT: 2, NO_CAPTION: 2, LONG_TEXT: 2}
+
+
+def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
+    good = encoded(photo(8, 8))
+    for name, images in (("a", [good, good]), ("b", [good, b"junk", good])):
+        table = {"image": images, "text": [f"{name} {i}" for i in range(len(images))]}
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+    request = Request(str(tmp_path))
+    with pytest.raises(CompoclipError, match=r": b\.parquet, row 2: not an image of a known"):
+        pack(request, tmp_path / "pack", PackSpec())
+    other = tmp_path / "more"
+    other.mkdir()
+    pq.write_table(pa.table({"image": [good], "text": ["x"]}), other / "a.parquet")
+    source = open_table([tmp_path / "a.parquet", other / "a.parquet"])
+    assert source.ids()[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
+
+
+def test_row_numbers_count_from_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": ["1.jpg", "../2.jpg"], "text": ["x", "y"]}), path)
+    with pytest.raises(CompoclipError, match=r"a\.parquet, row 2: image '../2.jpg' lies outside"):
+        open_table([path])
+    with pytest.raises(CompoclipError, match=r"a\.parquet: row 1: needs \"caption\""):
+        WrittenTexts(path)
+    lines = write(tmp_path / "a.jsonl", '\n{"image": "1.jpg", "caption": "x"}\n\n{"image": 5}\n')
+    with pytest.raises(CompoclipError, match=r"a\.jsonl, line 4 has no image path"):
+        open_table([lines])
+
+
+def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
+    for text in ("half \ud800", "x" * (LONGEST_TEXT + 1)):
+        shown = "lone surrogate" if text[0] == "h" else "more than 65,536 characters"
+        row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
+        path = write(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
+        with pytest.raises(CompoclipError, match=f"line 2: 'positive': .*{shown}"):
+            WrittenTexts(path)
+        with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
+            Bags(path)
+
+
+@pytest.mark.parametrize("column", ["caption", "image"])
+def test_a_damaged_column_says_fetch_it_again(column: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"image": [b"one", b"two"], "caption": ["a cat", "a dog"]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+    chunks = pq.ParquetFile(path).metadata.row_group(0)
+    place = table.column_names.index(column)
+    start = chunks.column(place).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + b"\xff" * 12 + data[start + 12 :])
+    with pytest.raises(CompoclipError, match=r"not a whole Parquet file .*fetch the file again"):
+        open_table([path])

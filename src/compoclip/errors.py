@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+_LONGEST = 4000  # characters
+
 
 class CompoclipError(Exception):
     """The run failed for a reason the user can mend. The command line prints it and exits 1.
 
-    The message is one line: what is wrong, in which file, and the remedy.
+    The message is one line: what is wrong, in which file, and the remedy. Line breaks in what it
+    quotes of a file (a column's name, a key) become blanks, and the middle of a very long one goes.
     """
 
     exit_code = 1
+
+    def __init__(self, message: object = "") -> None:
+        line = " ".join(str(message).splitlines())
+        if len(line) > _LONGEST:
+            line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+        super().__init__(line)
 
 
 class UsageError(CompoclipError):

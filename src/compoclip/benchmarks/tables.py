@@ -14,7 +14,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_rows(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, Row]]:
-    """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 0.
+    """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 1.
 
     `remedy` is added to the message when the file is absent. Raises CompoclipError naming the file
     when it is absent, malformed or lacks a column.

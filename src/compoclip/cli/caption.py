@@ -60,7 +60,8 @@ class CaptionOptions:
         server: URL of a server with OpenAI's chat interface (vLLM, llama.cpp, Ollama, OpenAI).
         key_env: Environment variable that holds the API key; without it none is sent.
         column: Column with the captions, for tables.
-        split: Split of the data to use, where the format names splits.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
         temperature: Randomness of answers [default: the task's].
         max_tokens: Longest answer [default: the task's].
         seed: Fixes, with caption and try, how an answer is drawn.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compoclip.cli.rewrite_input import CaptionFile
+from compoclip.console import note
 from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS
 from compoclip.data.flickr8k import is_token_line
 from compoclip.data.textfiles import delimited_header, read_jsonl, read_lines
@@ -28,6 +29,8 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
     from compoclip.data.open_source import open_source
 
     source = open_source(data, caption_column=column, split=split)
+    for reason, number in source.left_out.items():
+        note(f"left out of the data: {number} x {reason}")
     yield from zip(source.ids(), source.caption_lists(), strict=True)
 
 

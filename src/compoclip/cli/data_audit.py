@@ -206,15 +206,17 @@ def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tu
         "captions": found.captions,
         "negatives": found.negatives,
         "missing_images": found.missing,
+        "left_out": dict(rows.left_out),
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
     }
     head = (
         f"{source}: {found.rows:,} rows, {found.captions:,} captions, {found.negatives:,} "
         f"negatives, {found.missing:,} images missing"
     )
+    left_out = [f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()]
     return (
         record,
-        "\n".join([head, *(_counts(found.counts, {}) if found.counts else [])]),
+        "\n".join([head, *(_counts(found.counts, {}) if found.counts else []), *left_out]),
         found.defects,
     )
 

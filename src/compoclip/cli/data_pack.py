@@ -37,7 +37,8 @@ class PackOptions:
         keep: Leave all images as they are, byte for byte.
         shard_size: Samples a shard.
         images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where the format names splits.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         max_bad: Unreadable images to leave out; each is named.

@@ -21,8 +21,8 @@ _ID_COLUMN = "id"
 class CaptionFile:
     """(id, caption) pairs of a .txt (one a line), .jsonl, .csv or .tsv file; iterable repeatedly.
 
-    Ids are the "id" column where there is one, else the line (.txt, .jsonl, from 1) or row (tables,
-    from 0) number. Iterating raises CompoclipError that names file and line for a bad row, and
+    Ids are the "id" column where there is one, else the number of the line (.txt, .jsonl) or row
+    (tables), from 1. Iterating raises CompoclipError that names file and line for a bad row, and
     UsageError that lists the columns when `column` is not among them.
     """
 
@@ -42,8 +42,9 @@ class CaptionFile:
 
     def _text(self, value: Any, number: int) -> str:
         if not isinstance(value, str):
+            noun = "line" if self.path.suffix.lower() == ".jsonl" else "row"
             raise CompoclipError(
-                f"{self.path}: {self.column!r} of row {number} is no text; mend the row"
+                f"{self.path}, {noun} {number}: {self.column!r} is no text; mend it"
             )
         return value
 

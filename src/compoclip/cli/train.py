@@ -32,7 +32,8 @@ class TrainOptions:
         model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
             or "bundled"; with --from-scratch an open_clip configuration file.
         images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where the format names splits.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         from_scratch: Start from random weights of the configuration that --model names.

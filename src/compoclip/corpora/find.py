@@ -6,7 +6,7 @@ from collections import Counter
 from glob import glob, has_magic
 from pathlib import Path
 
-from compoclip.data.paths import ROW_FILES, ending_of, expand_braces
+from compoclip.data.paths import ROW_FILES, ending_of, expand_braces, require_local
 from compoclip.errors import CompoclipError, UsageError
 
 KINDS = (*ROW_FILES, ".tar")
@@ -34,8 +34,10 @@ def find_shards(spec: str) -> list[Path]:
     """The shards in order of their names: a file, a folder of them, or a pattern.
 
     Patterns: "part-*.parquet", "part-{000..099}.tar", "{a,b}.jsonl.gz". Raises CompoclipError when
-    there is none or one is missing, UsageError when they are of several kinds or share a name.
+    there is none or one is missing, UsageError when they are of several kinds, share a name or are
+    not on this machine.
     """
+    require_local(spec)
     path = Path(spec)
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if kind_of(file.name)]

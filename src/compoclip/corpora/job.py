@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,7 @@ from compoclip.captions.parse import parse
 from compoclip.captions.records import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, usable_texts
 from compoclip.data.extras import NEG_CAPTION
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.records import Settings, drawn
@@ -42,21 +43,22 @@ class Row:
     stored: Any = None
 
 
-def row_of(id: str, texts: Iterable[str], stored: Any, counts: Counts) -> Row:
+def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> Row:
     """A row, with what is left out of it counted."""
-    stripped = [text.strip() for text in texts]
-    captions = tuple(text for text in stripped if text)
+    left_out: Counter[str] = Counter()
+    captions = tuple(usable_texts(texts, EMPTY_CAPTION, left_out))
     counts["rows"] += 1
     counts["captions"] += len(captions)
-    if len(captions) < len(stripped):
-        leave_out(counts, EMPTY_CAPTION, len(stripped) - len(captions))
-    if not captions:
-        leave_out(counts, NO_CAPTION)
+    left_out[NO_CAPTION] += not captions
+    for reason, number in left_out.items():
+        leave_out(counts, reason, number)
     return Row(id, captions, stored)
 
 
 def leave_out(counts: Counts, reason: str, number: int = 1) -> None:
     """Count what is left out."""
+    if not number:
+        return
     counts["left_out"][reason] = counts["left_out"].get(reason, 0) + number
 
 

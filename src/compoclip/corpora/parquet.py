@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from compoclip.corpora.job import PARSE, Counts, Job, row_of
 from compoclip.corpora.splice import taken
 from compoclip.data.columns import cell_captions, pick_captions
+from compoclip.data.embedded import holds_text
 from compoclip.data.textfiles import opened_parquet
 from compoclip.errors import CompoclipError, UsageError
 
@@ -25,16 +26,8 @@ def check(source: Path, column: str | None) -> None:
         schema = parquet.schema_arrow
     for name in pick_captions(schema.names, column, source):
         kind = schema.field(name).type
-        if not _holds_text(kind):
+        if not holds_text(kind, lists=True):
             raise UsageError(f"{source}: column {name!r} holds {kind}, not captions; choose others")
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _holds_text(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _holds_text(kind.value_type)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def transform(source: Path, target: Path, column: str | None, job: Job, counts: Counts) -> None:

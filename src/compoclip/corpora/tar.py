@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterator
 from copy import copy
@@ -14,9 +13,16 @@ from typing import IO, Any
 
 from compoclip.corpora.job import PARSE, Counts, Job, Row, leave_out, row_of
 from compoclip.corpora.splice import spliced
+from compoclip.data.columns import encodable
 from compoclip.data.tarmembers import (
     BAD_JSON,
+    BAD_NAME,
+    BAD_TEXT,
     CAPTION_LIMIT,
+    SECOND,
+    TOO_LONG,
+    member_json,
+    member_text,
     sample_captions,
     sample_key,
     whole_members,
@@ -37,6 +43,7 @@ class _Sample:
     text: str | None = None
     json: str | None = None
     fields: Any = None
+    has_text: bool = False
     damaged: bool = False
 
 
@@ -56,7 +63,7 @@ def transform(source: Path, target: Path, column: str | None, job: Job, counts: 
     when the target cannot be written.
     """
     with _reading(source) as file, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
-        samples = _samples(source)
+        samples = _samples(source, counts)
         while batch := list(islice(samples, _BATCH)):
             rows = [_row(sample, source, column, counts) for sample in batch]
             made = iter(job.make([row for row in rows if row is not None], counts))
@@ -107,23 +114,23 @@ def _sized(model: tarfile.TarInfo, name: str, data: bytes) -> tarfile.TarInfo:
     return member
 
 
-def _samples(source: Path) -> Iterator[_Sample]:
+def _samples(source: Path, counts: Counts) -> Iterator[_Sample]:
     sample: _Sample | None = None
     with _reading(source) as file, _reading(source) as contents:
         for member in whole_members(source, file):
             if member.sparse is not None:
                 raise CompoclipError(f"{source}: {member.name!r} is a sparse file; pack it anew")
             plain = member.isreg()
-            key = sample_key(member.name)[0] if plain else ""
+            known = plain and encodable(member.name)
+            leave_out(counts, BAD_NAME, plain - known)
+            key = sample_key(member.name)[0] if known else ""
             if sample is None or sample.key != key:
                 if sample is not None:
                     yield sample
                 sample = _Sample(key)
             sample.members.append(member)
-            if key and member.size <= CAPTION_LIMIT:
-                _take(sample, member, source, contents)
-            elif key and _is_json(member):
-                sample.damaged = True
+            if key:
+                _take(sample, member, source, contents, counts)
     if sample is not None:
         yield sample
 
@@ -132,21 +139,24 @@ def _is_json(member: tarfile.TarInfo) -> bool:
     return member.isreg() and sample_key(member.name)[1].lower() == "json"
 
 
-def _take(sample: _Sample, member: tarfile.TarInfo, source: Path, file: IO[bytes]) -> None:
+def _take(
+    sample: _Sample, member: tarfile.TarInfo, source: Path, file: IO[bytes], counts: Counts
+) -> None:
     kind = sample_key(member.name)[1].lower()
-    if kind not in ("txt", "json"):
-        return
-    text = _content(source, file, member).decode("utf-8", "replace")
-    if kind == "txt":
-        sample.text = text
-        return
-    try:
-        sample.fields = json.loads(text)
-    except (ValueError, RecursionError):
-        sample.fields = None
-    # Two .json members, or one that is no object, cannot take fields.
-    sample.damaged |= sample.json is not None or not isinstance(sample.fields, dict)
-    sample.json = text
+    if kind == "txt" and member.size > CAPTION_LIMIT:
+        leave_out(counts, TOO_LONG)
+    elif kind == "txt" and sample.has_text:
+        leave_out(counts, SECOND)
+    elif kind == "txt":
+        sample.has_text = True
+        sample.text = member_text(_content(source, file, member))
+        leave_out(counts, BAD_TEXT, sample.text is None)
+    elif kind == "json":
+        small = member.size <= CAPTION_LIMIT and sample.json is None
+        found = member_json(_content(source, file, member)) if small else None
+        # Fields cannot go into a second .json member, or into one that is no object.
+        sample.damaged |= found is None or not isinstance(found[1], dict)
+        sample.json, sample.fields = found or (sample.json or "", None)
 
 
 def _content(source: Path, file: IO[bytes], member: tarfile.TarInfo) -> bytes:

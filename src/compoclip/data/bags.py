@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from compoclip.data.columns import require_texts
 from compoclip.data.textfiles import read_records
 from compoclip.errors import CompoclipError, UsageError
 
@@ -89,6 +90,7 @@ def _bag(row: dict[str, Any], origin: str) -> tuple[str, list[str], list[str | N
         raise CompoclipError(f'{origin}: needs "id" and "sentences", a list of texts')
     if not _texts(negatives, str | None) or len(negatives) not in (0, len(sentences)):
         raise CompoclipError(f'{origin}: "negatives" needs a text (or null) for each sentence')
+    require_texts((*sentences, *filter(None, negatives)), origin)
     kept = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     return (
         str(id),

@@ -8,14 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
 from compoclip.errors import CompoclipError
 
+_AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
 # Formats read by Pillow's own decoders. EPS and others that start a helper program stay out.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000") + ("AVIF",) * _AVIF
+#: What files of these formats are called, in small letters.
+EXTENSIONS = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"))
+EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "jpf", "j2c"}
+EXTENSIONS |= {"avif"} if _AVIF else set()
 
 ARRAY = ".npy"
+_BITS, _PHOTOMETRIC = 258, 262  # TIFF tags
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold for a bomb
 
 
@@ -29,15 +35,18 @@ def decode(
     """The image as RGB, cropped to `box` (left, upper, right, lower, in pixels) when given.
 
     EXIF orientation is not applied: neither open_clip nor the published benchmark scores do, and
-    boxes refer to the stored pixels. Transparency is laid over white, 16-bit grey is scaled to 8
-    bits, palette, grey and CMYK images become RGB, and of an animation the first frame is read. A
-    box that reaches beyond the image is filled with black there, as the benchmarks' own code does.
+    boxes refer to the stored pixels. Transparency is laid over white, 12 and 16 bits a channel are
+    scaled to 8, palette, grey and CMYK images become RGB, and of an animation the first frame is
+    read. 32-bit and signed grey (TIFF, PFM) is refused: nothing says which values are black and
+    white. A box that reaches beyond the image is filled with black there, as the benchmarks' own
+    code does.
     A path that ends in .npy is a numpy array (height, width, 3) of bytes with blue first, as OpenCV
     reads frames (the YouCook2 part of EqBen); arrays that hold Python objects are never loaded.
 
     `name` is what errors call the image; a path names itself. least: see `reduce`; not with a box.
     Raises CompoclipError when the file is missing, not an image, truncated, larger than MAX_PIXELS,
-    or when the box is empty, lies outside the image or is itself larger than MAX_PIXELS.
+    of a depth without a scale, or when the box is empty, lies outside the image or is itself larger
+    than MAX_PIXELS.
     """
     with opened(image, name) as file:
         if least is not None:
@@ -65,6 +74,8 @@ def opened(image: Path | bytes, name: str = "") -> Iterator[Image.Image]:
                     f"{MAX_PIXELS:,} allowed; scale the image down"
                 )
             yield file
+    except _NoScaleError as error:
+        raise CompoclipError(f"{label}: {error}") from None
     except CompoclipError:
         raise
     except FileNotFoundError:
@@ -120,13 +131,16 @@ def _from_array(path: Path, label: str) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An opened image as RGB, in the way that `decode` describes."""
+    """An opened image as RGB, in the way that `decode` describes.
+
+    Raises CompoclipError for a depth without a scale.
+    """
     if image.mode == "RGB" and "transparency" not in image.info:
         image.load()
         return image.copy() if image.readonly else image
     if image.mode == "L" and "transparency" not in image.info:
         return image.convert("RGB")
-    if image.mode.startswith("I"):
+    if image.mode == "F" or image.mode.startswith("I"):
         return _from_deep_grey(image)
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
@@ -135,12 +149,26 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+class _NoScaleError(CompoclipError):
+    """Pixels of which nothing says what is black and what is white."""
+
+
 def _from_deep_grey(image: Image.Image) -> Image.Image:
-    """16-bit grey (modes I and I;16) to 8 bits; plain conversion would clip it to white."""
-    values = np.asarray(image)
-    deep = image.mode != "I" or (values.size > 0 and int(values.max()) > 255)
-    scaled = values // 257 if deep else values
-    return Image.fromarray(np.clip(scaled, 0, 255).astype(np.uint8)).convert("RGB")
+    """16-bit grey to 8 bits; plain conversion would clip it to white.
+
+    Pillow calls it I;16, of some formats I, as it does grey of 32 bits.
+    """
+    if not (image.mode.startswith("I;16") or image.format in ("PNG", "PPM")) or image.mode == "F":
+        raise _NoScaleError(
+            f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from black "
+            "to white; convert the image to 8 or 16 bits"
+        )
+    tags = getattr(image, "tag_v2", {})
+    deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
+    values = np.minimum(np.asarray(image).astype(np.uint32), deepest)
+    if tags.get(_PHOTOMETRIC) == 0:  # 0 is white
+        values = deepest - values
+    return Image.fromarray((values * 255 // deepest).astype(np.uint8)).convert("RGB")
 
 
 def _crop(image: Image.Image, box: tuple[float, float, float, float], label: str) -> Image.Image:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from compoclip.console import note
 from compoclip.data.cachefile import cache_paths, fingerprint, write_cache
+from compoclip.data.textfiles import opened_parquet
 from compoclip.errors import CompoclipError
 
 _SUFFIX = ".compoclip-images"
@@ -31,10 +31,22 @@ _ROWS = 64  # images per Arrow batch: bounds the memory of the copy
 
 def holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column holds encoded images: bytes, or a struct with a field `bytes` of them."""
+    if pa.types.is_dictionary(kind):
+        return holds_bytes(kind.value_type)
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
         return index >= 0 and holds_bytes(kind.field(index).type)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
+    """Whether a column holds texts, also as bytes or by a dictionary, or (lists) lists of them."""
+    if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return holds_text(kind.value_type)
+    if pa.types.is_dictionary(kind):
+        return holds_text(kind.value_type)
+    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
+    return any(getattr(pa.types, test, pa.types.is_string)(kind) for test in tests)
 
 
 class EmbeddedImages:
@@ -97,15 +109,18 @@ def _copy(file: Path, column: str) -> Path:
 
 def _write(file: Path, column: str, stamp: str, target: Path) -> None:
     schema = pa.schema([("image", pa.large_binary())], metadata={"stamp": stamp})
-    with (
-        pq.ParquetFile(file) as parquet,
-        pa.OSFile(str(target), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as writer,
-    ):
+    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for images in _read(file, column):
+            writer.write_batch(pa.RecordBatch.from_arrays([images], schema=schema))
+
+
+def _read(file: Path, column: str) -> Iterator[pa.Array]:
+    # A generator, so that errors of reading are told from errors of writing.
+    with opened_parquet(file) as parquet:
         for batch in parquet.iter_batches(_ROWS, columns=[column]):
             images = batch.column(0)
+            if pa.types.is_dictionary(images.type):
+                images = images.dictionary_decode()
             if pa.types.is_struct(images.type):
                 images = pc.struct_field(images, "bytes")
-            writer.write_batch(
-                pa.RecordBatch.from_arrays([images.cast(pa.large_binary())], schema=schema)
-            )
+            yield images.cast(pa.large_binary())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.columns import text_list
+from compoclip.data.columns import as_text, text_list
 from compoclip.data.paths import relative_image
 from compoclip.errors import CompoclipError
 
@@ -18,6 +18,7 @@ SCORE, IMAGE_SCORE = "score", "image_score"
 EXTRA_COLUMNS = (NEG_CAPTION, NEG_IMAGE, GROUP, SCORE, IMAGE_SCORE)
 
 _LITERAL_LIMIT = 1 << 16
+_MOST_ROWS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ def read_extras(row: Mapping[str, Any], root: Path, origin: str, *, lists: bool 
     if not any(row.get(name) not in (None, "") for name in EXTRA_COLUMNS):
         return NOTHING
     neighbours, image = _images(row.get(NEG_IMAGE), root, origin)
+    group = as_text(row.get(GROUP))
     return Extras(
-        negatives=_negatives(row.get(NEG_CAPTION), origin, lists),
+        negatives=_negatives(as_text(row.get(NEG_CAPTION)), origin, lists),
         neighbours=neighbours,
         negative_image=image,
-        group="" if row.get(GROUP) is None else str(row[GROUP]),
+        group="" if group is None else str(group),
         score=_score(row, SCORE, origin),
         image_score=_score(row, IMAGE_SCORE, origin),
     )
@@ -69,6 +71,7 @@ def _negatives(cell: object, origin: str, lists: bool) -> tuple[str, ...]:
     if isinstance(cell, str):
         listed = lists or cell.strip()[:1] in ("[", "{")
         texts = text_list(cell) if listed else [cell]
+    texts = list(map(as_text, texts)) if isinstance(texts, list) else texts
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise CompoclipError(f"{origin}: {NEG_CAPTION} is not a list of texts; mend the row")
     return tuple(texts)
@@ -86,7 +89,7 @@ def _images(cell: object, root: Path, origin: str) -> tuple[tuple[int, ...], str
             rows = ast.literal_eval(cell.strip()) if len(cell) < _LITERAL_LIMIT else None
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             rows = None
-    if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+    if not isinstance(rows, list) or not all(type(r) is int and 0 <= r < _MOST_ROWS for r in rows):
         raise CompoclipError(
             f"{origin}: {NEG_IMAGE} is neither a list of row numbers nor an image path; mend the "
             "row"

@@ -73,8 +73,13 @@ def _zip(path: Path) -> _Read:
 
 
 def _tar(path: Path) -> _Read:
+    places = {}
     with tarfile.open(path, "r:") as archive:
-        places = {m.name: (m.offset_data, m.size) for m in archive if m.isreg() and not m.sparse}
+        for member in archive:
+            if member.size < 0:  # leads back, to be read for ever
+                raise tarfile.ReadError(f"{member.name!a} has a size below 0")
+            if member.isreg() and not member.sparse:
+                places[member.name] = (member.offset_data, member.size)
 
     def read(name: str) -> bytes:
         offset, size = places[name]

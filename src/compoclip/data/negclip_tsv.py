@@ -18,9 +18,9 @@ def open_negclip(path: Path, images: Path | None = None) -> RowSource:
 
     `neg_caption` is a Python list written as text; its entries become `Sample.negatives`. Further
     columns are read as in `read_extras` (neg_image: rows with similar images). Captions may hold
-    line breaks. Ids are "filepath#row". images: the folder the paths are relative to, by
-    default the folder of the file. Raises CompoclipError for a malformed row, UsageError when a
-    column is missing.
+    line breaks. Ids are "filepath#row", rows counted from 0 as in neg_image. images: the folder the
+    paths are relative to, by default the folder of the file. Raises CompoclipError for a malformed
+    row, UsageError when a column is missing.
     """
     root = images if images is not None else path.parent
     header = delimited_header(path)
@@ -34,5 +34,5 @@ def open_negclip(path: Path, images: Path | None = None) -> RowSource:
         origin = f"{path}, row {number}"
         image = relative_image(row["filepath"], root, origin)
         extras = read_extras(row, root, origin, lists=True)
-        builder.add(f"{image}#{number}", image, [row["title"]], extras)
+        builder.add(f"{image}#{number - 1}", image, [row["title"]], extras, origin)
     return builder.build(FolderImages(root), f"NegCLIP table {path}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from compoclip.data.coco import open_coco
-from compoclip.data.flickr8k import is_token_line, open_flickr8k
-from compoclip.data.folder import METADATA, open_folder
+from compoclip.data.decode import EXTENSIONS
+from compoclip.data.flickr8k import KAGGLE_FILE, is_token_line, open_flickr8k
+from compoclip.data.folder import METADATA, UNREAD, open_folder
 from compoclip.data.karpathy import open_karpathy
 from compoclip.data.negclip_tsv import COLUMNS, open_negclip
-from compoclip.data.paths import ROW_FILES, expand_braces, has_ending, rows_in
+from compoclip.data.paths import ROW_FILES, expand_braces, has_ending, require_local, rows_in
 from compoclip.data.rows import RowSource
 from compoclip.data.shards import ShardSource, find_shards
+from compoclip.data.splits import ALL, COLUMN, files_of, split_of
 from compoclip.data.tables import open_table
-from compoclip.data.tarindex import IMAGE_EXTENSIONS
 from compoclip.data.textfiles import delimited_header, read_lines
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
@@ -22,10 +26,14 @@ FORMATS = (
     "table (.csv, .tsv, .jsonl, .jsonl.gz, .parquet, or a folder of one of the last three)",
     "NegCLIP table (.tsv with columns title, filepath, neg_caption)",
     "Karpathy or COCO caption JSON (.json)",
-    "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption)",
+    "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
     "webdataset shards (.tar, 'train-{000..099}.tar', or a folder of .tar)",
     "folder of images with name.txt or metadata.jsonl beside them",
 )
+
+_ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
+S = TypeVar("S", RowSource, ShardSource)
 
 
 def open_source(
@@ -40,45 +48,57 @@ def open_source(
 
     images: the folder image paths are relative to, by default that of the annotation file.
     image_column, caption_column: of tables (several caption columns joined by commas) and, for the
-    caption, of .json members in shards; guessed when not given. split: for the formats that hold
-    several: Karpathy JSON, Flickr8k, folders of shards or tables named "train-*".
+    caption, of .json members in shards; guessed when not given. split: for data that holds several
+    (Karpathy JSON, Flickr8k with its lists, tables with a column "split", folders of shards or
+    tables named "train-*", image folders with folders such as "train"): the one to read. Unless
+    given it is "train", and what is left out is counted in `left_out`; "all" reads everything.
 
     Raises UsageError for an unknown format, a wrong column or an option the format has no use
-    for; CompoclipError for files that are missing or malformed.
+    for, a split that is not there, or what is no local path; CompoclipError for files that are
+    missing or malformed.
     """
+    for each in (spec, images or ""):
+        require_local(each)
     table = {"image_column": image_column, "caption_column": caption_column}
     path = Path(spec)
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
         path.is_dir() and next(path.glob("*.tar"), None)
     ):
         _refuse(spec, "webdataset shards", images=images, image_column=image_column)
-        return ShardSource(find_shards(spec, split), caption_column)
+        shards = find_shards(spec)
+        if path.is_dir():
+            shards, others = files_of(shards, split, spec)
+            return _counting(ShardSource(shards, caption_column), others)
+        _refuse(spec, "webdataset shards without their folder", split=split)
+        return ShardSource(shards, caption_column)
     if path.is_dir():
         return _open_folder(path, images, image_column, caption_column, split)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
     for file in files:
         if not file.is_file():
-            raise CompoclipError(f"{file}: not found; check the path")
+            raise _not_found(spec, file)
     usual = image_column in (None, "filepath") and caption_column in (None, "title")
     if len(files) == 1 and usual and _is_negclip(files[0]):
         _refuse(spec, "NegCLIP tables", split=split)
         return open_negclip(files[0], images)
     if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
-        _refuse(spec, "tables", split=split)
-        return open_table(files, images, **table)
+        return open_table(files, images, **table, split=split)
     if has_ending(files[0], ".json") and len(files) == 1:
         _refuse(spec, "caption JSON", **table)
         return _open_json(files[0], images, split)
-    if has_ending(files[0], ".txt") and len(files) == 1:
-        first = next((line for _, line in read_lines(files[0]) if line.strip()), "")
-        if is_token_line(first):
-            _refuse(spec, "token files", **table)
-            return open_flickr8k(files[0], images, split)
+    if has_ending(files[0], ".txt") and len(files) == 1 and _holds_tokens(files[0]):
+        _refuse(spec, "token files", **table)
+        return open_flickr8k(files[0], images, split)
     raise _unknown(spec)
 
 
 def _is_negclip(path: Path) -> bool:
-    return has_ending(path, ".csv", ".tsv") and set(COLUMNS) <= set(delimited_header(path))
+    header = set(delimited_header(path)) if has_ending(path, ".csv", ".tsv") else set()
+    return set(COLUMNS) <= header and COLUMN not in header
+
+
+def _holds_tokens(path: Path) -> bool:
+    return is_token_line(next((line for _, line in read_lines(path) if line.strip()), ""))
 
 
 def _open_folder(
@@ -89,28 +109,29 @@ def _open_folder(
     split: str | None,
 ) -> RowSource:
     if any((path / name).is_file() for name in METADATA):
-        _refuse(str(path), "image folders", images=images, split=split)
-        return open_folder(path, image_column, caption_column)
+        _refuse(str(path), "image folders", images=images)
+        return open_folder(path, image_column, caption_column, split)
     tables = rows_in(path)
     if tables:
-        chosen = [f for f in tables if split is None or f.name.startswith(split)]
-        if not chosen:
-            have = ", ".join(sorted({f.name.split("-")[0] for f in tables}))
-            raise UsageError(f"{path}: no split {split!r}; it has: {have}")
-        return open_table(chosen, images, image_column, caption_column)
+        # Where files are named after splits that decides, else what the rows say.
+        if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
+            return open_table(tables, images, image_column, caption_column, split)
+        chosen, others = files_of(tables, split, path)
+        return _counting(open_table(chosen, images, image_column, caption_column, ALL), others)
     tokens = sorted(path.glob("*.token.txt"))
+    if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
+        tokens.append(path / KAGGLE_FILE)
     if tokens:
         return open_flickr8k(tokens[0], images, split)
-    if any(file.suffix[1:].lower() in IMAGE_EXTENSIONS for file in path.rglob("*.*")):
+    if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
         _refuse(
             str(path),
             "image folders without metadata",
             images=images,
-            split=split,
             image_column=image_column,
             caption_column=caption_column,
         )
-        return open_folder(path)
+        return open_folder(path, split=split)
     raise _unknown(str(path))
 
 
@@ -124,9 +145,28 @@ def _open_json(path: Path, images: Path | None, split: str | None) -> RowSource:
 
 def _refuse(spec: str, kind: str, **options: object) -> None:
     """Raise UsageError for an option that was given but means nothing to this format."""
-    given = [name.replace("_", "-") for name, value in options.items() if value is not None]
+    given = [
+        name.replace("_", "-")
+        for name, value in options.items()
+        if value is not None and (name, value) != ("split", ALL)
+    ]
     if given:
         raise UsageError(f"{spec}: {kind} take no --{given[0]}; leave it out")
+
+
+def _counting(source: S, others: Mapping[str, int]) -> S:
+    """The source with what was left out before it was opened."""
+    source.left_out = {**source.left_out, **others}
+    return source
+
+
+def _not_found(spec: str, file: Path) -> CompoclipError:
+    if _HUB_ID.fullmatch(spec) and not has_ending(file, *_ENDINGS):
+        return CompoclipError(
+            f"{spec}: not found; check the path. A Hugging Face data set is not supported by its "
+            f"name: download it first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
+        )
+    return CompoclipError(f"{file}: not found; check the path")
 
 
 def _unknown(spec: str) -> UsageError:

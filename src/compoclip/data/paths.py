@@ -10,7 +10,8 @@ from pathlib import Path
 from compoclip.errors import CompoclipError, UsageError
 
 _GROUP = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
 _LIMIT = 1_000_000
 ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
 
@@ -21,25 +22,44 @@ def expand_braces(pattern: str) -> list[str]:
     "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups may be
     repeated but not nested. Raises UsageError for other braces.
     """
-    match = _GROUP.search(pattern)
-    if match is None:
-        if "{" in pattern or "}" in pattern:
-            raise UsageError(f"{pattern}: unmatched brace in the pattern")
-        return [pattern]
-    inner = match.group(1)
+    *groups, end = _GROUP.split(pattern)
+    plain, inner = [*groups[::2], end], groups[1::2]
+    if any("{" in part or "}" in part for part in plain):
+        raise UsageError(f"{pattern}: unmatched brace in the pattern")
+    names = [plain[0]]
+    for group, rest in zip(inner, plain[1:]):
+        choices = _choices(group, pattern)
+        if len(names) * len(choices) > _LIMIT:
+            raise UsageError(
+                f"{pattern}: stands for more than {_LIMIT:,} names; write a shorter one"
+            )
+        names = [name + choice + rest for name in names for choice in choices]
+    return names
+
+
+def _choices(inner: str, pattern: str) -> list[str]:
+    """What stands between two braces."""
     numbers = _RANGE.fullmatch(inner)
     if numbers is not None:
         first, last = int(numbers.group(1)), int(numbers.group(2))
         width = max(map(len, numbers.groups())) if inner.startswith("0") else 0
         if not first <= last < first + _LIMIT:
             raise UsageError(f"{pattern}: the range {{{inner}}} is empty or too long")
-        choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
-    elif "," in inner:
-        choices = inner.split(",")
-    else:
-        raise UsageError(f"{pattern}: {{{inner}}} is neither a range like 000..099 nor a list")
-    rests = expand_braces(pattern[match.end() :])
-    return [pattern[: match.start()] + choice + rest for choice in choices for rest in rests]
+        return [f"{number:0{width}d}" for number in range(first, last + 1)]
+    if "," in inner:
+        return inner.split(",")
+    raise UsageError(f"{pattern}: {{{inner}}} is neither a range like 000..099 nor a list")
+
+
+def require_local(spec: str | Path) -> None:
+    """Raise UsageError for what is no path on this machine: a URL, or a command to read from."""
+    text = str(spec)
+    if _REMOTE.match(text):
+        # A Path holds one slash where the URL has two.
+        shown = text if "://" in text else text.replace(":/", "://", 1)
+        raise UsageError(
+            f"{shown}: not supported: data is read from files on this machine; download it first"
+        )
 
 
 def row_files(spec: str | Path) -> list[Path]:

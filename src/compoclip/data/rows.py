@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, require_texts, usable_texts
 from compoclip.data.extras import NOTHING, Extras
 from compoclip.data.sample import Sample
 from compoclip.errors import CompoclipError
@@ -75,7 +75,7 @@ class RowSource:
         self._scores, self._image_scores = chunks[7:9]
         self._open = images
         self._description = description
-        self.left_out: Mapping[str, int] = dict(left_out)
+        self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -134,7 +134,8 @@ class RowSource:
 class RowBuilder:
     """Collects rows, leaves out what cannot be used, and counts it.
 
-    columns: those that images and captions were read from, for readers that choose.
+    columns: those that images and captions were read from, for readers that choose. rows: how many
+    there were so far.
     """
 
     def __init__(self, origin: Path | str) -> None:
@@ -143,20 +144,31 @@ class RowBuilder:
         self.left_out: Counter[str] = Counter()
         self._batches: list[pa.RecordBatch] = []
         self._rows: tuple[list[Any], ...] = _no_rows()
-        self._seen = 0
+        self.rows = 0
         self._has_neighbours = False
 
-    def add(self, id: str, image: str, captions: Iterable[str], extras: Extras = NOTHING) -> None:
-        """Add one sample; blank captions are left out, and so is a sample that has no other.
+    def add(
+        self,
+        id: str,
+        image: str,
+        captions: Iterable[Any],
+        extras: Extras = NOTHING,
+        origin: str = "",
+    ) -> None:
+        """Add one sample; captions of no use are left out, and so is a sample that has no other.
 
-        Every call counts as a row, whose number (from 0) neighbours of other rows refer to.
+        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. origin:
+        file and row for messages. Raises CompoclipError for texts that cannot be written as UTF-8.
         """
-        row, self._seen = self._seen, self._seen + 1
-        kept = self._clean(captions, EMPTY_CAPTION)
+        row = self.rows
+        self.skip()
+        kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
         if not kept:
             self.left_out[NO_CAPTION] += 1
             return
-        wrong = self._clean(extras.negatives, EMPTY_NEGATIVE)
+        wrong = usable_texts(extras.negatives, EMPTY_NEGATIVE, self.left_out)
+        texts = (id, image, *kept, *wrong, extras.negative_image, extras.group)
+        require_texts(texts, origin or self.origin)
         near = list(extras.neighbours)
         self._has_neighbours |= bool(near)
         values = (id, image, kept, wrong, near, extras.negative_image)
@@ -166,20 +178,12 @@ class RowBuilder:
         if len(self._rows[0]) >= _CHUNK:
             self._flush()
 
-    def _clean(self, texts: Iterable[str], reason: str) -> list[str]:
-        stripped = [text.strip() for text in texts]
-        kept = [text for text in stripped if text]
-        if len(kept) < len(stripped):
-            self.left_out[reason] += len(stripped) - len(kept)
-        return kept
+    def skip(self) -> None:
+        """Count a row that is not read, so that the numbers of those behind it stay."""
+        self.rows += 1
 
     def _flush(self) -> None:
-        try:
-            arrays = [pa.array(column, field.type) for column, field in zip(self._rows, _SCHEMA)]
-        except (UnicodeEncodeError, pa.ArrowInvalid) as error:
-            raise CompoclipError(
-                f"{self.origin}: a caption or path is not valid text ({error}); mend the file"
-            ) from None
+        arrays = [pa.array(column, field.type) for column, field in zip(self._rows, _SCHEMA)]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
         self._rows = _no_rows()
 
@@ -188,7 +192,7 @@ class RowBuilder:
         self._flush()
         table = pa.Table.from_batches(self._batches, schema=_SCHEMA)
         if table.num_rows == 0:
-            counted = ", ".join(f"{reason}: {n}" for reason, n in self.left_out.items())
+            counted = ", ".join(f"{reason}: {n}" for reason, n in self.left_out.items() if n)
             raise CompoclipError(
                 f"{self.origin}: no usable sample" + (f" (left out: {counted})" if counted else "")
             )

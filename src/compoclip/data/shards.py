@@ -19,7 +19,7 @@ from compoclip.data.paths import expand_braces
 from compoclip.data.rows import NO_NEIGHBOUR, any_of
 from compoclip.data.sample import Sample
 from compoclip.data.tarindex import ROWS, load_index
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 
 _TEXTS = ("captions", "negatives", "neighbours")
 _READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size", "group")
@@ -164,25 +164,17 @@ def _read(shard: Path, offset: int, size: int) -> bytes:
     return data
 
 
-def find_shards(spec: str, split: str | None = None) -> list[Path]:
+def find_shards(spec: str) -> list[Path]:
     """The tar files that `spec` means: one .tar, a brace pattern of them, or a folder of them.
 
-    split: of a folder, only the shards whose names begin with it ("train" takes train-000.tar).
-    Raises UsageError for a split that the folder has not, CompoclipError when there is no shard or
-    one of them is missing or compressed.
+    Raises CompoclipError when there is no shard or one of them is missing or compressed.
     """
     folder = Path(spec)
     if folder.is_dir():
         shards = sorted(folder.glob("*.tar"))
         if not shards:
             raise CompoclipError(f"{spec}: no .tar file in this folder; check the path")
-        chosen = [shard for shard in shards if split is None or shard.name.startswith(split)]
-        if not chosen:
-            have = ", ".join(sorted({shard.name.split("-")[0] for shard in shards}))
-            raise UsageError(f"{spec}: no shard of split {split!r}; names begin with: {have}")
-        return chosen
-    if split is not None:
-        raise UsageError(f"{spec}: only a folder of shards has splits; leave out --split")
+        return shards
     shards = [folder] if folder.is_file() else [Path(name) for name in expand_braces(spec)]
     for shard in shards:
         if shard.suffix != ".tar":

@@ -15,7 +15,7 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -23,12 +23,19 @@ from typing import IO
 import pyarrow as pa
 
 from compoclip.data.cachefile import cache_paths, fingerprint, write_cache
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, encodable, usable_texts
+from compoclip.data.decode import EXTENSIONS
 from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
 from compoclip.data.rows import EMPTY_NEGATIVE
 from compoclip.data.tarmembers import (
     BAD_JSON,
+    BAD_NAME,
+    BAD_TEXT,
     CAPTION_LIMIT,
+    SECOND,
+    TOO_LONG,
+    member_json,
+    member_text,
     sample_captions,
     sample_key,
     whole_members,
@@ -38,10 +45,7 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-IMAGE_EXTENSIONS = frozenset(
-    ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jp2")
-)
-_VERSION = 2
+_VERSION = 3
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
@@ -72,6 +76,7 @@ class _Group:
     negative: tuple[int, int] | None = None
     text: str | None = None
     fields: object = None
+    seen: set[str] = field(default_factory=set)
 
 
 def load_index(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -117,11 +122,11 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
     repeats: Counter[str] = Counter()
     places: dict[str, tuple[int, int]] = {}
     named: list[str] = []  # of each sample kept: the member that is its negative image, or ""
+    spare: list[str] = []  # images of samples that have one already
     row = -1
-    for row, group in enumerate(_groups(shard, left_out, places)):
+    for row, group in enumerate(_groups(shard, left_out, places, spare)):
         captions = sample_captions(group.text, group.fields, caption_key)
-        kept = [caption.strip() for caption in captions if caption.strip()]
-        left_out[EMPTY_CAPTION] += len(captions) - len(kept)
+        kept = usable_texts(captions, EMPTY_CAPTION, left_out)
         if group.image is None:
             left_out[NO_IMAGE] += 1
         elif not kept:
@@ -130,8 +135,7 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
             repeats[group.key] += 1
             again = f"#{repeats[group.key]}" if repeats[group.key] > 1 else ""
             extras = _extras(group, shard)
-            wrong = [text.strip() for text in extras.negatives if text.strip()]
-            left_out[EMPTY_NEGATIVE] += len(extras.negatives) - len(wrong)
+            wrong = usable_texts(extras.negatives, EMPTY_NEGATIVE, left_out)
             named.append("" if group.negative else extras.negative_image)
             texts = (kept, wrong, list(extras.neighbours))
             variation = (extras.group, extras.score, extras.image_score)
@@ -144,6 +148,7 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
         if name:
             offsets[place], sizes[place] = places.get(name, _NOWHERE)
             left_out[NO_NEGATIVE_IMAGE] += name not in places
+    left_out[SECOND] += len(spare) - len({*spare} & {*named})
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA)]
     table = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
     return table.replace_schema_metadata({ROWS: str(row + 1)}), dict(+left_out)
@@ -155,11 +160,12 @@ def _extras(group: _Group, shard: Path) -> Extras:
 
 
 def _groups(
-    shard: Path, left_out: Counter[str], places: dict[str, tuple[int, int]]
+    shard: Path, left_out: Counter[str], places: dict[str, tuple[int, int]], spare: list[str]
 ) -> Iterator[_Group]:
     """Consecutive members that share folder and name up to the first dot are one sample.
 
-    places: gets offset and size of every image by the name of its member.
+    places: gets offset and size of every image by the name of its member; spare: the names of
+    images of samples that have one already.
     """
     group: _Group | None = None
     with shard.open("rb") as file:
@@ -169,6 +175,9 @@ def _groups(
             if not member.isreg() or member.sparse is not None:
                 left_out[NOT_A_FILE] += 1
                 continue
+            if not encodable(member.name):
+                left_out[BAD_NAME] += 1
+                continue
             key, extension = sample_key(member.name)
             if not key:
                 continue
@@ -176,8 +185,11 @@ def _groups(
                 if group is not None:
                     yield group
                 group = _Group(key)
-            if extension.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
-                places[os.path.normpath(member.name)] = (member.offset_data, member.size)
+            name = os.path.normpath(member.name)
+            if extension.rpartition(".")[2].lower() in EXTENSIONS:
+                places[name] = (member.offset_data, member.size)
+            if extension.lower() in EXTENSIONS and group.image is not None:
+                spare.append(name)
             _take(group, member, extension.lower(), file, left_out)
     if group is not None:
         yield group
@@ -186,19 +198,26 @@ def _groups(
 def _take(
     group: _Group, member: tarfile.TarInfo, extension: str, file: IO[bytes], left_out: Counter[str]
 ) -> None:
-    if extension in IMAGE_EXTENSIONS and group.image is None:
-        group.image = (member.offset_data, member.size)
-    elif extension.startswith(f"{NEG_IMAGE}.") and extension.rpartition(".")[2] in IMAGE_EXTENSIONS:
+    if extension in EXTENSIONS:
+        group.image = group.image or (member.offset_data, member.size)
+    elif extension.startswith(f"{NEG_IMAGE}.") and extension.rpartition(".")[2] in EXTENSIONS:
         group.negative = (member.offset_data, member.size)
-    elif extension in ("txt", "json") and member.size <= CAPTION_LIMIT:
+    elif extension not in ("txt", "json"):
+        return
+    elif member.size > CAPTION_LIMIT:
+        left_out[TOO_LONG] += 1
+    elif extension in group.seen:
+        left_out[SECOND] += 1
+    else:
+        group.seen.add(extension)
         position = file.tell()
         file.seek(member.offset_data)
-        text = file.read(member.size).decode("utf-8", "replace")
+        data = file.read(member.size)
         file.seek(position)
         if extension == "txt":
-            group.text = text
-            return
-        try:
-            group.fields = json.loads(text)
-        except (ValueError, RecursionError):
-            left_out[BAD_JSON] += 1
+            group.text = member_text(data)
+            left_out[BAD_TEXT] += group.text is None
+        else:
+            found = member_json(data)
+            group.fields = found and found[1]
+            left_out[BAD_JSON] += found is None

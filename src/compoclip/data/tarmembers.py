@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from compoclip.data.textfiles import parse_json
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable
 
 BAD_JSON = "unreadable .json member"
+BAD_TEXT = ".txt member that is not UTF-8"
+BAD_NAME = "tar member whose name is not UTF-8"
+SECOND = "second image, .txt or .json member of a sample"
 CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
+TOO_LONG = f".txt or .json member of more than {CAPTION_LIMIT >> 20} MiB"
 
 
 def sample_key(member: str) -> tuple[str, str]:
@@ -26,20 +32,44 @@ def sample_key(member: str) -> tuple[str, str]:
     return (f"{folder}/{stem}" if folder and stem else stem), extension
 
 
-def sample_captions(text: str | None, fields: object, caption_key: str | None) -> list[str]:
+def member_text(data: bytes) -> str | None:
+    """The text of a .txt member, None when it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def member_json(data: bytes) -> tuple[str, Any] | None:
+    """The text of a .json member and the value in it, None when it is damaged.
+
+    A value with half characters, which JSON can spell and UTF-8 cannot hold, is damaged.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+        value = parse_json(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return text, value
+
+
+def sample_captions(text: str | None, fields: object, caption_key: str | None) -> list[Any]:
     """The captions of a sample with this .txt member and this object in its .json member.
 
     caption_key: the name in the .json member; without it the .txt member comes first, then
-    "caption" or "text" of the .json member.
+    "caption" or "text" of the .json member. `usable_texts` keeps the captions among them.
     """
     if caption_key is None and text is not None:
         return [text]
     if not isinstance(fields, dict):
         return []
     keys = ("caption", "text") if caption_key is None else (caption_key,)
-    value: object = next((fields[key] for key in keys if key in fields), [])
-    values = value if isinstance(value, list) else [value]
-    return [item for item in values if isinstance(item, str)]
+    value: object = next((fields[key] for key in keys if key in fields), None)
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
 
 
 def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -51,6 +81,8 @@ def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
+                if member.size < 0:  # leads back, to be read for ever
+                    raise tarfile.ReadError(f"{member.name!a} has a size below 0")
                 end = member.offset_data + -(-member.size // 512) * 512
                 yield member
                 tar.members = []  # type: ignore[attr-defined]  # the list would only take memory

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from compoclip.data.columns import require_texts
 from compoclip.data.textfiles import read_records
 from compoclip.errors import CompoclipError, UsageError
 
@@ -63,4 +64,5 @@ def _texts(value: Any, origin: str) -> list[str]:
     texts = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in texts):
         raise CompoclipError(f"{origin} is neither a text nor a list of texts; mend the line")
+    require_texts(texts, origin)
     return [text for text in texts if text.strip().strip(".").lower() != _ABSENT]

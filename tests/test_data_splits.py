@@ -1,0 +1,178 @@
+"""Splits: the training split unless another is asked for, and what is left out is said."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from compoclip.cli.main import main
+from compoclip.data.open_source import open_source
+from compoclip.data.splits import files_of, split_of
+from compoclip.errors import UsageError
+from train_helpers import write_config
+
+Write = Callable[[Path, list[dict[str, Any]]], Path]
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path.with_suffix(".csv")
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return path.with_suffix(".jsonl")
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def read(path: Path, split: str | None = None) -> tuple[list[str], dict[str, int]]:
+    source = open_source(str(path), split=split)
+    return list(source.captions()), dict(source.left_out)
+
+
+def unasked(noun: str, **counts: int) -> dict[str, int]:
+    return {f"{noun} of split {name!r} (--split all takes it)": n for name, n in counts.items()}
+
+
+ROWS = [
+    {"image": f"{i}.jpg", "caption": f"{part} {i}", "split": part, "neg_image": near}
+    for i, (part, near) in enumerate(
+        [("test", "[1]"), ("train", "[2, 0]"), ("restval", "[1]"), ("val", "[1]"), ("test", "[]")]
+    )
+]
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
+def test_a_table_that_says_the_split_of_every_row(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path / "t", ROWS)
+    trained = ["train 1", "restval 2"]
+    assert read(path) == (trained, {**unasked("sample", test=2, val=1), LOST: 1})
+    assert read(path, "train") == (trained, {LOST: 1})
+    assert read(path, "val") == (["val 3"], {LOST: 1})
+    assert read(path, "all") == ([row["caption"] for row in ROWS], {})
+    source = open_source(str(path))
+    assert source[0].neighbours == (1,)  # rows keep their numbers
+    assert source[0].id == "1.jpg#1"
+    assert source.describe().endswith(", split train")
+    with pytest.raises(UsageError, match=r"no split 'dev'; it has: restval, test, train, val$"):
+        read(path, "dev")
+    held_out = write(tmp_path / "h", ROWS[3:])
+    with pytest.raises(UsageError, match=r"no split 'train'; it has: test, val; .*--split all"):
+        read(held_out)
+
+
+LOST = "similar image that the data has not"
+
+
+def test_a_split_column_of_a_negclip_table_counts_too(tmp_path: Path) -> None:
+    rows = [
+        {"title": part, "filepath": "1.jpg", "neg_caption": "['x']", "split": part}
+        for part in ("train", "test")
+    ]
+    path = write_csv(tmp_path / "n", rows)
+    assert read(path) == (["train"], unasked("sample", test=1))
+    assert open_source(str(path))[0].negatives == ("x",)
+
+
+def test_folders_named_after_splits(tmp_path: Path) -> None:
+    for part in ("train2014", "val2014", "more"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "1.jpg").touch()
+        (tmp_path / part / "1.txt").write_text(part)
+    lost = {
+        "image of no split (--split all takes it)": 1,
+        "image of split 'val' (--split all takes it)": 1,
+    }
+    assert read(tmp_path) == (["train2014"], lost)
+    assert read(tmp_path, "val") == (["val2014"], {})
+    assert read(tmp_path, "all") == (["more", "train2014", "val2014"], {})
+    with pytest.raises(UsageError, match="no split 'test'; it has: samples of no split, train"):
+        read(tmp_path, "test")
+    for name in ("test", "val-1", "plain"):  # photos may be called anything
+        (tmp_path / "more" / f"{name}.jpg").touch()
+        (tmp_path / "more" / f"{name}.txt").write_text(name)
+    assert read(tmp_path / "more") == (["more", "plain", "test", "val-1"], {})
+
+
+def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "part-0", ROWS[:3])
+    write_parquet(tmp_path / "part-1", ROWS[3:])
+    assert read(tmp_path, "val")[0] == ["val 3"]
+    assert read(tmp_path)[0] == ["train 1", "restval 2"]
+    assert read(tmp_path, "part")[0] == [row["caption"] for row in ROWS]  # by their beginning
+
+
+def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "t", [{"image": "1.jpg", "caption": "x"}])
+    for split in (None, "all"):
+        assert read(path, split) == (["x"], {})
+    with pytest.raises(UsageError, match="no --split without a column 'split'"):
+        read(path, "train")
+    coco = tmp_path / "captions.json"
+    images, annotations = [{"id": 1, "file_name": "1.jpg"}], [{"image_id": 1, "caption": "y"}]
+    coco.write_text(json.dumps({"images": images, "annotations": annotations}))
+    assert read(coco, "all") == (["y"], {})
+
+
+def test_names_of_splits() -> None:
+    known = {"train-000.tar": "train", "val2014": "val", "TEST-1.parquet": "test", "dev": "dev"}
+    known |= {"validation-0": "validation", "restval": "restval", "training_0": "training"}
+    assert {name: split_of(name) for name in known} == known
+    for name in ("trainer.tar", "valentines", "testimony", "pack-000000.tar", "00000.tar"):
+        assert split_of(name) is None
+    files = [Path(name) for name in ("training-0.tar", "eval-0.tar", "more-0.tar")]
+    assert files_of(files, None, "x") == (files[:1], unasked("file", eval=1, more=1))
+    assert files_of(files, "more", "x") == (files[2:], {})
+    assert files_of(files[2:], None, "x") == (files[2:], {})
+
+
+def write_karpathy(folder: Path, parts: str) -> Path:
+    folder.mkdir()
+    entries = []
+    for i, part in enumerate(parts.split()):
+        Image.new("RGB", (32, 32), (20 * i, 0, 200)).save(folder / f"{i}.png")
+        sentence = {"raw": f"a square of colour {i}"}
+        entries.append({"filename": f"{i}.png", "split": part, "sentences": [sentence]})
+    path = folder / "dataset_coco.json"
+    path.write_text(json.dumps({"images": entries, "dataset": "coco"}))
+    return path
+
+
+def test_training_and_packing_leave_the_test_out_and_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_karpathy(tmp_path / "coco", "train train restval val test test")
+    config = write_config(tmp_path / "config.json")
+    train = ["train", "clip-ft", "--from-scratch", f"--model={config}", f"--data={path}"]
+    train += ["--batch-size=3", "--epochs=1"]
+    lost = [f"{n} x sample of split {part!r}" for part, n in (("test", 2), ("val", 1))]
+    assert main([*train, f"--out={tmp_path / 'run'}"]) == 0
+    said = next(line for line in capsys.readouterr().err.splitlines() if "3 samples" in line)
+    assert all(each in said for each in lost)
+    assert "--split all" in said
+    assert main([*train, f"--out={tmp_path / 'all'}", "--split=all"]) == 0
+    assert "clip-ft: 6 samples, " in capsys.readouterr().err
+    pack = ["data", "pack", str(path), f"--out={tmp_path / 'pack'}"]
+    assert main(pack) == 0
+    captured = capsys.readouterr()
+    assert "3 samples" in captured.out
+    assert all(each in captured.err for each in lost)
+    assert main(["data", "audit", "--train", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "3 rows" in printed
+    assert "left out by the reader, sample of split 'test'" in printed
