@@ -8,22 +8,18 @@ OUT.part becomes OUT. A rerun cuts a torn last line and goes on behind the last 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import replacing
+from compoclip.files import only_writer, replacing
+from compoclip.workers import Workers
 
 BATCH = 200
-#: Batches under way per worker: keeps all busy and memory bounded.
-AHEAD = 4
 Item = tuple[str, str]
 Record = dict[str, Any]
 Make = Callable[[list[Item]], list[Record]]
@@ -49,16 +45,16 @@ def write_records(
     show progress. Returns how many records were there before.
 
     Raises UsageError when `out` was made from something else, CompoclipError when it cannot be
-    written.
+    written or another process is writing it.
     """
     with appending(out, made_from, count) as records:
         done = records.before
         captions, extra = divmod(done, each)
         todo = islice(iter(items), captions, None)
-        stream = islice(_stream(_batches(todo), make, workers), extra, None)
-        for made in _tracked(stream, each, extra, track):
-            count(made)
-            records.append(made)
+        with closing(_stream(_batches(todo), make, workers)) as stream:
+            for made in _tracked(islice(stream, extra, None), each, extra, track):
+                count(made)
+                records.append(made)
     return done
 
 
@@ -87,13 +83,14 @@ def appending(
     """
     part = out.with_name(out.name + ".part")
     try:
-        _prepare(out, part, made_from)
-        done = _recover(part, count)
-        with part.open("ab") as file:
-            yield Appender(file, done)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, out)
+        with only_writer(out):
+            _prepare(out, part, made_from)
+            done = _recover(part, count)
+            with part.open("ab") as file:
+                yield Appender(file, done)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, out)
     except OSError as error:
         raise CompoclipError(
             f"{out}: cannot be written ({error.strerror or error}); check folder, rights and space"
@@ -110,7 +107,6 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
 
     A run that ended before its first record leaves others free to begin.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     path = settings_path(out)
     begun = part.exists() and part.stat().st_size > 0
     if out.exists() or begun:
@@ -194,7 +190,9 @@ def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
         yield batch
 
 
-def _stream(batches: Iterator[list[Item]], make: Make, workers: int) -> Iterator[Record]:
+def _stream(
+    batches: Iterator[list[Item]], make: Make, workers: int
+) -> Generator[Record, None, None]:
     """Records of all batches in order, made here or, when there are several, by processes."""
     first = list(islice(batches, 2))
     batches = chain(first, batches)
@@ -202,17 +200,6 @@ def _stream(batches: Iterator[list[Item]], make: Make, workers: int) -> Iterator
         for batch in batches:
             yield from make(batch)
         return
-    # Fresh interpreters: forking a process that holds threads can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting: deque[Future[list[Record]]] = deque()
-        try:
-            for batch in batches:
-                waiting.append(pool.submit(make, batch))
-                if len(waiting) >= AHEAD * workers:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    with Workers(workers) as pool:
+        for made in pool.map(make, batches):
+            yield from made

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
+from compoclip.interrupts import signal_of
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -127,10 +128,14 @@ def _train_all(options: DemoOptions) -> None:
                         raise CompoclipError(
                             f"{method} was not trained (see above); the same command goes on"
                         )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         for process in running.values():
-            process.wait()  # Ctrl-C reached them too: they save their state
-        raise RunInterruptedError("interrupted; the same command goes on") from None
+            process.terminate()  # they save their state, as after a Ctrl-C that reached them too
+        for process in running.values():
+            process.wait()
+        raise RunInterruptedError(
+            "interrupted; the same command goes on", signal_of(error)
+        ) from None
     finally:
         for process in running.values():
             process.terminate()
@@ -140,10 +145,11 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
     """`compoclip train` with one set of hyper-parameters for every method; the papers' are for
     150 M parameters.
     """
+    run = options.out / "runs" / method
     return [
         *(sys.executable, "-m", "compoclip", "train", method),
         *("--model", options.model, "--data", str(options.out / "data")),
-        *("--out", str(options.out / "runs" / method), "--resume", "--no-crop"),
+        *("--out", str(run), "--no-crop", *(["--resume"] if (run / "state").is_dir() else [])),
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
         *("--lr", str(options.lr), "--warmup", "20", "--clip-grad", "1"),
         *("--precision", "bf16", "--seed", str(options.seed)),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from compoclip import __version__
 from compoclip.errors import CompoclipError
+from compoclip.interrupts import ENDING, signal_of
 from compoclip.ranks import launched, silent
 
 # verb -> what it does; the verb's code is compoclip.cli.<verb with _>, imported only when called.
@@ -52,7 +54,7 @@ def usage() -> str:
         *(f"  {verb:<11} {summary}" for verb, summary in VERBS.items()),
         "",
         "every verb takes --json (machine-readable output) and --debug (full traceback)",
-        "exit codes: 0 done, 1 failed, 2 wrong usage",
+        "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
     ]
     return "\n".join(lines)
 
@@ -77,8 +79,8 @@ def main(argv: Sequence[str]) -> int:
         run: Callable[[Sequence[str]], int] = module.main
         with nullcontext() if _speaks(verb) else silent():
             return run(rest)
-    except KeyboardInterrupt:
-        return _failed(verb, "interrupted", 130)
+    except KeyboardInterrupt as error:
+        return _interrupted(verb, signal_of(error))
     except BrokenPipeError:
         raise  # the reader of the output, e.g. `head`, has seen enough; see entry
     except Exception as error:
@@ -86,6 +88,8 @@ def main(argv: Sequence[str]) -> int:
             raise
         if isinstance(error, CompoclipError):
             return _failed(verb, str(error), error.exit_code)
+        if ENDING.got:  # libraries that are interrupted while they load fail in ways of their own
+            return _interrupted(verb, ENDING.got)
         if isinstance(error, OSError):
             what = f"{error.filename or 'output'}: {error.strerror or error}"
             return _failed(verb, f"{what}; check the path, its rights and the free space", 1)
@@ -98,6 +102,11 @@ def _speaks(verb: str) -> bool:
     return verb not in SHARED or launched()[0] == 0
 
 
+def _interrupted(verb: str, number: int) -> int:
+    how = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
+    return _failed(verb, how, 128 + number)
+
+
 def _failed(verb: str, message: str, code: int) -> int:
     if _speaks(verb):
         print(f"compoclip {verb}: {message}", file=sys.stderr)
@@ -107,6 +116,7 @@ def _failed(verb: str, message: str, code: int) -> int:
 def entry() -> None:
     """Console-script entry point."""
     code: int | str | None
+    ENDING.install()
     try:
         code = main(sys.argv[1:])
     except BrokenPipeError:

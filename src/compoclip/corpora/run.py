@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,13 +77,14 @@ def process(
             tasks.append(task)
         else:
             outcome.skipped[shard.name] = counts
-    for result in track(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)):
-        if result.stop:
-            raise CompoclipError(result.error)
-        if result.counts is None:
-            outcome.bad[result.name] = result.error
-        else:
-            outcome.made[result.name] = result.counts
+    with closing(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)) as results:
+        for result in track(results):
+            if result.stop:
+                raise CompoclipError(result.error)
+            if result.counts is None:
+                outcome.bad[result.name] = result.error
+            else:
+                outcome.made[result.name] = result.counts
     outcome.made = dict(sorted(outcome.made.items()))
     outcome.bad = dict(sorted(outcome.bad.items()))
     for counts in (*outcome.made.values(), *outcome.skipped.values()):
