@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
+from compoclip.files import only_writer
 from compoclip.interrupts import signal_of
+from compoclip.places import require_writable
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -60,6 +62,12 @@ class DemoOptions:
 def main(argv: Sequence[str]) -> int:
     """Run the stages in order, print the table, name the report."""
     options = parse(DemoOptions, "demo", argv)
+    require_writable(options.out)
+    with only_writer(options.out, folder=True):
+        return _run(options)
+
+
+def _run(options: DemoOptions) -> int:
     started = time.monotonic()
     _write_world(options)
     _train_all(options)

@@ -21,7 +21,7 @@ from compoclip.corpora.shard import (
     make_shard,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import write_atomically
+from compoclip.files import only_writer, write_atomically
 from compoclip.recordfile import require_same
 
 Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
@@ -63,7 +63,20 @@ def process(
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
     _check_captions(shards, column)
-    _settle(out, {**job.settings(), "column": column})
+    with only_writer(out, folder=True):
+        _settle(out, {**job.settings(), "column": column})
+        return _process(shards, out, job, column, workers, engine, track)
+
+
+def _process(
+    shards: Sequence[Path],
+    out: Path,
+    job: Job,
+    column: str | None,
+    workers: int,
+    engine: Engine,
+    track: Track,
+) -> Outcome:
     outcome = Outcome()
     tasks = []
     for shard in shards:

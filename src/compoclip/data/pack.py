@@ -32,7 +32,7 @@ from compoclip.data.sample import Sample
 from compoclip.data.shards import ShardSource
 from compoclip.data.tarmembers import CAPTION_LIMIT
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import read_json, write_atomically
+from compoclip.files import LOCK, only_writer, read_json, write_atomically
 from compoclip.places import require_writable
 
 RECORD = "pack.json"
@@ -133,10 +133,15 @@ def pack(request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: i
 
     A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
     shards that are there are kept. The bytes do not depend on `run`. Raises UsageError when `out`
-    holds something else, CompoclipError after more than `max_bad` unreadable images and when the
-    disk is full; what is finished stays.
+    holds something else, CompoclipError after more than `max_bad` unreadable images, when the disk
+    is full and when another process is writing `out`; what is finished stays.
     """
     require_writable(out)
+    with only_writer(out, folder=True):
+        return _pack(request, out, spec, run, max_bad)
+
+
+def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -> Packed:
     source = request.open()
     record = _record(source, spec)
     finished = _check(out, record)
@@ -197,7 +202,7 @@ def _check(out: Path, record: dict[str, Any]) -> Packed | None:
     """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
-        if out.is_dir() and any(out.iterdir()):
+        if out.is_dir() and any(each.name != LOCK for each in out.iterdir()):
             raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
     found = read_json(path, damaged="delete the folder and pack again")
