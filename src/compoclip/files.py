@@ -157,7 +157,10 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
     try:
         handle = _locked(lock, out, wait)
     except OSError as error:
-        raise unwritable(out, error) from error
+        raise CompoclipError(
+            f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
+            "space, or choose another place"
+        ) from error
     process = os.getpid()
     _HELD.add(handle)
     try:

@@ -118,6 +118,14 @@ def run_training(
     another process is writing it, when no more than half of the steps had a finite loss, and for
     everything the data, the model or the disk object to.
     """
+    if settings.fsdp and (ranks.world == 1 or method.lora):
+        raise UsageError(
+            "--fsdp splits a model over processes: start with torchrun"
+            if ranks.world == 1
+            else "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out"
+        )
+    if settings.fsdp and settings.compile:
+        raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
     require_writable(settings.out)
     with _only_run(settings.out, ranks):
         return _run(model, method, source, settings, ranks)
@@ -148,14 +156,6 @@ def _run(
         raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
     if settings.resume and not started:
         note(f"{settings.out} holds nothing to resume: the run starts at step 1")
-    if settings.fsdp and (ranks.world == 1 or method.lora):
-        raise UsageError(
-            "--fsdp splits a model over processes: start with torchrun"
-            if ranks.world == 1
-            else "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out"
-        )
-    if settings.fsdp and settings.compile:
-        raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
     if method.needs_local:
         model.encoder.require_local()
 
