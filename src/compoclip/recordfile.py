@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, replacing
 from compoclip.workers import Workers
@@ -38,20 +39,34 @@ def write_records(
 ) -> int:
     """Write the records of all (id, caption) items to `out`, one JSON object a line.
 
-    make: gives the records of a batch in order, `each` of them for every caption; it is sent to
-    worker processes. made_from: what the records depend on, kept in OUT.settings.json. count is
-    called with every record, those of an interrupted run first; it raises ValueError, KeyError or
-    TypeError for a damaged one. track wraps the stream of finished captions, one element each, to
-    show progress. Returns how many records were there before.
+    make: gives the records of a batch in order, `each` of them for every caption, with its "id" and
+    "caption"; it is sent to worker processes. made_from: what the records depend on, kept in
+    OUT.settings.json. count is called with every record, those of an interrupted run first; it
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged one. track wraps the
+    stream of finished captions, one element each, to show progress. Returns how many records were
+    there before.
 
     Raises UsageError when `out` was made from something else, CompoclipError when it cannot be
     written or another process is writing it.
     """
-    with appending(out, made_from, count) as records:
-        done = records.before
-        captions, extra = divmod(done, each)
-        todo = islice(iter(items), captions, None)
-        with closing(_stream(_batches(todo), make, workers)) as stream:
+    todo = iter(items)
+    begun: list[Item] = []  # the caption some of whose records are there
+    seen = 0
+
+    def recount(record: Record) -> None:
+        nonlocal seen
+        if not begun:
+            begun.extend(islice(todo, 1))
+        if not begun or (record["id"], record["caption"]) != begun[0]:
+            raise ValueError("a record of another caption")
+        count(record)
+        seen += 1
+        if seen % each == 0:
+            begun.clear()
+
+    with appending(out, made_from, recount) as records:
+        done, extra = records.before, records.before % each
+        with closing(_stream(_batches(chain(begun, todo)), make, workers)) as stream:
             for made in _tracked(islice(stream, extra, None), each, extra, track):
                 count(made)
                 records.append(made)
@@ -79,7 +94,8 @@ def appending(
     """Append records to OUT.part, which becomes `out` when the block ends without an error.
 
     made_from, count: as for `write_records`; count is called with the records of an interrupted
-    run before the block. Raises like `write_records`.
+    run before the block, and those from the first that it objects to are dropped. Raises like
+    `write_records`.
     """
     part = out.with_name(out.name + ".part")
     try:
@@ -112,7 +128,7 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
     if out.exists() or begun:
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise UsageError(
                 f"{out}: exists, but {path.name} beside it does not say how it was made; "
                 "choose another -o or remove the file"
@@ -154,7 +170,11 @@ def _recover(part: Path, count: Callable[[Record], None]) -> int:
                 if not line.endswith(b"\n"):
                     raise ValueError("torn line")
                 count(json.loads(line))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                lost = line.endswith(b"\n") + sum(1 for _ in file)
+                if lost:  # more than the line that a killed run was writing
+                    again = counted(lost, "record")
+                    note(f"{part}: record {done + 1} is damaged; making {again} again from there")
                 break
             done += 1
             end += len(line)

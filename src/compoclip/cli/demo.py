@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.files import only_writer
+from compoclip.files import only_writer, read_json
 from compoclip.interrupts import signal_of
 from compoclip.places import require_writable
 
@@ -105,8 +104,10 @@ def _write_world(options: DemoOptions) -> None:
         write_suite(suite, core, benchmarks=CORE)
 
 
-def _scenes(data: Path) -> int:
-    return int(json.loads((data / "world.json").read_text())["count"])
+def _scenes(data: Path) -> object:
+    """How many scenes the folder says that it holds."""
+    record = read_json(data / "world.json", damaged="delete the folder it is in")
+    return record.get("count") if isinstance(record, dict) else None
 
 
 def _train_all(options: DemoOptions) -> None:

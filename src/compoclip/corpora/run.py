@@ -126,6 +126,6 @@ def _settle(out: Path, settings: dict[str, Any]) -> None:
         text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
         write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
         return
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise CompoclipError(f"{path}: damaged; choose another -o or remove the folder") from None
     require_same(out, before, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -94,7 +95,11 @@ def outcome(job: Job) -> Outcome | None:
             f"{job.folder}: made with other settings; delete it to run it again, or choose "
             "another --out"
         )
-    return Outcome(job.name, record["seconds"], record["speed"])
+    seconds, speed = record.get("seconds"), record.get("speed")
+    for value in (seconds, speed):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise CompoclipError(f"{path}: damaged; delete the folder it is in")
+    return Outcome(job.name, seconds, speed)
 
 
 def results_of(job: Job) -> list[Results]:
