@@ -222,9 +222,11 @@ def execute(
     together and return the same; only the first writes. Raises UsageError for options that do
     not go together, and what `run_training` raises.
     """
+    from compoclip.cli.options import require_seeds
     from compoclip.data.open_source import open_source
     from compoclip.train.run import RunSettings, run_training
 
+    require_seeds(options)
     counts = ("workers", "micro_batch", "max_bad", "save_every", "log_every", "stop_after")
     for name in counts:
         if getattr(options, name) < 0:
