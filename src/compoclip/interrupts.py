@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -52,6 +53,22 @@ class Ending:
 
 
 ENDING = Ending()
+#: In the environment of a command that another one starts: the process to end with.
+PARENT = "COMPOCLIP_PARENT"
+
+
+def end_with_parent() -> None:
+    """Send this process SIGTERM when the one that started it is gone, if that asked for it."""
+    parent = os.getppid()
+    if os.environ.get(PARENT) != str(parent):
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def unhandled(number: int) -> bool:

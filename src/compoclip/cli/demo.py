@@ -15,7 +15,7 @@ from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import only_writer, read_json
-from compoclip.interrupts import signal_of
+from compoclip.interrupts import PARENT, signal_of
 from compoclip.places import require_writable
 
 if TYPE_CHECKING:
@@ -121,14 +121,14 @@ def _train_all(options: DemoOptions) -> None:
     cores = os.cpu_count() or 1
     at_once = max(1, min(len(waiting), cores))
     # Small matrices: two runs of one thread each do more than one run of two threads.
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // at_once))}
+    settings = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), PARENT: str(os.getpid())}
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 method = waiting.pop()
                 command = _train_command(options, method)
-                running[method] = subprocess.Popen(command, env={**os.environ, **threads})
+                running[method] = subprocess.Popen(command, env={**os.environ, **settings})
             time.sleep(0.2)
             for method, process in list(running.items()):
                 if process.poll() is not None:
@@ -138,16 +138,14 @@ def _train_all(options: DemoOptions) -> None:
                             f"{method} was not trained (see above); the same command goes on"
                         )
     except KeyboardInterrupt as error:
-        for process in running.values():
-            process.terminate()  # they save their state, as after a Ctrl-C that reached them too
-        for process in running.values():
-            process.wait()
         raise RunInterruptedError(
             "interrupted; the same command goes on", signal_of(error)
         ) from None
     finally:
         for process in running.values():
-            process.terminate()
+            process.terminate()  # they save their state, as after a Ctrl-C that reached them too
+        for process in running.values():
+            process.wait()
 
 
 def _train_command(options: DemoOptions, method: str) -> list[str]:

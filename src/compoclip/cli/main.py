@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from compoclip import __version__
 from compoclip.errors import CompoclipError
-from compoclip.interrupts import ENDING, signal_of
+from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.ranks import launched, silent
 
 # verb -> what it does; the verb's code is compoclip.cli.<verb with _>, imported only when called.
@@ -117,6 +117,7 @@ def entry() -> None:
     """Console-script entry point."""
     code: int | str | None
     ENDING.install()
+    end_with_parent()
     try:
         code = main(sys.argv[1:])
     except BrokenPipeError:
