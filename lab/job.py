@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -94,7 +95,11 @@ def outcome(job: Job) -> Outcome | None:
             f"{job.folder}: made with other settings; delete it to run it again, or choose "
             "another --out"
         )
-    return Outcome(job.name, record["seconds"], record["speed"])
+    seconds, speed = record.get("seconds"), record.get("speed")
+    for value in (seconds, speed):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise CompoclipError(f"{path}: damaged; delete the folder it is in")
+    return Outcome(job.name, seconds, speed)
 
 
 def results_of(job: Job) -> list[Results]:
@@ -153,8 +158,8 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
         # An adapter without the whole model is what a run leaves that ended while it was written.
         shutil.rmtree(job.folder / "adapter", ignore_errors=True)
         run_training(load_model(job.settings.model), replace(method, optim=optim), source, settings)
-    last = read_log(job.folder / "train.jsonl")[-1]
-    speed = last["images"] / max(last["seconds"], 1e-9)
+    steps = [each for each in read_log(job.folder / "train.jsonl") if "images" in each]
+    speed = steps[-1]["images"] / max(steps[-1]["seconds"], 1e-9) if steps else 0.0
     tuned = load_model(str(checkpoint))
     mix = job.arm.wise_ft
     return (tuned if mix == 1 else interpolate(base, tuned, mix)), speed

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from multiprocessing import get_context
 
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, RunInterruptedError
+from compoclip.interrupts import signal_of
+from compoclip.workers import Workers, WorkersDiedError
 from lab.job import Job, Outcome
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -36,46 +32,48 @@ def run_all(
         return []
     for name in _THREADS:
         os.environ[name] = "1"  # read when the processes import torch
-    waiting, running = list(jobs), dict[Future[Outcome], Job]()
+    waiting, failed = list(jobs), list[Exception]()
     progress = _Progress(len(jobs), workers)
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
+
+    def todo() -> Iterator[tuple[Callable[[Job], Outcome], Job]]:
+        while waiting and not failed and progress.fits(budget):
+            yield run, waiting.pop(0)
+
+    done = 0
     try:
-        while running or waiting:
-            while waiting and len(running) < workers and progress.fits(budget):
-                job = waiting.pop(0)
-                with _deaf():
-                    running[pool.submit(run, job)] = job
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                running.pop(future)
-                progress.tell(future.result(), len(waiting) + len(running))
-    except KeyboardInterrupt:
-        for process in multiprocessing.active_children():
-            process.terminate()
+        with Workers(workers, prepare=_one_thread, ahead=1, retries=0) as pool:
+            for made in pool.as_done(_outcome, todo()):
+                done += 1
+                if isinstance(made, Outcome):
+                    progress.tell(made, len(jobs) - done)
+                else:
+                    failed.append(made)
+    except KeyboardInterrupt as error:
         raise RunInterruptedError(
-            "interrupted; the same command goes on with what is left"
+            "interrupted; the same command goes on with what is left", signal_of(error)
         ) from None
-    except BrokenExecutor:
+    except WorkersDiedError:
         raise CompoclipError(
             "a process was ended from outside (out of memory?); the same command goes on"
         ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    if failed:
+        raise failed[0]
     return waiting
 
 
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started in here do not hear Ctrl-C, which is for the one that starts them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _outcome(what: tuple[Callable[[Job], Outcome], Job]) -> Outcome | Exception:
+    """What becomes of a job; an error does not end the others."""
+    run, job = what
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return run(job)
+    except Exception as error:
+        return error
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 class _Progress:
@@ -103,18 +101,3 @@ class _Progress:
             f"[{self._total - left} of {self._total}] {outcome.name}: {outcome.seconds:.0f} s"
             f"{speed}; {counted(left, 'job')} and about {to_go} left"
         )
-
-
-def _end_with_parent() -> None:
-    """One thread of computation, and no process that outlives the one that started it."""
-    import torch
-
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-
-
-def _follow(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)

@@ -13,7 +13,7 @@ from typing import Any
 from compoclip import __version__
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError
-from compoclip.files import read_json, write_atomically
+from compoclip.files import only_writer, read_json, write_atomically
 from compoclip.models.checkpoint import load_model
 from compoclip.places import require_writable
 from compoclip.world.config import bundled_world, crowded
@@ -42,10 +42,18 @@ def run_lab(
     arms: names of those to run now, all when empty; the table has all that are finished. budget:
     seconds. All arms are run with the first seed before any with the second, so that a budget that
     ends leaves few seeds rather than few arms. Raises CompoclipError for whatever data, models or
-    the disk object to, UsageError for unknown arms, methods and settings.
+    the disk object to and when another process is at work in `out`, UsageError for unknown arms,
+    methods and settings.
     """
-    started = time.monotonic()
     require_writable(out)
+    with only_writer(out, folder=True):
+        return _run_lab(settings, out, arms, budget, workers)
+
+
+def _run_lab(
+    settings: LabSettings, out: Path, arms: Sequence[str], budget: float, workers: int
+) -> str:
+    started = time.monotonic()
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
     for arm in settings.arms:
         method_of(arm, out / "data")

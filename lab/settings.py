@@ -155,7 +155,7 @@ def _check(settings: LabSettings, where: str) -> None:
         _require(0 <= arm.wise_ft <= 1, f"{where}: arm '{arm.name}': wise_ft must be 0 to 1")
     _one_of(settings.control, names, f"{where}: control")
     seeds = settings.seeds
-    whole = all(type(seed) is int and seed >= 0 for seed in seeds)
+    whole = all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds)
     _require(
         whole and 0 < len(set(seeds)) == len(seeds),
         f"{where}: seeds must be different whole numbers from 0",

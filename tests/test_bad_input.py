@@ -482,3 +482,39 @@ def test_what_was_not_foreseen_is_one_line(
     refused(capsys, ["compare", "a"], 1, "KeyError", "--debug")
     with pytest.raises(KeyError):
         main(["compare", "a", "--debug"])
+
+
+# What a verb that takes --seed needs beside it to be parsed.
+SEEDED = {
+    "train clip-ft": "--data x --out o",
+    "evaluate": "bundled --on x",
+    "rewrite": "a",
+    "caption": "x --task negatives --model m --out o.jsonl",
+    "compare": "a b",
+    "report": "a",
+    "demo": "",
+    "maps": "x.png caption",
+    "tree-score": "bundled --captions x",
+    "wise-ft": "bundled bundled --out o",
+    "towers": "bundled bundled --out o --on x",
+    "world train": "--out o --count 1",
+    "world pairs": "--out o --skills relation=1",
+    "world suite": "--out o",
+    "world show": "-o o.png",
+    "world ask": "x",
+    "bench train": "",
+    "bench memory": "",
+    "bench text": "--captions x",
+}
+
+
+@pytest.mark.parametrize("seed", ["99999999999999999999", "-1"])
+@pytest.mark.parametrize("verb", SEEDED)
+def test_a_seed_that_no_generator_takes(verb: str, seed: str, capsys: Capture) -> None:
+    argv = [*verb.split(), *SEEDED[verb].split(), f"--seed={seed}"]
+    refused(capsys, argv, 2, f"--seed {seed}: must be a whole number from 0 to 9223372036854775807")
+
+
+def test_a_seed_of_random_weights_that_is_none(capsys: Capture) -> None:
+    spec = f"random:ViT-B-32:{'9' * 20}"
+    refused(capsys, ["inspect", spec], 2, spec, "is not a number of at most 18 digits")

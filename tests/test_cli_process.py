@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from compoclip.cli.main import VERBS, main
+from compoclip.files import LOCK
 from compoclip.train.log import read_log
 from compoclip.train.state import latest_state
+from record_files import write_lines
 from train_helpers import write_config, write_data
 
 HEAVY = ("torch", "torchvision", "open_clip", "timm", "transformers", "pyarrow", "scipy")
@@ -69,11 +74,10 @@ def training(folder: Path, out: str, *more: str) -> list[str]:
     ]
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on_exactly(tmp_path: Path) -> None:
-    write_config(tmp_path / "config.json")
-    write_data(tmp_path / "data")
-    process = subprocess.Popen(
-        [*COMMAND, *training(tmp_path, "run", "--workers=2")],
+def started(arguments: list[str]) -> subprocess.Popen[str]:
+    """The command line in a process group of its own, as a shell starts it."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -81,15 +85,43 @@ def test_ctrl_c_leaves_a_run_that_goes_on_exactly(tmp_path: Path) -> None:
         # a shell that put the tests into the background has them ignore Ctrl-C
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    log = tmp_path / "run" / "train.jsonl"
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for the condition, while the process runs."""
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and (not log.is_file() or len(read_log(log)) < 3):
-        assert process.poll() is None, process.communicate()
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
+
+
+def group(process: subprocess.Popen[str]) -> list[int]:
+    """The living processes of its group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+            if of == str(process.pid) and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_asked_to_stop_goes_on_exactly(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    write_config(tmp_path / "config.json")
+    write_data(tmp_path / "data")
+    process = started(training(tmp_path, "run", "--workers=2"))
+    log = tmp_path / "run" / "train.jsonl"
+    until(lambda: log.is_file() and len(read_log(log)) >= 3, process)
+    os.killpg(process.pid, number)  # as a terminal and SLURM do: to the workers as well
+    if number == signal.SIGTERM:  # and once more, as a launcher that got it does
+        os.killpg(process.pid, number)
     out, error = process.communicate(timeout=120)
 
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in error
     state = latest_state(tmp_path / "run" / "state")
     assert state is not None
@@ -99,6 +131,8 @@ def test_ctrl_c_leaves_a_run_that_goes_on_exactly(tmp_path: Path) -> None:
     assert "--resume goes on" in last
     assert out == ""
     assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / LOCK).exists()
+    until(lambda: group(process) == [])
 
     assert main(training(tmp_path, "whole", f"--stop-after={step + 2}")) == 0
     assert main(training(tmp_path, "run", f"--stop-after={step + 2}", "--resume")) == 0
@@ -108,6 +142,89 @@ def test_ctrl_c_leaves_a_run_that_goes_on_exactly(tmp_path: Path) -> None:
     )
     assert one.keys() == other.keys()
     assert [name for name in one if not one[name].equal(other[name])] == []
+
+
+def test_a_run_folder_has_one_run(tmp_path: Path) -> None:
+    write_config(tmp_path / "config.json")
+    write_data(tmp_path / "data")
+    first = started(training(tmp_path, "run", "--save-every=3"))
+    until(lambda: (tmp_path / "run" / LOCK).exists(), first)
+    done = subprocess.run(
+        [*COMMAND, *training(tmp_path, "run", "--resume", "--seed=5")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"compoclip train: {tmp_path / 'run'}: process {first.pid} on ")
+    log = tmp_path / "run" / "train.jsonl"
+    until(lambda: log.is_file() and len(read_log(log)) >= 3, first)
+    os.kill(first.pid, signal.SIGKILL)  # no lock is left
+    first.communicate()
+    assert main(training(tmp_path, "run", "--stop-after=9", "--resume")) == 0
+
+
+def with_workers(verb: str, folder: Path) -> list[str]:
+    """A verb that keeps two workers busy for long."""
+    if verb == "world":
+        return ["world", "train", f"--out={folder / 'out'}", "--count=50000", "--workers=2"]
+    if verb == "rewrite shards":
+        (folder / "in").mkdir()
+        for shard in range(4):
+            rows = (json.dumps({"caption": f"a red dog on mat {i}"}) for i in range(20_000))
+            write_lines(folder / "in" / f"{shard}.jsonl", rows)
+        return ["rewrite", str(folder / "in"), "-o", str(folder / "out"), "--workers=2"]
+    captions = write_lines(folder / "c.txt", (f"a red dog on mat {i}" for i in range(50_000)))
+    return [verb, str(captions), "-o", str(folder / "out.jsonl"), "--workers=2"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
+@pytest.mark.parametrize("verb", ["world", "rewrite", "parse", "rewrite shards"])
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ([signal.SIGKILL], 128 + signal.SIGKILL),
+        ([signal.SIGTERM], 143),
+        ([signal.SIGINT, signal.SIGINT], 130),
+    ],
+)
+def test_nothing_is_left_of_a_command_that_is_ended(
+    verb: str, signals: list[int], code: int, tmp_path: Path
+) -> None:
+    process = started(with_workers(verb, tmp_path))
+    until(lambda: len(group(process)) >= 4, process)  # with what keeps track of shared memory
+    time.sleep(1)
+    for number in signals:
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            os.kill(process.pid, number)
+        time.sleep(0.05)
+    _, error = process.communicate(timeout=120)
+    # the second Ctrl-C may come when Python has ended as far as it can handle signals
+    assert process.returncode in (code, 128 - code)
+    assert "Traceback" not in error
+    until(lambda: group(process) == [])
+    if code != 128 + signal.SIGKILL:
+        how = "ended by SIGTERM" if code == 143 else "interrupted"
+        assert error.splitlines()[-1] == f"compoclip {verb.split()[0]}: {how}"
+        left = [path.name for path in tmp_path.rglob("*") if path.name.startswith(".")]
+        assert left == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
+def test_the_runs_of_a_demo_that_is_killed_save_their_state_and_end(tmp_path: Path) -> None:
+    run = tmp_path / "out" / "runs" / "clip-ft"
+    sizes = ["--scenes=80", "--items-per-task=8", "--epochs=9999", "--batch-size=16"]
+    process = started(["demo", f"--out={tmp_path / 'out'}", "--methods", "clip-ft", *sizes])
+    log = run / "train.jsonl"
+    until(lambda: log.is_file() and len(read_log(log)) >= 1, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: group(process) == [])
+    assert latest_state(run / "state") is not None
 
 
 @pytest.mark.parametrize(

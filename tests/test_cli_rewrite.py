@@ -151,6 +151,31 @@ def test_interrupted_runs_go_on(
     assert f"{kept} records were there already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("how", ["twice", "lost", "other", "more"])
+def test_records_that_are_not_those_of_the_captions_are_made_again(
+    how: str, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert run(text_file, "-o", out, "--rewrites", "negclip,replace") == 0
+    whole = out.read_bytes()
+    records = whole.splitlines(keepends=True)
+    first, rest = records[:4], records[4:]
+    spoilt = {
+        "twice": [*first, *first, *rest],
+        "lost": [*first, *rest[2:]],
+        "other": [*first, rest[0].replace(b'"caption": "', b'"caption": "no '), *rest[1:]],
+        "more": [*records, records[-1]],
+    }[how]
+    out.write_bytes(b"".join(spoilt))
+    capsys.readouterr()
+    assert run(text_file, "-o", out, "--rewrites", "negclip,replace") == 0
+    assert out.read_bytes() == whole
+    kept = len(records) if how == "more" else 4
+    lost = len(spoilt) - kept
+    said = f"record {kept + 1} is damaged; making {lost} record{'s' * (lost > 1)} again from there"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_same_bytes_for_any_worker_count_and_fresh_draws_by_seed_and_epoch(
     tmp_path: Path,

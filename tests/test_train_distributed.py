@@ -42,7 +42,7 @@ def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
     found = {}
 
     def keep(options: cli.TrainOptions, method: Method) -> int:
-        optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0)
+        optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0, min_lr=0.0)
         found[name] = (Path(options.data), replace(method, optim=optim))
         return 0
 

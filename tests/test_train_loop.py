@@ -19,6 +19,7 @@ from compoclip.models.checkpoint import LoadedModel, create_model, load_model, r
 from compoclip.train.log import read_log
 from compoclip.train.optim import build_optimizer, decays, learning_rate
 from compoclip.train.run import RunSettings, run_training
+from compoclip.train.state import latest_state
 from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
@@ -128,6 +129,94 @@ def test_three_steps_without_finite_loss_stop_the_run(tmp_path: Path) -> None:
             new_model(tmp_path), _method({3, 4, 5}), source, RunSettings(out=tmp_path / "run")
         )
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_skipped_steps_are_in_the_summary_the_record_and_the_log(tmp_path: Path) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", log_every=1)
+    summary = run_training(new_model(tmp_path), _method({2, 3}), source, settings)
+    assert summary.skipped_steps == 2
+    assert load_model(tmp_path / "run" / "model").provenance["run"]["skipped_steps"] == 2
+    assert read_log(tmp_path / "run" / "train.jsonl")[-1]["skipped_steps"] == 2
+
+
+def test_skipped_steps_are_counted_over_a_resume(tmp_path: Path) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", stop_after=3)
+    stopped = run_training(new_model(tmp_path), _method({2, 3}), source, settings)
+    assert (stopped.steps, stopped.skipped_steps) == (3, 2)
+    again = replace(settings, stop_after=0, resume=True)
+    assert run_training(new_model(tmp_path), _method({1}), source, again).skipped_steps == 3
+
+
+@pytest.mark.parametrize("bad", [{1, 2, 4, 5, 7}, {1, 2, 4, 5, 7, 8, 10}])
+def test_a_run_most_of_whose_steps_were_skipped_leaves_no_model(
+    tmp_path: Path, bad: set[int]
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    out = tmp_path / "run"
+    lost = rf"not finite in {len(bad)} of 10 steps, .* has not been trained and is not written"
+    with pytest.raises(CompoclipError, match=lost):
+        run_training(new_model(tmp_path), _method(bad), source, RunSettings(out=out))
+    assert not (out / "model").exists()
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_written(tmp_path: Path) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", stop_after=2)
+    run_training(new_model(tmp_path), _method(set()), source, settings)
+    kept = latest_state(tmp_path / "run" / "state")
+    assert kept is not None
+
+    class Spoils(_NotFinite):
+        """The last step of the run has a finite loss and a gradient that is not."""
+
+        def forward(self, features: Features, layout: Layout) -> Tensor:
+            loss = super().forward(features, layout)
+            return loss + (features.image.sum() * 0).abs().sqrt() if self.calls == 8 else loss
+
+    method = replace(_method(set()), losses=(LossTerm("odd", Spoils(set())),))
+    again = replace(settings, stop_after=0, resume=True)
+    with pytest.raises(CompoclipError, match=r"not finite after step 10, .*; lower --lr") as caught:
+        run_training(new_model(tmp_path), method, source, again)
+    assert str(kept) in str(caught.value)
+    assert latest_state(tmp_path / "run" / "state") == kept
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_only_a_state_that_is_there_is_named(tmp_path: Path) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    for name, save_every, named in (("none", 0, False), ("some", 2, True)):
+        settings = RunSettings(out=tmp_path / name, save_every=save_every)
+        with pytest.raises(CompoclipError, match="lower --lr") as caught:
+            run_training(new_model(tmp_path), _method({3, 4, 5}), source, settings)
+        state = tmp_path / name / "state" / "step-00000004"
+        assert (f"--resume from {state}" in str(caught.value)) is named is state.is_dir()
+
+
+def test_a_resume_without_a_state_says_that_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", resume=True, stop_after=1)
+    run_training(new_model(tmp_path), _method(set()), source, settings)
+    said = f"{tmp_path / 'run'} holds nothing to resume: the run starts at step 1\n"
+    assert said in capsys.readouterr().err
+    run_training(new_model(tmp_path), _method(set()), source, replace(settings, stop_after=2))
+    assert "nothing to resume" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"eps": 0.0}, "--eps 0: must be more than 0"),
+        ({"min_lr": 1.0}, "--min-lr 1 is above the peak, --lr 5e-06"),
+        ({"warmup_lr": 1e-5}, "--warmup-lr 1e-05 is above the peak, --lr 5e-06"),
+    ],
+)
+def test_an_optimiser_that_cannot_work_is_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Optim(**values)
 
 
 def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ class UsageError(CompoclipError):
 
 
 class RunInterruptedError(CompoclipError):
-    """The user stopped the run, which can be resumed. The command line exits 130, as shells do."""
+    """The run was asked to stop and can be resumed. The command line exits with 128 + signal, as
+    shells do: 130 after Ctrl-C, 143 after SIGTERM."""
 
-    exit_code = 130
+    def __init__(self, message: str, signal: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +15,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from compoclip.console import note
 from compoclip.errors import CompoclipError
+
+LOCK = ".lock"
+_RACES = 1000  # times that a lock may vanish between two system calls before that is an error
 
 
 def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> CompoclipError:
@@ -132,3 +138,95 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Iterator[None]:
+    """Keep other processes from writing `out` while the block runs.
+
+    The lock is the system's, on a hidden file beside `out` (of a folder, in it) that says who holds
+    it. It ends with the process, however that ends; the file is taken away again, and so are
+    folders that were made for it and stay empty. Where a file system has no locks, a line says so.
+
+    folder: `out` is one. wait: for the other process to be done, instead of refusing. Raises
+    CompoclipError, naming the holder, when another process has the lock, and when the place cannot
+    be written.
+    """
+    lock = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
+    made = [each for each in (lock.parent, *lock.parent.parents) if not each.exists()]
+    try:
+        handle = _locked(lock, out, wait)
+    except OSError as error:
+        raise CompoclipError(
+            f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
+            "space, or choose another place"
+        ) from error
+    process = os.getpid()
+    _HELD.add(handle)
+    try:
+        yield
+    finally:
+        if os.getpid() == process:  # not in a child that was forked within the block
+            with suppress(OSError):
+                lock.unlink()  # before it is let go: who opened it meanwhile looks whether it is
+            _HELD.discard(handle)
+            os.close(handle)
+            with suppress(OSError):
+                for each in made:
+                    each.rmdir()
+
+
+def _locked(lock: Path, out: Path, wait: bool) -> int:
+    """An open file descriptor of `lock`, held by this process alone."""
+    for _ in range(_RACES):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue  # another process has just ended and taken the empty folder away
+        try:
+            _take(handle, out, wait)
+            if os.path.samestat(os.fstat(handle), lock.stat()):
+                _sign(handle)
+                return handle
+        except FileNotFoundError:
+            pass  # locked too late: who held it has taken it away
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    raise OSError(f"{lock.name} comes and goes")
+
+
+def _take(handle: int, out: Path, wait: bool) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (BlockingIOError, PermissionError):
+        holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+        raise CompoclipError(
+            f"{out}: {holder} is writing it; wait until that has ended, or choose another place"
+        ) from None
+    except OSError as error:
+        note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
+
+
+def _sign(handle: int) -> None:
+    """Say who holds the lock. On a full disk nobody does."""
+    now = time.strftime("%Y-%m-%d %H:%M")
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename} ({now})".encode(), 0)
+
+
+_HELD: set[int] = set()
+
+
+def _let_go() -> None:
+    """In a child that was forked: locks are the parent's, and end with it."""
+    for handle in _HELD:
+        with suppress(OSError):
+            os.close(handle)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -245,8 +245,10 @@ def raise_first(failures: Sequence[list[Any] | None], own: CompoclipError | None
 
 
 def _error(record: list[Any]) -> CompoclipError:
-    kinds = {kind.exit_code: kind for kind in (CompoclipError, UsageError, RunInterruptedError)}
-    return kinds.get(record[1], CompoclipError)(record[0])
+    message, code = record
+    if code > 128:
+        return RunInterruptedError(message, code - 128)
+    return UsageError(message) if code == UsageError.exit_code else CompoclipError(message)
 
 
 def _line(error: BaseException) -> str:

@@ -8,22 +8,19 @@ OUT.part becomes OUT. A rerun cuts a torn last line and goes on behind the last 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import replacing
+from compoclip.files import only_writer, replacing
+from compoclip.workers import Workers
 
 BATCH = 200
-#: Batches under way per worker: keeps all busy and memory bounded.
-AHEAD = 4
 Item = tuple[str, str]
 Record = dict[str, Any]
 Make = Callable[[list[Item]], list[Record]]
@@ -42,23 +39,37 @@ def write_records(
 ) -> int:
     """Write the records of all (id, caption) items to `out`, one JSON object a line.
 
-    make: gives the records of a batch in order, `each` of them for every caption; it is sent to
-    worker processes. made_from: what the records depend on, kept in OUT.settings.json. count is
-    called with every record, those of an interrupted run first; it raises ValueError, KeyError or
-    TypeError for a damaged one. track wraps the stream of finished captions, one element each, to
-    show progress. Returns how many records were there before.
+    make: gives the records of a batch in order, `each` of them for every caption, with its "id" and
+    "caption"; it is sent to worker processes. made_from: what the records depend on, kept in
+    OUT.settings.json. count is called with every record, those of an interrupted run first; it
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged one. track wraps the
+    stream of finished captions, one element each, to show progress. Returns how many records were
+    there before.
 
     Raises UsageError when `out` was made from something else, CompoclipError when it cannot be
-    written.
+    written or another process is writing it.
     """
-    with appending(out, made_from, count) as records:
-        done = records.before
-        captions, extra = divmod(done, each)
-        todo = islice(iter(items), captions, None)
-        stream = islice(_stream(_batches(todo), make, workers), extra, None)
-        for made in _tracked(stream, each, extra, track):
-            count(made)
-            records.append(made)
+    todo = iter(items)
+    begun: list[Item] = []  # the caption some of whose records are there
+    seen = 0
+
+    def recount(record: Record) -> None:
+        nonlocal seen
+        if not begun:
+            begun.extend(islice(todo, 1))
+        if not begun or (record["id"], record["caption"]) != begun[0]:
+            raise ValueError("a record of another caption")
+        count(record)
+        seen += 1
+        if seen % each == 0:
+            begun.clear()
+
+    with appending(out, made_from, recount) as records:
+        done, extra = records.before, records.before % each
+        with closing(_stream(_batches(chain(begun, todo)), make, workers)) as stream:
+            for made in _tracked(islice(stream, extra, None), each, extra, track):
+                count(made)
+                records.append(made)
     return done
 
 
@@ -83,17 +94,19 @@ def appending(
     """Append records to OUT.part, which becomes `out` when the block ends without an error.
 
     made_from, count: as for `write_records`; count is called with the records of an interrupted
-    run before the block. Raises like `write_records`.
+    run before the block, and those from the first that it objects to are dropped. Raises like
+    `write_records`.
     """
     part = out.with_name(out.name + ".part")
     try:
-        _prepare(out, part, made_from)
-        done = _recover(part, count)
-        with part.open("ab") as file:
-            yield Appender(file, done)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, out)
+        with only_writer(out):
+            _prepare(out, part, made_from)
+            done = _recover(part, count)
+            with part.open("ab") as file:
+                yield Appender(file, done)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, out)
     except OSError as error:
         raise CompoclipError(
             f"{out}: cannot be written ({error.strerror or error}); check folder, rights and space"
@@ -110,13 +123,12 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
 
     A run that ended before its first record leaves others free to begin.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     path = settings_path(out)
     begun = part.exists() and part.stat().st_size > 0
     if out.exists() or begun:
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise UsageError(
                 f"{out}: exists, but {path.name} beside it does not say how it was made; "
                 "choose another -o or remove the file"
@@ -158,7 +170,11 @@ def _recover(part: Path, count: Callable[[Record], None]) -> int:
                 if not line.endswith(b"\n"):
                     raise ValueError("torn line")
                 count(json.loads(line))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                lost = line.endswith(b"\n") + sum(1 for _ in file)
+                if lost:  # more than the line that a killed run was writing
+                    again = counted(lost, "record")
+                    note(f"{part}: record {done + 1} is damaged; making {again} again from there")
                 break
             done += 1
             end += len(line)
@@ -194,7 +210,9 @@ def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
         yield batch
 
 
-def _stream(batches: Iterator[list[Item]], make: Make, workers: int) -> Iterator[Record]:
+def _stream(
+    batches: Iterator[list[Item]], make: Make, workers: int
+) -> Generator[Record, None, None]:
     """Records of all batches in order, made here or, when there are several, by processes."""
     first = list(islice(batches, 2))
     batches = chain(first, batches)
@@ -202,17 +220,6 @@ def _stream(batches: Iterator[list[Item]], make: Make, workers: int) -> Iterator
         for batch in batches:
             yield from make(batch)
         return
-    # Fresh interpreters: forking a process that holds threads can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting: deque[Future[list[Record]]] = deque()
-        try:
-            for batch in batches:
-                waiting.append(pool.submit(make, batch))
-                if len(waiting) >= AHEAD * workers:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    with Workers(workers) as pool:
+        for made in pool.map(make, batches):
+            yield from made

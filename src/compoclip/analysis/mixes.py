@@ -13,6 +13,7 @@ from compoclip.console import note
 from compoclip.evaluation.model_encoder import ModelEncoder
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.files import only_writer
 from compoclip.models.interpolate import Scope, WiseLora, interpolate
 from compoclip.models.loaded import LoadedModel
 
@@ -68,12 +69,13 @@ def measure_mixes(
     are already there are not computed again. Raises what `interpolate` and `evaluate` raise.
     """
     found: dict[str, list[Results]] = {}
-    for name, mix in mixes.items():
-        note(f"measuring {name}")
-        loaded = pair.mixed(mix)
-        loaded.encoder.to(device)
-        try:
-            found[name] = evaluate(name, ModelEncoder(loaded), benchmarks, out, options)
-        finally:
-            loaded.encoder.to("cpu")
+    with only_writer(out, folder=True):  # the mixes of another pair have the same names
+        for name, mix in mixes.items():
+            note(f"measuring {name}")
+            loaded = pair.mixed(mix)
+            loaded.encoder.to(device)
+            try:
+                found[name] = evaluate(name, ModelEncoder(loaded), benchmarks, out, options)
+            finally:
+                loaded.encoder.to("cpu")
     return found

@@ -122,8 +122,20 @@ def fetch(
     """Fetch one source below `root` and unpack it when it is an archive, which is then deleted.
 
     url_base: takes the place of scheme and host of the official address, for mirrors. Returns a
-    line on what was done. Raises CompoclipError as `download` and `unpack` do.
+    line on what was done. Raises CompoclipError as `download` and `unpack` do, and when another
+    process fetches it.
     """
+    with files.only_writer(root / job.source.target):
+        return _fetch(job, root, url_base, progress, patience)
+
+
+def _fetch(
+    job: Job,
+    root: Path,
+    url_base: str | None,
+    progress: Progress | None,
+    patience: Patience | None,
+) -> str:
     source = job.source
     url = source.url if url_base is None else rebased(source.url, url_base)
     target = root / source.target

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
 from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger
 from compoclip.captions.types import Caption
+from compoclip.workers import Workers
 
 #: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
 PARSER_VERSION = "3"
@@ -41,16 +40,8 @@ def parse_many(
         own = get_tagger(tagger)
         return [parse(text, own) for text in todo]
     batches = batched(todo, tagger)
-    with parsing_pool(min(workers, len(batches))) as pool:
+    with Workers(workers) as pool:
         return [caption for batch in pool.map(_parse_batch, batches) for caption in batch]
-
-
-def parsing_pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that parse, each a fresh interpreter.
-
-    Forking a process that holds threads (torch) can hang.
-    """
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:

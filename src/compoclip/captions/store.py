@@ -6,7 +6,6 @@ import hashlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
 from os import getpid
@@ -19,12 +18,12 @@ from compoclip.captions.parse import (
     batched,
     parse,
     parse_many,
-    parsing_pool,
 )
 from compoclip.captions.records import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
+from compoclip.workers import Workers
 
 _Result = TypeVar("_Result")
 _SCHEMA = """
@@ -102,11 +101,11 @@ class ParseStore:
         remaining = iter(texts)
         size = SLICE if workers > 1 else _ALONE
         with ExitStack() as stack:
-            pool: ProcessPoolExecutor | None = None
+            pool: Workers | None = None
             while part := list(dict.fromkeys(islice(remaining, size))):
                 missing = self._missing(part)
                 if pool is None and workers > 1 and len(missing) >= POOL_FLOOR:
-                    pool = stack.enter_context(parsing_pool(workers))
+                    pool = stack.enter_context(Workers(workers))
                 batches = batched(missing, self.tagger_name)
                 made = (pool.map if pool else map)(_encoded, batches)
                 records = [record for batch in made for record in batch]

@@ -16,6 +16,7 @@ from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_items import Item, caption_items
 from compoclip.cli.options import parse
 from compoclip.errors import RunInterruptedError, UsageError
+from compoclip.interrupts import signal_of
 from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import Engine
 from compoclip.language.judge import RULES_VERSION
@@ -137,9 +138,10 @@ def main(argv: Sequence[str]) -> int:
     start = time.monotonic()
     try:
         collected = collect(task, captions, engine, asking, out.answers, made_from, track)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         raise RunInterruptedError(
-            f"interrupted; the answers are kept in {out.answers}.part, the same command goes on"
+            f"interrupted; the answers are kept in {out.answers}.part, the same command goes on",
+            signal_of(error),
         ) from None
     seconds = time.monotonic() - start
     numbers = {caption: number for number, caption in enumerate(captions)}

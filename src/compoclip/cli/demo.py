@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,9 @@ from typing import TYPE_CHECKING
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
+from compoclip.files import only_writer, read_json
+from compoclip.interrupts import PARENT, signal_of
+from compoclip.places import require_writable
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -59,6 +61,12 @@ class DemoOptions:
 def main(argv: Sequence[str]) -> int:
     """Run the stages in order, print the table, name the report."""
     options = parse(DemoOptions, "demo", argv)
+    require_writable(options.out)
+    with only_writer(options.out, folder=True):
+        return _run(options)
+
+
+def _run(options: DemoOptions) -> int:
     started = time.monotonic()
     _write_world(options)
     _train_all(options)
@@ -96,8 +104,10 @@ def _write_world(options: DemoOptions) -> None:
         write_suite(suite, core)
 
 
-def _scenes(data: Path) -> int:
-    return int(json.loads((data / "world.json").read_text())["count"])
+def _scenes(data: Path) -> object:
+    """How many scenes the folder says that it holds."""
+    record = read_json(data / "world.json", damaged="delete the folder it is in")
+    return record.get("count") if isinstance(record, dict) else None
 
 
 def _train_all(options: DemoOptions) -> None:
@@ -111,14 +121,14 @@ def _train_all(options: DemoOptions) -> None:
     cores = os.cpu_count() or 1
     at_once = max(1, min(len(waiting), cores))
     # Small matrices: two runs of one thread each do more than one run of two threads.
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // at_once))}
+    settings = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), PARENT: str(os.getpid())}
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 method = waiting.pop()
                 command = _train_command(options, method)
-                running[method] = subprocess.Popen(command, env={**os.environ, **threads})
+                running[method] = subprocess.Popen(command, env={**os.environ, **settings})
             time.sleep(0.2)
             for method, process in list(running.items()):
                 if process.poll() is not None:
@@ -127,23 +137,26 @@ def _train_all(options: DemoOptions) -> None:
                         raise CompoclipError(
                             f"{method} was not trained (see above); the same command goes on"
                         )
-    except KeyboardInterrupt:
-        for process in running.values():
-            process.wait()  # Ctrl-C reached them too: they save their state
-        raise RunInterruptedError("interrupted; the same command goes on") from None
+    except KeyboardInterrupt as error:
+        raise RunInterruptedError(
+            "interrupted; the same command goes on", signal_of(error)
+        ) from None
     finally:
         for process in running.values():
-            process.terminate()
+            process.terminate()  # they save their state, as after a Ctrl-C that reached them too
+        for process in running.values():
+            process.wait()
 
 
 def _train_command(options: DemoOptions, method: str) -> list[str]:
     """`compoclip train` with one set of hyper-parameters for every method; the papers' are for
     150 M parameters.
     """
+    run = options.out / "runs" / method
     return [
         *(sys.executable, "-m", "compoclip", "train", method),
         *("--model", options.model, "--data", str(options.out / "data")),
-        *("--out", str(options.out / "runs" / method), "--resume", "--no-crop"),
+        *("--out", str(run), "--no-crop", *(["--resume"] if (run / "state").is_dir() else [])),
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
         *("--lr", str(options.lr), "--warmup", "20", "--clip-grad", "1"),
         *("--precision", "bf16", "--seed", str(options.seed)),

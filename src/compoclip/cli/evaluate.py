@@ -12,7 +12,7 @@ import tyro
 
 from compoclip import console
 from compoclip.cli.device import device_named
-from compoclip.cli.options import joined, parse
+from compoclip.cli.options import joined, parse, require_seeds
 from compoclip.errors import UsageError
 from compoclip.places import require_writable
 from compoclip.ranks import meeting
@@ -132,6 +132,7 @@ def measure(
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
     if options.max_bad < 0:
         raise UsageError("--max-bad must not be negative")
+    require_seeds(options)
     require_writable(options.out)
 
     from compoclip.evaluation.targets import parse_targets

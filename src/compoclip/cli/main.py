@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from compoclip import __version__
 from compoclip.errors import CompoclipError
+from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.ranks import launched, silent
 
 # verb -> what it does; the verb's code is compoclip.cli.<verb with _>, imported only when called.
@@ -51,7 +53,7 @@ def usage() -> str:
         *(f"  {verb:<11} {summary}" for verb, summary in VERBS.items()),
         "",
         "every verb takes --json (machine-readable output) and --debug (full traceback)",
-        "exit codes: 0 done, 1 failed, 2 wrong usage",
+        "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
     ]
     return "\n".join(lines)
 
@@ -91,10 +93,14 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
             print(f"{program}: {message}", file=sys.stderr)
         return code
 
+    def interrupted(number: int) -> int:
+        how = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
+        return failed(how, 128 + number)
+
     try:
         return run()
-    except KeyboardInterrupt:
-        return failed("interrupted", 130)
+    except KeyboardInterrupt as error:
+        return interrupted(signal_of(error))
     except BrokenPipeError:
         raise  # the reader of the output, e.g. `head`, has seen enough; see entry
     except Exception as error:
@@ -102,6 +108,8 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
             raise
         if isinstance(error, CompoclipError):
             return failed(str(error), error.exit_code)
+        if ENDING.got:  # libraries that are interrupted while they load fail in ways of their own
+            return interrupted(ENDING.got)
         if isinstance(error, OSError):
             what = f"{error.filename or 'output'}: {error.strerror or error}"
             return failed(f"{what}; check the path, its rights and the free space", 1)
@@ -117,6 +125,8 @@ def _speaks(verb: str) -> bool:
 def entry() -> None:
     """Console-script entry point."""
     code: int | str | None
+    ENDING.install()
+    end_with_parent()
     try:
         code = main(sys.argv[1:])
     except BrokenPipeError:

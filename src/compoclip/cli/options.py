@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 import tyro
+
+from compoclip.errors import UsageError
 
 T = TypeVar("T")
 
@@ -20,16 +23,28 @@ def parse(
     """`options` built from the arguments of `compoclip VERB`, or of another program's verb.
 
     options: a dataclass, whose docstring up to "Args:" heads the help. Ends the process with code 2
-    and a message on wrong usage, with 0 after --help.
+    and a message on wrong usage, with 0 after --help. Raises UsageError for a seed that not every
+    generator of random numbers takes.
     """
     about = (inspect.getdoc(options) or "").partition("\nArgs:")[0].strip()
-    return tyro.cli(
+    parsed = tyro.cli(
         options,
         prog=f"{program} {verb}",
         args=list(arguments),
         description=about,
         config=MARKERS,
     )
+    require_seeds(parsed)
+    return parsed
+
+
+def require_seeds(options: object) -> None:
+    """Raise UsageError unless every seed in the options, a dataclass, is one for all generators."""
+    for each in fields(options) if is_dataclass(options) else ():
+        value = getattr(options, each.name)
+        if each.name == "seed" and not (type(value) is int and 0 <= value < 2**63):
+            raise UsageError(f"--seed {value}: must be a whole number from 0 to {2**63 - 1}")
+        require_seeds(value)
 
 
 def joined(argv: Sequence[str], option: str) -> list[str]:

@@ -115,10 +115,10 @@ def _produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
     counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
 
     def count(record: dict[str, Any]) -> None:
-        objects, relations = record["objects"], record["relations"]
+        objects, relations = record["objects"], len(record["relations"])
         counts["attributes"] += sum(len(node["attributes"]) for node in objects)
         counts["objects"] += len(objects)
-        counts["relations"] += len(relations)
+        counts["relations"] += relations
         counts["captions_without_objects"] += not objects
 
     def track(captions: Iterable[int]) -> Iterable[int]:

@@ -38,6 +38,8 @@ class PlayOptions:
         models: One or two, as for evaluate; NAME=MODEL gives a name.
         host: Address to serve at. The default lets nobody else in; any other one lets everybody in
             who can reach it.
+        names: Names beside its address and that of this computer by which browsers may ask for the
+            page, e.g. that of a proxy before it; other names are refused.
         port: 0 takes a free one.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         json: Print the address as JSON.
@@ -49,6 +51,7 @@ class PlayOptions:
         tyro.conf.arg(metavar="MODEL [MODEL]", help_behavior_hint="(required)"),
     ]
     host: str = "127.0.0.1"
+    names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     port: int = 7860
     device: str = "auto"
     json: bool = False
@@ -70,7 +73,8 @@ def main(argv: Sequence[str]) -> int:
     device = device_named(options.device)
     loaded = {name: load_model(spec, device=device) for name, spec in models.items()}
     size = max(each.preprocess.size[0] for each in loaded.values())
-    with PlayServer(Playground(loaded, _examples(size)), options.host, options.port) as server:
+    playground = Playground(loaded, _examples(size))
+    with PlayServer(playground, options.host, options.port, options.names) as server:
         if not server.loopback:
             console.note(f"{options.host}: others can reach this page; there is no password")
         if options.json:

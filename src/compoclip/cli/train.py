@@ -236,9 +236,11 @@ def execute(
     together and return the same; only the first writes. Raises UsageError for options that do
     not go together, and what `run_training` raises.
     """
+    from compoclip.cli.options import require_seeds
     from compoclip.data.open_source import open_source
     from compoclip.train.run import RunSettings, run_training
 
+    require_seeds(options)
     counts = ("workers", "micro_batch", "max_bad", "save_every", "log_every", "stop_after")
     for name in counts:
         if getattr(options, name) < 0:
@@ -320,6 +322,9 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         console.note(f"  left out of the data: {count} x {reason}")
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
+    if summary.skipped_steps:
+        steps = console.counted(summary.skipped_steps, "step")
+        console.note(f"  {steps} skipped: the loss was not finite (train.jsonl names them)")
     if summary.truncated:
         cut = console.counted(summary.truncated, "text")
         console.note(f"  {cut} cut: longer than the model's context of {context} tokens")

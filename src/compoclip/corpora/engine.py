@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait as wait_for
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, TypeVar
 
 from compoclip.errors import CompoclipError
+from compoclip.workers import RETRIES, Workers, WorkersDiedError
 
 T = TypeVar("T")
 R = TypeVar("R")
 Engine = Literal["local", "ray"]
-#: Times that a task, or the pool without a task being finished, may die before it is given up.
-RETRIES = 3
-_AHEAD = 2  # tasks handed out per worker
+_AHEAD = 2  # tasks handed out per slot of the cluster
 _OBJECT_STORE = 80 << 20  # bytes; tasks and results are small, shards are read by the workers
 
 
 def run(
     work: Callable[[T], R], tasks: Sequence[T], workers: int = 1, engine: Engine = "local"
-) -> Iterator[R]:
-    """The results of all tasks, as they are finished.
+) -> Generator[R, None, None]:
+    """The results of all tasks, as they are finished; closing it ends what is under way.
 
     work: a function at the top level of a module, which may be called again for a task whose
     worker died. engine: "local" are processes of this machine; "ray" are tasks on the Ray cluster
@@ -33,54 +27,24 @@ def run(
     Raises CompoclipError when workers die again and again, or Ray is not installed.
     """
     if engine == "ray":
-        return _on_ray(work, tasks, workers)
-    if workers <= 1:
-        return map(work, tasks)
-    return _in_processes(work, list(tasks), workers)
+        yield from _on_ray(work, tasks, workers)
+    elif workers <= 1:
+        yield from map(work, tasks)
+    else:
+        yield from _in_processes(work, tasks, workers)
 
 
-def _in_processes(work: Callable[[T], R], tasks: list[T], workers: int) -> Iterator[R]:
-    # Fresh interpreters: forking a process that holds threads can hang.
-    context = multiprocessing.get_context("spawn")
-    todo = list(reversed(tasks))
-    deaths = 0
-    while todo:
-        pool = ProcessPoolExecutor(
-            min(workers, len(todo)), mp_context=context, initializer=_end_with_parent
-        )
-        running: dict[Future[R], T] = {}
-        try:
-            while todo or running:
-                while todo and len(running) < _AHEAD * workers:
-                    running[pool.submit(work, todo[-1])] = todo[-1]
-                    todo.pop()
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    result = future.result()
-                    del running[future]
-                    deaths = 0
-                    yield result
-        except BrokenProcessPool:
-            deaths += 1
-            if deaths > RETRIES:
-                raise _dying() from None
-            todo += running.values()
-        finally:
-            pool.shutdown(cancel_futures=True)
+def _in_processes(
+    work: Callable[[T], R], tasks: Sequence[T], workers: int
+) -> Generator[R, None, None]:
+    try:
+        with Workers(workers, ahead=1, retries=RETRIES) as pool:
+            yield from pool.as_done(work, tasks)
+    except WorkersDiedError:
+        raise _dying() from None
 
 
-def _end_with_parent() -> None:
-    """Have this worker end when the process that started it is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # a worker has one
-
-    def watch() -> None:
-        wait_for([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
+def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generator[R, None, None]:
     ray = _ray()
     own = not ray.is_initialized()
     if own:

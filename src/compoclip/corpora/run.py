@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from compoclip.corpora.shard import (
     make_shard,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import write_atomically
+from compoclip.files import only_writer, write_atomically
 from compoclip.recordfile import require_same
 
 Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
@@ -62,7 +63,20 @@ def process(
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
     _check_captions(shards, column)
-    _settle(out, {**job.settings(), "column": column})
+    with only_writer(out, folder=True):
+        _settle(out, {**job.settings(), "column": column})
+        return _process(shards, out, job, column, workers, engine, track)
+
+
+def _process(
+    shards: Sequence[Path],
+    out: Path,
+    job: Job,
+    column: str | None,
+    workers: int,
+    engine: Engine,
+    track: Track,
+) -> Outcome:
     outcome = Outcome()
     tasks = []
     for shard in shards:
@@ -76,13 +90,14 @@ def process(
             tasks.append(task)
         else:
             outcome.skipped[shard.name] = counts
-    for result in track(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)):
-        if result.stop:
-            raise CompoclipError(result.error)
-        if result.counts is None:
-            outcome.bad[result.name] = result.error
-        else:
-            outcome.made[result.name] = result.counts
+    with closing(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)) as results:
+        for result in track(results):
+            if result.stop:
+                raise CompoclipError(result.error)
+            if result.counts is None:
+                outcome.bad[result.name] = result.error
+            else:
+                outcome.made[result.name] = result.counts
     outcome.made = dict(sorted(outcome.made.items()))
     outcome.bad = dict(sorted(outcome.bad.items()))
     for counts in (*outcome.made.values(), *outcome.skipped.values()):
@@ -111,6 +126,6 @@ def _settle(out: Path, settings: dict[str, Any]) -> None:
         text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
         write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
         return
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise CompoclipError(f"{path}: damaged; choose another -o or remove the folder") from None
     require_same(out, before, settings)

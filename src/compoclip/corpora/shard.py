@@ -75,19 +75,32 @@ def finished(task: ShardTask) -> Counts | None:
     try:
         known = json.loads(task.manifest.read_text(encoding="utf-8"))
         size = task.target.stat().st_size
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(known, dict) or known.get("bytes") != size:
         return None
     if known.get("state") == fingerprint(task.source):
-        counts = known.get("counts")
-        return counts if isinstance(counts, dict) else None
+        counts, usual = known.get("counts"), new_counts()
+        task.job.make([], usual)
+        return counts if isinstance(counts, dict) and _are_like(counts, usual) else None
     if known.get("source") != str(task.source.absolute()):
         raise CompoclipError(
             f"{task.target}: was made from {known.get('source')}, not from {task.source}; choose "
             "another -o"
         )
     return None
+
+
+def _are_like(value: Any, usual: Any) -> bool:
+    """Whether a value is a count or, where `usual` is a dictionary, one of counts with its names
+    and perhaps more."""
+    if not isinstance(usual, dict):
+        return type(value) is int and value >= 0
+    return (
+        isinstance(value, dict)
+        and usual.keys() <= value.keys()
+        and all(_are_like(each, usual.get(name)) for name, each in value.items())
+    )
 
 
 def make_shard(task: ShardTask) -> ShardResult:

@@ -32,7 +32,7 @@ from compoclip.data.sample import Sample
 from compoclip.data.shards import ShardSource
 from compoclip.data.tarmembers import CAPTION_LIMIT
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import read_json, write_atomically
+from compoclip.files import LOCK, only_writer, read_json, write_atomically
 from compoclip.places import require_writable
 
 RECORD = "pack.json"
@@ -105,6 +105,20 @@ class Packed:
     left_out: dict[str, int] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
 
+    @staticmethod
+    def of(value: Any, path: Path) -> Packed:
+        """What `asdict` made of one, read from `path`. Raises CompoclipError for anything else."""
+        usual = asdict(Packed())
+        right = isinstance(value, dict) and usual.keys() == value.keys()
+        for name, empty in usual.items() if right else ():
+            kind = str if name == "bad" else int
+            values = value[name].values() if isinstance(value[name], dict) else [value[name]]
+            right = right and type(value[name]) is type(empty)
+            right = right and all(type(each) is kind for each in values)
+        if not right:
+            raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
+        return Packed(**value)
+
     def add(self, other: Packed) -> None:
         """Count another part."""
         for name in ("shards", "samples", "scaled", "as_they_were", "size_bytes"):
@@ -133,10 +147,15 @@ def pack(request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: i
 
     A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
     shards that are there are kept. The bytes do not depend on `run`. Raises UsageError when `out`
-    holds something else, CompoclipError after more than `max_bad` unreadable images and when the
-    disk is full; what is finished stays.
+    holds something else, CompoclipError after more than `max_bad` unreadable images, when the disk
+    is full and when another process is writing `out`; what is finished stays.
     """
     require_writable(out)
+    with only_writer(out, folder=True):
+        return _pack(request, out, spec, run, max_bad)
+
+
+def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -> Packed:
     source = request.open()
     record = _record(source, spec)
     finished = _check(out, record)
@@ -147,7 +166,8 @@ def pack(request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: i
     numbers = range(-(-len(source) // spec.shard_size))
     for number in numbers:
         if _shard(out, number).is_file() and _counts(out, number).is_file():
-            total.add(Packed(**read_json(_counts(out, number), damaged="delete it")))
+            counts = _counts(out, number)
+            total.add(Packed.of(read_json(counts, damaged="delete it"), counts))
         else:
             todo.append(Task(request, out, spec, max_bad, number))
     if total.shards:
@@ -197,15 +217,18 @@ def _check(out: Path, record: dict[str, Any]) -> Packed | None:
     """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
-        if out.is_dir() and any(out.iterdir()):
+        if out.is_dir() and any(each.name != LOCK for each in out.iterdir()):
             raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
     found = read_json(path, damaged="delete the folder and pack again")
+    if not isinstance(found, dict):
+        raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
     known = {key: value for key, value in found.items() if key != "packed"}
     if known != record:
-        differ = ", ".join(key for key in record if known.get(key) != record[key])
+        keys = dict.fromkeys([*record, *known])
+        differ = ", ".join(key for key in keys if known.get(key) != record.get(key))
         raise UsageError(f"{out}: holds another pack ({differ} differ); choose another --out")
-    return Packed(**found["packed"]) if "packed" in found else None
+    return Packed.of(found["packed"], path) if "packed" in found else None
 
 
 def _refuse_bad(total: Packed, max_bad: int) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import SCHEMA, Clean, Results, Score
-from compoclip.files import read_json, write_atomically
+from compoclip.files import only_writer, read_json, write_atomically
 
 
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
@@ -23,13 +23,14 @@ def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
     """
     path = folder / f"{file_stem(results.benchmark)}.json"
     table = folder / results.items
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise CompoclipError(f"{path}: cannot be replaced ({error.strerror})") from error
-    write_atomically(table, lambda place: pq.write_table(items, place, compression="zstd"))
     text = json.dumps(asdict(results), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+    with only_writer(path, wait=True):  # another run may measure a model of the same name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CompoclipError(f"{path}: cannot be replaced ({error.strerror})") from error
+        write_atomically(table, lambda place: pq.write_table(items, place, compression="zstd"))
+        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
     return replace(results, items=str(table))
 
 

@@ -58,12 +58,17 @@ class Collected:
 
     def add(self, record: Record) -> None:
         """Add a record; the first of a caption counts. Raises like damaged ones should."""
-        number, answers = record["n"], record["answers"]
+        number, answers, refused = record["n"], record["answers"], record["refused"]
         if type(number) is not int or not isinstance(answers, list):
             raise TypeError("not a record of answers")
+        if not (isinstance(record["engine"], str) and isinstance(refused, str | None)):
+            raise TypeError("not a record of answers")
         for each in answers:
-            if not isinstance(each["text"], str):
+            tokens = each["tokens_in"], each["tokens_out"]
+            if not (isinstance(each["text"], str) and type(each["cut_off"]) is bool):
                 raise TypeError("an answer is no text")
+            if not all(count is None or type(count) is int for count in tokens):
+                raise TypeError("a number of tokens is no number")
         self.records.setdefault(number, record)
 
 
@@ -88,7 +93,14 @@ def collect(
     it answered is kept.
     """
     collected = Collected()
-    with appending(path, made_from, collected.add) as file:
+
+    def known(record: Record) -> None:
+        number = record["n"]
+        if not 0 <= number < len(captions) or record["caption"] != captions[number]:
+            raise ValueError("a record of another caption")
+        collected.add(record)
+
+    with appending(path, made_from, known) as file:
         collected.before = len(collected.records)
         todo = [
             number

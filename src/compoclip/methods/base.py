@@ -109,6 +109,14 @@ class Optim:
                 raise UsageError(f"--{option} {value}: must be a number from {low} on")
         if not self.epochs:
             raise UsageError("--epochs 0: must be more than 0")
+        if not self.eps:
+            raise UsageError("--eps 0: must be more than 0, or a zero gradient is divided by zero")
+        for name in ("min_lr", "warmup_lr"):
+            if getattr(self, name) > self.lr:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {getattr(self, name):g} is above the peak, --lr "
+                    f"{self.lr:g}: lower it, or raise --lr"
+                )
         if self.warmup_share > 1:
             raise UsageError(f"--warmup-share {self.warmup_share}: must be at most 1")
         for name in ("beta1", "beta2"):

@@ -186,8 +186,8 @@ def _bundled(activation: str | None) -> LoadedModel:
 
 def _random(spec: str, activation: str | None) -> LoadedModel:
     name, _, number = spec.removeprefix("random:").partition(":")
-    if number and not number.isdigit():
-        raise UsageError(f"{spec}: the seed '{number}' is not a number")
+    if number and not (number.isdecimal() and len(number) <= 18):
+        raise UsageError(f"{spec}: the seed '{number}' is not a number of at most 18 digits")
     config = ModelConfig(with_activation(named_config(name), activation), published_stats(name))
     return assemble(config, spec, seed=int(number or 0))
 

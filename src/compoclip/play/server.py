@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import json
+import math
+import os
+import socket
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -29,9 +35,10 @@ _POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _WAITING = 256  # requests that may wait for the models at once
-_HELD = 4 * MAX_BODY  # bytes of requests in memory at once; a request beyond them waits unread
-_CONNECTIONS = 512  # each is a thread; more are closed at once
-_TIMEOUT = 30.0  # seconds a client may be silent
+_HELD = 24 * MAX_BODY  # bytes of requests in memory at once; a request beyond them waits unread
+_CONNECTIONS = 512  # each is a thread; beyond them, who has asked for nothing the longest must go
+_TIMEOUT = 30.0  # seconds for the head of a request, from the moment it may come; and for an answer
+_GRACE, _SPEED = 10.0, 100_000.0  # seconds for its body, and bytes that each further one must bring
 _PATIENCE = 120.0  # seconds a request may wait to be read
 
 Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -41,14 +48,17 @@ class PlayServer(ThreadingHTTPServer):
     """Serves a `Playground` at (host, port); port 0 takes a free one. Start with `serve_forever`.
 
     Requests are answered one after the other, since they share the models. Those that wait hold a
-    bounded number of bytes, and beyond a bounded number they are turned away. Raises UsageError
-    when the address cannot be used.
+    bounded number of bytes, and beyond a bounded number they are turned away; slow clients do not
+    keep others waiting. names: what the server may be called in requests beside its address; see
+    `known_name`. Raises UsageError when the address cannot be used.
     """
 
     daemon_threads = True
     request_queue_size = 256  # connections that the system holds until a thread takes them
 
-    def __init__(self, playground: Playground, host: str, port: int) -> None:
+    def __init__(
+        self, playground: Playground, host: str, port: int, names: Sequence[str] = ()
+    ) -> None:
         self.answers: Mapping[str, Answer] = {
             "/api/score": playground.score,
             "/api/maps": playground.maps,
@@ -64,6 +74,8 @@ class PlayServer(ThreadingHTTPServer):
         self.computing = threading.Lock()
         self.waiting = threading.BoundedSemaphore(_WAITING)
         self.connections = threading.BoundedSemaphore(_CONNECTIONS)
+        self._idle: dict[socket.socket, None] = {}  # connections without a request, oldest first
+        self._idling = threading.Lock()
         self.held = Budget(_HELD)
         try:
             super().__init__((host, port), _Handler)
@@ -73,6 +85,18 @@ class PlayServer(ThreadingHTTPServer):
                 f"{host}:{port} cannot be served ({reason}); choose another --host or --port"
             ) from error
         self.loopback = is_loopback(host)
+        own = () if self.loopback else (host, os.uname().nodename, f"{os.uname().nodename}.local")
+        self._names = {name.lower() for name in (*own, *names)}
+
+    def known_name(self, name: str) -> bool:
+        """Whether a name that a request calls this server by is one of its own.
+
+        On a page of another site, made to lead here, the browser would send that site's name. A
+        bare address cannot be made to lead elsewhere.
+        """
+        if is_loopback(name) or name.lower() in self._names:
+            return True
+        return not self.loopback and _is_address(name)
 
     @property
     def url(self) -> str:
@@ -80,11 +104,30 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection, or close it when there are too many."""
-        if self.connections.acquire(blocking=False):
+        """Start a thread for a connection; where there are too many, one without a request goes."""
+        if self.connections.acquire(blocking=False) or (
+            self._drop_idle() and self.connections.acquire(timeout=1.0)
+        ):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def idle(self, connection: socket.socket, idle: bool) -> None:
+        """Note whether a connection has no request under way."""
+        with self._idling:
+            self._idle.pop(connection, None)
+            if idle:
+                self._idle[connection] = None
+
+    def _drop_idle(self) -> bool:
+        """End the connection that has had no request for the longest; False if all have one."""
+        with self._idling:
+            oldest = next(iter(self._idle), None)
+            if oldest is not None:
+                del self._idle[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread sees an end, and ends
+        return oldest is not None
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection until it ends."""
@@ -93,20 +136,32 @@ class PlayServer(ThreadingHTTPServer):
         finally:
             self.connections.release()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are no error; anything else is told on the terminal."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
 
 class Budget:
-    """Bytes that requests may hold together; who finds too few left waits."""
+    """Bytes that requests may hold together; who finds too few left waits, in order."""
 
     def __init__(self, size: int) -> None:
         self.left = size
         self._changed = threading.Condition()
+        self._queue: deque[object] = deque()
 
     @contextmanager
     def take(self, size: int, patience: float) -> Iterator[bool]:
         """Hold `size` bytes while the block runs; yields False when they did not become free."""
+        ticket = object()
         with self._changed:
-            had = self._changed.wait_for(lambda: self.left >= size, patience)
+            self._queue.append(ticket)
+            had = self._changed.wait_for(
+                lambda: self._queue[0] is ticket and self.left >= size, patience
+            )
+            self._queue.remove(ticket)
             self.left -= size if had else 0
+            self._changed.notify_all()
         try:
             yield had
         finally:
@@ -123,16 +178,70 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class _Reader(io.RawIOBase):
+    """What a connection sends, within a time that grows with what has come."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.allow(_TIMEOUT)
+
+    def allow(self, grace: float, speed: float = math.inf) -> None:
+        """From now on let it take `grace` seconds, and one more for every `speed` bytes."""
+        self._start, self._got = time.monotonic(), 0
+        self._grace, self._speed = grace, speed
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Wait for some bytes. Raises TimeoutError."""
+        left = self._start + self._grace + self._got / self._speed - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("too slow")
+        self._connection.settimeout(left)
+        got = self._connection.recv_into(buffer)
+        self._got += got
+        return got
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: PlayServer
     server_version, sys_version = "compoclip", ""
     protocol_version = "HTTP/1.1"
     timeout = _TIMEOUT
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._reader = _Reader(self.connection)
+        self.rfile = io.BufferedReader(self._reader)
+
+    def handle_one_request(self) -> None:
+        self._reader.allow(_TIMEOUT)
+        self.server.idle(self.connection, True)
+        try:
+            super().handle_one_request()
+        finally:
+            self.server.idle(self.connection, False)
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self.server.idle(self.connection, False)
+        return parsed
+
     def do_GET(self) -> None:
         if self._foreign():
             return
-        page = self.server.pages.get(urlsplit(self.path).path)
+        page = self.server.pages.get(self._address())
         if page is None:
             self._fail(404, "there is no such page")
         else:
@@ -141,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if self._foreign():
             return
-        answer = self.server.answers.get(urlsplit(self.path).path)
+        answer = self.server.answers.get(self._address())
         if answer is None:
             self._fail(404, "there is no such address; POST to /api/score or /api/maps")
             return
@@ -161,10 +270,16 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             with self.server.held.take(int(length), _PATIENCE) as free:
-                if free:
-                    self._answer(answer, self.rfile.read(int(length)))
-                else:
+                if not free:
                     self._fail(503, "too much is waiting to be read; try again")
+                    return
+                self._reader.allow(_GRACE, _SPEED)
+                try:
+                    body = self.rfile.read(int(length))
+                except TimeoutError:
+                    self._fail(408, "the request came too slowly; try again")
+                else:
+                    self._answer(answer, body)
         finally:
             self.server.waiting.release()
 
@@ -182,17 +297,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _foreign(self) -> bool:
         """Refuse names that are not ours: a page of another site whose name leads here."""
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        if not self.server.loopback or is_loopback(name):
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        except ValueError:
+            self._fail(400, "the Host header is no name and no address")
+            return True
+        if self.server.known_name(name):
             return False
-        self._fail(403, "this server answers to localhost only")
+        own = "localhost" if self.server.loopback else "its address"
+        self._fail(403, f"this server answers to {own}, and to what play --names names")
         return True
+
+    def _address(self) -> str:
+        """The path that is asked for; "" for what is none."""
+        try:
+            return urlsplit(self.path).path
+        except ValueError:
+            return ""
 
     def _fail(self, status: int, message: str) -> None:
         self.close_connection = True  # what is left of the request is not read
         self._send(status, _json({"error": message}), "application/json")
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.connection.settimeout(_TIMEOUT)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

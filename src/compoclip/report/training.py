@@ -37,13 +37,9 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Read a run as train leaves it. Raises CompoclipError when there is no log or it is empty."""
     path = folder / "train.jsonl"
-    try:
-        records = [each for each in read_log(path) if isinstance(each, dict)]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CompoclipError(
-            f"{path}: cannot be read ({reason}); give --runs the --out folder of train"
-        ) from error
+    if not path.is_file():
+        raise CompoclipError(f"{path}: no such file; give --runs the --out folder of train")
+    records = read_log(path)
     steps = [each for each in records if _number(each.get("step")) and _number(each.get("loss"))]
     if not steps:
         raise CompoclipError(f"{path}: holds no logged steps; give --runs a run that has begun")

@@ -19,9 +19,9 @@ class Tally:
 
     def add_made(self, rule: str, words: int) -> None:
         """Count one rewritten caption, made by `rule`, with `words` caption words edited."""
+        self.rules[rule] += 1  # first: of a damaged record nothing is counted
         self.made += 1
         self.edited_words += words
-        self.rules[rule] += 1
 
     def add_refused(self, reason: str) -> None:
         """Count one caption without a rewrite."""

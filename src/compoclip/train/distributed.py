@@ -48,15 +48,15 @@ class Whole:
     """What the parts of a batch make together.
 
     merged: all texts, and where images and texts are in the parts. skipped: samples of all parts
-    that were left out. truncated: texts of all parts that the tokenizer cuts. asked: whether any
-    process was asked to stop before the batch.
+    that were left out. truncated: texts of all parts that the tokenizer cuts. asked: the signal
+    that asked any process to stop before the batch, 0 for none.
     """
 
     ranks: Ranks
     merged: Merged
     skipped: int = 0
     truncated: int = 0
-    asked: bool = False
+    asked: int = 0
 
     @staticmethod
     def alone(block: TextBlock) -> Whole:
@@ -88,7 +88,7 @@ class SharedBatches:
     """The batches of a loader with what the other processes have of each.
 
     An error in the data of one process is raised in all, at the same batch. Unreadable images are
-    counted over all processes. asked: whether this process was asked to stop.
+    counted over all processes. asked: the signal that asked this process to stop, or 0.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SharedBatches:
         batches: Batches,
         ranks: Ranks,
         truncated: Callable[[list[str]], int],
-        asked: Callable[[], bool],
+        asked: Callable[[], int],
     ) -> None:
         self._batches, self._ranks = batches, ranks
         self._truncated, self._asked = truncated, asked
@@ -149,7 +149,7 @@ class SharedBatches:
             merged,
             skipped=sum(record["skipped"] for record in records),
             truncated=sum(record["truncated"] for record in records),
-            asked=any(record["asked"] for record in records),
+            asked=max(record["asked"] for record in records),
         )
 
 

@@ -1,31 +1,31 @@
-"""Ctrl-C as a request that is granted between two steps, where the run can be resumed exactly."""
+"""Ctrl-C and SIGTERM as requests that are granted between two steps, where a run can be resumed
+exactly."""
 
 from __future__ import annotations
 
 import signal
-import threading
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
-from compoclip.console import note
+from compoclip.interrupts import say, unhandled
 
 
 class Interrupts:
-    """While entered, the first Ctrl-C only sets `asked`; the second interrupts at once.
+    """While entered, the first Ctrl-C or SIGTERM only sets `asked`, to its number; a second Ctrl-C
+    interrupts at once. A second SIGTERM does nothing: launchers and schedulers both send one.
 
-    Does nothing outside the main thread or where Ctrl-C has another meaning already (ignored by a
+    Does nothing outside the main thread or where a signal has another meaning already (ignored by a
     shell for jobs in the background, handled by a notebook).
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self._installed = False
+        self.asked = 0
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if unhandled(number):
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -34,11 +34,13 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        note("stopping after this step (Ctrl-C again stops at once)")
+        if not self.asked:
+            self.asked = number
+            how = "Ctrl-C again stops at once" if number == signal.SIGINT else "SIGTERM"
+            say(f"stopping after this step ({how})")
+        elif number == signal.SIGINT:
+            self._before[number](number, frame)  # which raises KeyboardInterrupt

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from compoclip.errors import CompoclipError
+from compoclip.files import unreadable
 
 
 class MetricsLog:
@@ -61,17 +62,31 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a log; a torn last line (killed while writing) is left out."""
+    """All complete records of a log; a torn last line (killed while writing) is left out.
+
+    Raises CompoclipError, naming the line, for anything else that is no record of a step.
+    """
+    try:
+        *lines, last = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise unreadable(path, error) from error
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate([*lines, last], 1):
         try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
+            record = json.loads(line)
+            if type(record["step"]) is not int:
+                raise TypeError("step")
+        except (ValueError, TypeError, KeyError, RecursionError):
+            if number > len(lines) or not line.strip():
+                continue
+            raise CompoclipError(
+                f"{path}: line {number} is no record of a step; remove that line"
+            ) from None
+        records.append(record)
     return records
 
 
 def _records_up_to(path: Path, step: int) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    return [record for record in read_log(path) if record.get("step", 0) <= step]
+    return [record for record in read_log(path) if record["step"] <= step]

@@ -34,7 +34,7 @@ from compoclip.train.gather import average_gradients
 from compoclip.train.interrupt import Interrupts
 from compoclip.train.optim import build_optimizer, learning_rate
 from compoclip.train.sharding import clip_gradients, shard_training
-from compoclip.train.state import Progress, latest_state, load_state, save_state
+from compoclip.train.state import Progress, damaged, latest_state, load_state, save_state
 from compoclip.train.step import Encoder, StepSettings, Tokenizer, step
 
 T = TypeVar("T")
@@ -76,9 +76,10 @@ def train_loop(
     the result is that of one process with the whole ones. The first one writes and reports.
 
     `report(record, total_steps)` is called for every logged step. Restores the newest state under
-    `settings.out` first when `resume` is set; saves the state also when the data fails or Ctrl-C
-    comes. Raises CompoclipError when three steps in a row give a loss that is not finite, and what
-    the data or the disk raise; RunInterruptedError after Ctrl-C.
+    `settings.out` first when `resume` is set; saves the state also when the data fails, or Ctrl-C
+    or SIGTERM comes. Raises CompoclipError when three steps in a row give a loss that is not
+    finite, when weights are not finite, and what the data or the disk raise; RunInterruptedError
+    after Ctrl-C or SIGTERM.
     """
     total = total_steps(method.optim, batches)
     freeze(encoder.model, method.trains)
@@ -87,12 +88,19 @@ def train_loop(
     progress = Progress(step=0, epoch=0, epoch_step=0, signature=settings.signature)
     state = latest_state(states) if resume else None
     if state is not None:
-        progress = load_state(state, encoder.model, optimizer, settings.signature)
+        progress = load_state(
+            state, encoder.model, optimizer, settings.signature, batches.steps_per_epoch
+        )
+        if progress.step > total:
+            raise damaged(state, ValueError(f"step {progress.step} of {total}"))
     require_same(progress.step, ranks)
     random_of_rank(progress.step, ranks)
     remembering = _remembering(method)
-    for name, stateful in remembering.items():
-        stateful.load_state_dict(progress.losses.get(name, {}))
+    try:
+        for name, stateful in remembering.items():
+            stateful.load_state_dict(progress.losses.get(name, {}))
+    except ValueError as error:
+        raise damaged(state or states, error) from error
     encoder.train()
     device = torch.device(settings.step.device)
     share_batch_norm(encoder.model, device, ranks)
@@ -113,9 +121,13 @@ def train_loop(
     log_file = settings.out / "train.jsonl"
     with FirstLog(log_file, progress.step, ranks) as log, Interrupts() as interrupts:
         shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: interrupts.asked)
+
+        def stopped() -> RunInterruptedError | None:
+            return _stopped(interrupts.asked, progress.step, total, settings.out)
+
         while progress.step < total:
             epoch = shared.epoch(progress.epoch, progress.epoch_step)
-            for batch, whole in _saved_before_failing(epoch, save):
+            for batch, whole in _saved_before_failing(epoch, save, stopped):
                 lr = learning_rate(progress.step, total, method.optim)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
@@ -128,9 +140,11 @@ def train_loop(
                     bad_steps += 1
                     log.write({"step": progress.step + 1, "skipped": "loss is not finite"})
                     if bad_steps == _MAX_BAD_STEPS:
+                        kept = latest_state(states)
                         raise CompoclipError(
                             f"the loss was not finite {bad_steps} steps in a row up to step "
-                            f"{progress.step + 1}; lower --lr, or --resume from {states}"
+                            f"{progress.step + 1}; lower --lr"
+                            + (f", or --resume from {kept}" if kept else "")
                         )
                 else:
                     bad_steps = 0
@@ -141,6 +155,8 @@ def train_loop(
 
                 spent, clock = time.monotonic() - clock, time.monotonic()
                 progress = _advance(progress, whole, batches.steps_per_epoch, spent)
+                if not result.finite:
+                    progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
                 rewrites.step_is_done(batches.counts)
                 if bad_steps == 0 and _due(progress.step, settings.log_every, total):
                     record = {
@@ -154,6 +170,7 @@ def train_loop(
                         "images": progress.images,
                         "texts": progress.texts,
                         "skipped": progress.skipped,
+                        "skipped_steps": progress.skipped_steps,
                         "truncated": progress.truncated,
                         "seconds": round(progress.seconds, 3),
                     }
@@ -166,22 +183,35 @@ def train_loop(
                     save()
                 if stop or progress.step >= total:
                     return replace(progress, rewrites=rewrites.whole(ranks))
-                if asked:
-                    raise RunInterruptedError(
-                        f"interrupted after step {progress.step} of {total}, which is saved in "
-                        f"{settings.out}; the same command with --resume goes on"
-                    )
+                if stop_asked := _stopped(asked, progress.step, total, settings.out):
+                    raise stop_asked
     return replace(progress, rewrites=rewrites.whole(ranks))
 
 
-def _saved_before_failing(epoch: Iterator[T], save: Callable[[], None]) -> Iterator[T]:
-    """The batches of an epoch; what was learnt is saved when the data fails (not the caller)."""
+def _stopped(asked: int, step: int, total: int, out: Path) -> RunInterruptedError | None:
+    """The error of a run that a signal asked to stop; None for the signal 0."""
+    if not asked:
+        return None
+    done = f"after step {step} of {total}, which is saved in {out}" if step else "before step 1"
+    return RunInterruptedError(f"interrupted {done}; the same command with --resume goes on", asked)
+
+
+def _saved_before_failing(
+    epoch: Iterator[T], save: Callable[[], None], interrupted: Callable[[], Exception | None]
+) -> Iterator[T]:
+    """The batches of an epoch; what was learnt is saved when the data fails (not the caller).
+
+    interrupted: the error to raise instead, if any: the SIGTERM of a scheduler also reaches the
+    workers that read data, which then are gone.
+    """
     try:
         yield from epoch
     except PeerLostError:
         raise  # saving takes all processes
-    except CompoclipError:
+    except CompoclipError as error:
         save()
+        if (asked := interrupted()) is not None:
+            raise asked from error
         raise
 
 

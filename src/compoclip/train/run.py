@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Source
 from compoclip.data.sentences import with_sentences
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import only_writer
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, save_model
 from compoclip.models.lora import Lora
@@ -79,7 +81,8 @@ class RunSummary:
     """What a finished (or stopped) run amounts to.
 
     model: what `load_model` gets the result with; None when the run was stopped early. adapter: the
-    adapters alone, if any. skipped: images that could not be read. truncated: texts cut to the
+    adapters alone, if any. skipped: images that could not be read. skipped_steps: steps whose loss
+    was not finite. truncated: texts cut to the
     model's context. left_out: what the reader of the data left out, by reason. rewrites: coverage
     of each.
     """
@@ -96,6 +99,7 @@ class RunSummary:
     left_out: Mapping[str, int]
     rewrites: Mapping[str, Any]
     adapter: Path | None = None
+    skipped_steps: int = 0
 
 
 def run_training(
@@ -111,15 +115,10 @@ def run_training(
     ranks: the processes that train together, each of which calls this with the same arguments. All
     end with the same model and summary, whatever their number; the first one writes.
 
-    Raises UsageError when the run folder is taken and `resume` is not set, CompoclipError for
+    Raises UsageError when the run folder is taken and `resume` is not set, CompoclipError when
+    another process is writing it, when no more than half of the steps had a finite loss, and for
     everything the data, the model or the disk object to.
     """
-    checkpoint, adapter = settings.out / "model", settings.out / "adapter"
-    started = latest_state(settings.out / "state") is not None
-    if checkpoint.exists() or (adapter.exists() and not (started and settings.merge)):
-        raise UsageError(f"{settings.out} holds a finished run; choose another --out")
-    if started and not settings.resume:
-        raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
     if settings.fsdp and (ranks.world == 1 or method.lora):
         raise UsageError(
             "--fsdp splits a model over processes: start with torchrun"
@@ -128,9 +127,38 @@ def run_training(
         )
     if settings.fsdp and settings.compile:
         raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
+    require_writable(settings.out)
+    with _only_run(settings.out, ranks):
+        return _run(model, method, source, settings, ranks)
+
+
+@contextmanager
+def _only_run(out: Path, ranks: Ranks) -> Iterator[None]:
+    """Keep other runs out of the folder; the first process does, for all."""
+    with ExitStack() as stack:
+        with ranks.agreed():
+            if ranks.first:
+                stack.enter_context(only_writer(out, folder=True))
+        yield
+
+
+def _run(
+    model: LoadedModel,
+    method: Method,
+    source: Source,
+    settings: RunSettings,
+    ranks: Ranks,
+) -> RunSummary:
+    checkpoint, adapter = settings.out / "model", settings.out / "adapter"
+    started = latest_state(settings.out / "state") is not None
+    if checkpoint.exists() or (adapter.exists() and not (started and settings.merge)):
+        raise UsageError(f"{settings.out} holds a finished run; choose another --out")
+    if started and not settings.resume:
+        raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
+    if settings.resume and not started:
+        note(f"{settings.out} holds nothing to resume: the run starts at step 1")
     if method.needs_local:
         model.encoder.require_local()
-    require_writable(settings.out)
 
     source = with_sentences(source, method.images)
     method = method.for_data(brought(source))
@@ -225,6 +253,11 @@ def run_training(
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
         model.encoder.model.load_state_dict(collected)
     finished = progress.step >= total
+    if finished and 2 * progress.skipped_steps >= progress.step:
+        raise CompoclipError(
+            f"the loss was not finite in {progress.skipped_steps} of {counted(total, 'step')}, "
+            "which were skipped: the model has not been trained and is not written; lower --lr"
+        )
     whole = settings.merge or lora is None
     summary = RunSummary(
         model=(checkpoint if whole else adapter) if finished else None,
@@ -239,6 +272,7 @@ def run_training(
         left_out=_left_out(source),
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
+        skipped_steps=progress.skipped_steps,
     )
     provenance: dict[str, Any] = {
         **known,
@@ -340,10 +374,13 @@ class _Reporter:
         seconds = max(1e-9, record["seconds"] - before["seconds"])
         steps = max(1.0, record["step"] - before["step"])
         left = (total - record["step"]) * seconds / steps
+        lost = record["skipped_steps"]
+        skipped = f"{counted(int(lost), 'step')} skipped (loss not finite)  " if lost else ""
         note(
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
             f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
+            f"{skipped}"
             f"{f'{left / 60:.0f} min' if left >= 90 else f'{left:.0f} s'} left"
         )
         self._last, self._before = now, dict(record)

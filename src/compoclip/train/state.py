@@ -8,10 +8,11 @@ renamed, so that a folder with that name is always complete.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from compoclip.train.sharding import whole
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
+_SLOTS = ("exp_avg", "exp_avg_sq", "step")  # what AdamW remembers of a parameter
 _RANDOM, _RANDOM_GPU = "rng", "rng-cuda"
 
 
@@ -35,9 +37,10 @@ class Progress:
     """Where a run stands: `step` steps are done, the next is `epoch_step` of `epoch`.
 
     signature: hash-like description of what must not change across a resume (method, settings,
-    data, seed, batch size). images, texts, skipped images, truncated texts: totals so far.
-    rewrites: what the caption plan made so far, as `PlanCounts.to_json` has it. losses: what losses
-    that remember have to remember, by name of the term.
+    data, seed, batch size). images, texts, skipped images, truncated texts, skipped steps (their
+    loss was not finite): totals so far. rewrites: what the caption plan made so far, as
+    `PlanCounts.to_json` has it. losses: what losses that remember have to remember, by name of the
+    term.
     """
 
     step: int
@@ -51,6 +54,7 @@ class Progress:
     seconds: float = 0.0
     rewrites: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
+    skipped_steps: int = 0
 
 
 def save_state(
@@ -64,7 +68,8 @@ def save_state(
 
     Of several processes all must call it and the first one writes; what is written does not depend
     on their number, nor on whether parameters are split. Raises CompoclipError, in all, when the
-    disk is full or the folder cannot be written.
+    disk is full, the folder cannot be written, or a weight is not finite: nothing is learnt from
+    there on, while the older state, which stays, may be good.
     """
     tensors = _random_states(model)
     for name, tensor in _all_tensors(model, optimizer):
@@ -73,6 +78,7 @@ def save_state(
             tensors[name] = collected.cpu().contiguous()
     with ranks.agreed():
         if ranks.first:
+            _require_finite(model, tensors, folder, progress.step)
             _write(folder, tensors, progress)
 
 
@@ -87,8 +93,20 @@ def _all_tensors(
             yield f"optimizer/{index}/{key}", torch.as_tensor(value)
 
 
+def _require_finite(
+    model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path, step: int
+) -> None:
+    for name, _ in model.named_parameters():
+        if not tensors[f"model/{name}"].isfinite().all():
+            kept = latest_state(folder)
+            raise CompoclipError(
+                f"{name} is not finite after step {step}, so nothing more can be learnt; lower --lr"
+                + (f" (the state of an earlier step is kept: {kept})" if kept else "")
+            )
+
+
 def _write(folder: Path, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
-    target = folder / f"step-{progress.step:08d}"
+    target = folder / _name(progress.step)
     partial = folder / f".partial-{progress.step:08d}"
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -119,24 +137,33 @@ def latest_state(folder: Path) -> Path | None:
 
 
 def load_state(
-    state: Path, model: nn.Module, optimizer: torch.optim.Optimizer, signature: str
+    state: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    signature: str,
+    steps_per_epoch: int | None = None,
 ) -> Progress:
     """Restore weights, optimiser and random state; returns where to go on.
 
-    Raises CompoclipError when the state is damaged or belongs to a run with other settings.
+    steps_per_epoch: of the data, with which the step, the epoch and the step in it must agree; None
+    leaves that unchecked. Raises CompoclipError when the state is damaged or belongs to a run with
+    other settings; then nothing has been restored.
     """
     try:
-        progress = Progress(**json.loads((state / _PROGRESS).read_text()))
+        progress = _progress(json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
         tensors = load_file(state / _TENSORS)
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise CompoclipError(
-            f"training state {state} is damaged ({error}); delete it and start without --resume"
-        ) from error
+    except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
+        raise damaged(state, error) from error
     if progress.signature != signature:
         raise CompoclipError(
             f"{state} was written by a run with other settings ({progress.signature}) than this "
             f"one ({signature}); use the same options, or another --out"
         )
+    try:
+        _require_place(state, progress, steps_per_epoch)
+        _require_tensors(tensors, model)
+    except ValueError as error:
+        raise damaged(state, error) from error
     model.load_state_dict(
         {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
     )
@@ -150,6 +177,104 @@ def load_state(
     )
     _set_random_states(model, tensors)
     return progress
+
+
+def damaged(state: Path, error: Exception) -> CompoclipError:
+    """The error to raise for a state that cannot be gone on from."""
+    reason = " ".join(str(error).split())
+    return CompoclipError(
+        f"training state {state} is damaged ({reason}); delete it and start without --resume"
+    )
+
+
+def _progress(record: Any) -> Progress:
+    """Raises ValueError for a record that `save_state` does not write."""
+    if not isinstance(record, dict):
+        raise ValueError("no JSON object")
+    known = {each.name: each for each in fields(Progress)}
+    needed = {name for name, each in known.items() if _needed(each)}
+    if wrong := (needed - record.keys()) | (record.keys() - known.keys()):
+        raise ValueError(f"{min(wrong)}: missing or unknown")
+    for name, value in record.items():
+        kind = str(known[name].type)
+        if kind == "int":
+            right = _is_count(value)
+        elif kind == "float":
+            right = _finite(value) and value >= 0
+        else:
+            right = isinstance(value, str if kind == "str" else dict)
+        if not right:
+            raise ValueError(f"{name}: {value!r:.40}")
+    progress = Progress(**record)
+    if progress.rewrites and not _counts_of_rewrites(progress.rewrites):
+        raise ValueError("rewrites: no counts")
+    for name, numbers in progress.losses.items():
+        if not (isinstance(numbers, dict) and all(map(_finite, numbers.values()))):
+            raise ValueError(f"losses: {name}")
+    return progress
+
+
+def _counts_of_rewrites(record: Mapping[str, Any]) -> bool:
+    """Whether a record is such as `PlanCounts.to_json` gives."""
+    rewrites = record.get("rewrites")
+    if not (_is_count(record.get("samples")) and isinstance(rewrites, dict)):
+        return False
+    for each in rewrites.values():
+        refused = each.get("refused") if isinstance(each, dict) else None
+        if not (isinstance(refused, dict) and all(map(_is_count, refused.values()))):
+            return False
+        if not (_is_count(each.get("made")) and _is_count(each.get("samples"))):
+            return False
+    return True
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _needed(of: Any) -> bool:
+    """Whether a field has no default."""
+    return of.default is MISSING and of.default_factory is MISSING
+
+
+def _finite(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _require_place(state: Path, progress: Progress, steps_per_epoch: int | None) -> None:
+    """Raise ValueError unless the state is where it says it is."""
+    step, steps = progress.step, steps_per_epoch
+    if state.name != _name(step):
+        raise ValueError(f"step: {step}")
+    if steps is not None and (progress.epoch, progress.epoch_step) != divmod(step, steps):
+        raise ValueError(f"step {step} is not step {progress.epoch_step} of epoch {progress.epoch}")
+    if progress.skipped_steps > step:
+        raise ValueError(f"skipped_steps: {progress.skipped_steps}")
+
+
+def _require_tensors(tensors: Mapping[str, torch.Tensor], model: nn.Module) -> None:
+    """Raise ValueError unless these are the tensors of such a model and its optimiser."""
+    learnt = dict(model.named_parameters())
+    expected = {f"model/{name}": value for name, value in model.state_dict().items()}
+    for name, value in expected.items():
+        found = tensors.get(name)
+        if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
+            raise ValueError(f"{name}: missing, or of another shape or type")
+        if name.removeprefix("model/") in learnt and not found.isfinite().all():
+            raise ValueError(f"{name}: not finite")
+    for number, parameter in enumerate(ordered(model.named_parameters())):
+        slots = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
+        expected |= dict.fromkeys(slots.values(), parameter)
+        shapes = {slot: tensors[name].shape for slot, name in slots.items() if name in tensors}
+        if shapes and shapes != dict.fromkeys(_SLOTS, parameter.shape) | {"step": torch.Size()}:
+            raise ValueError(f"optimizer/{number}: not the moments of such a parameter")
+    unknown = tensors.keys() - expected.keys() - {_RANDOM, _RANDOM_GPU}
+    if unknown:
+        raise ValueError(f"{min(unknown)}: no such tensor")
+    try:
+        torch.Generator().set_state(tensors[_RANDOM])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{_RANDOM}: {error}") from error
 
 
 def _random_states(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -167,6 +292,10 @@ def _set_random_states(model: nn.Module, states: Mapping[str, torch.Tensor]) -> 
     device = next(model.parameters()).device
     if device.type == "cuda" and _RANDOM_GPU in states:
         torch.cuda.set_rng_state(states[_RANDOM_GPU], device)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _states(folder: Path) -> list[Path]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from typing import Any
+
+from compoclip.workers import Workers
 
 
 @contextmanager
@@ -15,5 +15,5 @@ def mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
     if workers < 2:
         yield map
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with Workers(workers) as pool:
         yield pool.map

@@ -1,0 +1,85 @@
+"""Ctrl-C and SIGTERM: how a program of ours ends when it is asked to.
+
+Both raise KeyboardInterrupt in the main thread, once: what follows is tidying up, which a second
+signal does not disturb. Schedulers (SLURM, Kubernetes, spot machines) send SIGTERM some time before
+they kill.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: ends what Ctrl-C ends."""
+
+
+def signal_of(error: KeyboardInterrupt) -> int:
+    """The signal that an interruption comes from."""
+    return signal.SIGTERM if isinstance(error, TerminatedError) else signal.SIGINT
+
+
+class Ending:
+    """The handler of both signals. got: the first one that came, 0 before."""
+
+    def __init__(self) -> None:
+        self.got = 0
+        self._presses = 0
+
+    def install(self) -> None:
+        """Handle both from now on, where they have not been given another meaning (a shell lets
+        jobs in the background ignore Ctrl-C). Must be called in the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if unhandled(number):
+                signal.signal(number, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt at the first signal. At the third Ctrl-C end the process as it is."""
+        self._presses += number == signal.SIGINT
+        if not self.got:
+            self.got = number
+            raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
+        if number == signal.SIGINT and self._presses > 1:
+            if self._presses > 2:
+                os._exit(128 + number)
+            say("ending; Ctrl-C once more ends at once")
+
+
+ENDING = Ending()
+#: In the environment of a command that another one starts: the process to end with.
+PARENT = "COMPOCLIP_PARENT"
+
+
+def end_with_parent() -> None:
+    """Send this process SIGTERM when the one that started it is gone, if that asked for it."""
+    parent = os.getppid()
+    if os.environ.get(PARENT) != str(parent):
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def unhandled(number: int) -> bool:
+    """Whether a signal may be handled here: in the main thread, and nobody else handles it."""
+    usual: tuple[Any, ...] = (signal.SIG_DFL, signal.default_int_handler, ENDING)
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    return signal.getsignal(number) in usual
+
+
+def say(line: str) -> None:
+    """Write a line to standard error from a signal handler, which may have come amid a print."""
+    with suppress(OSError, ValueError, AttributeError):  # closed, or no file
+        os.write(sys.stderr.fileno(), f"{line}\n".encode())

@@ -1,0 +1,240 @@
+"""Worker processes: fresh interpreters that end with the process that started them.
+
+Each hangs on a pipe of its own. A worker whose pipe closes ends, so none outlives this process,
+however that ends; a pipe that a worker closes tells this process that the worker has died. There
+are no threads on this side and no queue that several workers lock: an interrupted run can end them
+at any moment, and nothing is left to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from compoclip.console import counted
+from compoclip.errors import CompoclipError
+from compoclip.interrupts import TerminatedError
+
+T = TypeVar("T")
+R = TypeVar("R")
+#: Times that workers may die in a row, without a result between, before the work is given up.
+RETRIES = 3
+#: Tasks under way, or done and waiting for an earlier one, for each worker (results in order).
+_HELD = 4
+_GRACE = 2.0  # seconds that a worker has to tidy up the task it is stopped in
+_Task = tuple[int, tuple[Any, ...]]
+
+
+class WorkersDiedError(CompoclipError):
+    """Workers were killed over the same work, again and again."""
+
+
+class Workers:
+    """Up to `count` worker processes, as a context; they are started when there is work for them.
+
+    Work is a function at the top level of a module, tasks and results are what pickle takes. A task
+    whose worker dies is done again by a new one, so doing it twice must do no harm.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        prepare: Callable[[], object] | None = None,
+        ahead: int = 2,
+        retries: int = RETRIES,
+    ) -> None:
+        """prepare: called in every worker before its first task. ahead: tasks that a worker has at
+        once; with 1 a long task never waits behind another. retries: see `RETRIES`."""
+        self._count, self._prepare, self._ahead, self._retries = count, prepare, ahead, retries
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(self._workers)
+
+    def map(self, work: Callable[..., R], *tasks: Iterable[Any]) -> Generator[R, None, None]:
+        """What `map` gives, in order; tasks are drawn as they are needed.
+
+        Raises what the work raises, and WorkersDiedError.
+        """
+        with closing(self._results(work, zip(*tasks), in_order=True)) as results:
+            yield from results
+
+    def as_done(self, work: Callable[[T], R], tasks: Iterable[T]) -> Generator[R, None, None]:
+        """The results in the order in which they are there. Raises like `map`."""
+        with closing(self._results(work, ((task,) for task in tasks), in_order=False)) as results:
+            yield from results
+
+    def _results(
+        self, work: Callable[..., R], tasks: Iterable[tuple[Any, ...]], in_order: bool
+    ) -> Generator[R, None, None]:
+        todo = enumerate(tasks)
+        again = deque[_Task]()  # those whose worker died
+        made: dict[int, R] = {}
+        given = deaths = 0  # results given out; deaths since the last result
+        try:
+            while True:
+                while self._has_room(len(made) if in_order else 0):
+                    task = again.popleft() if again else next(todo, None)
+                    if task is None:
+                        break
+                    self._least_busy().send(work, task)
+                busy = {each.pipe: each for each in self._workers if each.tasks}
+                if not busy:
+                    return
+                for pipe in wait(list(busy)):
+                    worker = busy[pipe]  # type: ignore[index]
+                    try:
+                        number, result, error = worker.pipe.recv()
+                    except (EOFError, OSError):
+                        deaths += 1
+                        if deaths > self._retries:
+                            raise _dying(deaths) from None
+                        again += worker.tasks.items()
+                        self._end([worker])
+                        continue
+                    del worker.tasks[number]
+                    if error is not None:
+                        raise error
+                    deaths = 0
+                    made[number] = result
+                for number in sorted(made):
+                    if in_order and number > given:
+                        break
+                    given += 1
+                    yield made.pop(number)
+        finally:  # what is under way now is of no use to a later call
+            self._end([each for each in self._workers if each.tasks])
+
+    def _has_room(self, held: int) -> bool:
+        """Whether a worker can take a task. held: results that wait for earlier ones."""
+        tasks = [len(each.tasks) for each in self._workers]
+        if len(tasks) == self._count and min(tasks) >= self._ahead:
+            return False
+        return not held or held + sum(tasks) < _HELD * self._count
+
+    def _least_busy(self) -> _Worker:
+        """The worker with the fewest tasks; a new one rather than one that has any."""
+        worker = min(self._workers, key=lambda each: len(each.tasks), default=None)
+        if worker is None or (worker.tasks and len(self._workers) < self._count):
+            worker = _Worker(self._prepare)
+            self._workers.append(worker)
+        return worker
+
+    def _end(self, workers: Iterable[_Worker]) -> None:
+        ended = list(workers)
+        self._workers = [each for each in self._workers if each not in ended]
+        for each in ended:
+            each.process.terminate() if each.tasks else each.process.kill()
+        latest = time.monotonic() + _GRACE
+        for each in ended:
+            each.process.join(max(0.0, latest - time.monotonic()))
+            each.process.kill()
+            each.process.join()
+            each.pipe.close()
+
+
+class _Worker:
+    """One of them, as this process sees it. tasks: what it has to do, by number."""
+
+    def __init__(self, prepare: Callable[[], object] | None) -> None:
+        # Fresh interpreters: forking a process that holds threads can hang.
+        context = get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.tasks: dict[int, tuple[Any, ...]] = {}
+        self.process = context.Process(target=_serve, args=(other, prepare), daemon=True)
+        with _deaf():
+            self.process.start()
+        other.close()
+
+    def send(self, work: Callable[..., Any], task: _Task) -> None:
+        """Hand it a task. That it has died is found out when the result is asked for."""
+        number, arguments = task
+        message = (number, pickle.dumps((work, arguments)))
+        self.tasks[number] = arguments
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(message)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started in here do not hear Ctrl-C, which is for the one that starts them."""
+    resource_tracker.ensure_running()  # else it is started below, and lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
+    """What a worker does: one task after the other until the pipe closes or SIGTERM comes."""
+    signal.signal(signal.SIGTERM, _stop)
+    tasks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
+    try:
+        if prepare is not None:
+            prepare()
+        while True:
+            number, task = tasks.get()
+            try:
+                work, arguments = pickle.loads(task)  # noqa: S301 (sent by the parent)
+                answer = pickle.dumps((number, work(*arguments), None))
+            except Exception as error:
+                answer = pickle.dumps((number, None, _portable(error)))
+            pipe.send_bytes(answer)
+    except (TerminatedError, BrokenPipeError, ConnectionResetError):
+        os._exit(1)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Leave the task under way; its files are tidied up on the way out."""
+    signal.signal(number, signal.SIG_IGN)
+    raise TerminatedError
+
+
+def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, bytes]]) -> None:
+    """Take tasks in while others are worked on; stop the process when there can be no more."""
+    try:
+        while True:
+            tasks.put(pipe.recv())
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os._exit(1)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error with where it comes from, as far as it can travel."""
+    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _dying(deaths: int) -> WorkersDiedError:
+    return WorkersDiedError(
+        f"workers died {counted(deaths, 'time')} in a row (out of memory?); use fewer --workers"
+    )

@@ -1,0 +1,104 @@
+"""Ctrl-C and SIGTERM: the first interrupts, what follows does not disturb the tidying up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from compoclip import interrupts
+from compoclip.cli import methods
+from compoclip.cli.main import main
+from compoclip.errors import RunInterruptedError
+from compoclip.interrupts import Ending, TerminatedError, signal_of
+from compoclip.train.interrupt import Interrupts
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
+    """The handler of the command line, installed."""
+    fresh = Ending()
+    monkeypatch.setattr(interrupts, "ENDING", fresh)
+    monkeypatch.setattr("compoclip.cli.main.ENDING", fresh)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    fresh.install()
+    yield fresh
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)]
+)
+def test_the_first_signal_interrupts_and_later_ones_do_not(
+    ending: Ending, number: int, kind: type[KeyboardInterrupt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(kind) as caught:
+        os.kill(os.getpid(), number)
+    assert type(caught.value) is kind
+    assert signal_of(caught.value) == ending.got == number
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGTERM)
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    presses = 2 if number == signal.SIGINT else 3
+    for _ in range(presses - 1):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert ended == []
+    os.kill(os.getpid(), signal.SIGINT)
+    assert ended == [130]
+
+
+def test_an_interrupt_that_a_library_swallows_still_counts(
+    ending: Ending, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def swallowing(arguments: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot load module more than once per process") from None
+        return 0
+
+    monkeypatch.setattr(methods, "main", swallowing)
+    assert main(["methods"]) == 130
+    assert capsys.readouterr().err == "compoclip methods: interrupted\n"
+
+
+def test_other_meanings_of_the_signals_are_left_alone(ending: Ending) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    ending.install()
+    with Interrupts() as asked:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            assert signal.getsignal(number) == signal.SIG_IGN
+            os.kill(os.getpid(), number)
+    assert asked.asked == ending.got == 0
+
+
+def test_a_run_is_asked_once_and_interrupted_by_a_second_ctrl_c(ending: Ending) -> None:
+    with Interrupts() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.asked == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is ending
+    assert RunInterruptedError("x", asked.asked).exit_code == 143
+
+
+def test_threads_leave_signals_to_the_main_one(ending: Ending) -> None:
+    found: list[dict[int, object]] = []
+
+    def enter() -> None:
+        with Interrupts() as asked:
+            found.append(dict(asked._before))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [{}]
