@@ -66,7 +66,7 @@ class Inputs:
 
 
 Rows = Callable[[Inputs], list[Row]]
-"""What every stage module `compoclip.cli.bench_<stage>` exposes under the name `rows`."""
+"""What every stage module `bench.<stage>` exposes under the name `rows`."""
 
 
 def shown(rows: Sequence[Row]) -> str:
