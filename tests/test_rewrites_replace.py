@@ -140,7 +140,7 @@ def test_compounds_are_replaced_whole() -> None:
 
 def test_rule_5_synonyms_kinds_and_repeated_words() -> None:
     for noun in ("dog", "man", "car", "table", "star", "mug", "bus", "street", "pizza", "window"):
-        for word, weight in candidates.entity(noun, noun, counted=True):
+        for word, weight in candidates.entity(noun, noun, single=True, plural=False):
             assert weight >= 1
             assert word != noun
             assert not lexicon().related(noun, word, "NOUN") or not (

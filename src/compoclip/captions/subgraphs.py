@@ -31,6 +31,12 @@ class SubGraph(SceneGraph):
 
     nodes: tuple[int, ...] = ()
 
+    @property
+    def sure(self) -> bool:
+        """Whether all that it says is what the caption must mean, not only what it likely does."""
+        attributes = (a for node in self.objects for a in node.attributes)
+        return all(r.sure for r in self.relations) and all(a.sure for a in attributes)
+
 
 def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
     """The sub-graphs of one and two objects, those that read alike once ([D-mosaic-enum]).
@@ -55,7 +61,9 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
         found.append(SubGraph(tuple(replace(o, attributes=()) for o in both), link, ends))
     unique: dict[str, SubGraph] = {}
     for subgraph in found:
-        unique.setdefault(phrase(subgraph).lower(), subgraph)
+        key = phrase(subgraph).lower()
+        if key not in unique or (subgraph.sure and not unique[key].sure):
+            unique[key] = subgraph
     return tuple(unique.values())
 
 

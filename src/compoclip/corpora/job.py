@@ -14,6 +14,7 @@ from compoclip.captions.parse import parse
 from compoclip.captions.records import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph
+from compoclip.captions.words import is_cut
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION
 from compoclip.data.extras import NEG_CAPTION
 from compoclip.rewrites.base import Refused
@@ -48,6 +49,7 @@ def row_of(id: str, texts: Iterable[str], stored: Any, counts: Counts) -> Row:
     captions = tuple(text for text in stripped if text)
     counts["rows"] += 1
     counts["captions"] += len(captions)
+    counts["cut"] += sum(map(is_cut, captions))
     if len(captions) < len(stripped):
         leave_out(counts, EMPTY_CAPTION, len(stripped) - len(captions))
     if not captions:
@@ -61,8 +63,8 @@ def leave_out(counts: Counts, reason: str, number: int = 1) -> None:
 
 
 def new_counts() -> Counts:
-    """The counts of a shard before its first row."""
-    return {"rows": 0, "captions": 0, "left_out": {}}
+    """The counts of a shard before its first row. cut: captions too long to be parsed whole."""
+    return {"rows": 0, "captions": 0, "cut": 0, "left_out": {}}
 
 
 def add_counts(total: Counts, more: Mapping[str, Any]) -> None:

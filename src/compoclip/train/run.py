@@ -80,7 +80,8 @@ class RunSummary:
     model: what `load_model` gets the result with; None when the run was stopped early. adapter: the
     adapters alone, if any. skipped: images that could not be read. truncated: texts cut to the
     model's context. left_out: what the reader of the data left out, by reason. rewrites: coverage
-    of each.
+    of each. cut: captions that were rewritten by their beginning alone, being longer than any model
+    reads.
     """
 
     model: Path | None
@@ -94,6 +95,7 @@ class RunSummary:
     seconds: float
     left_out: Mapping[str, int]
     rewrites: Mapping[str, Any]
+    cut: int = 0
     adapter: Path | None = None
 
 
@@ -231,6 +233,7 @@ def run_training(
         truncated=progress.truncated,
         seconds=round(progress.seconds, 1),
         left_out=_left_out(source),
+        cut=parsed.cut if parsed else 0,
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
     )
