@@ -15,6 +15,7 @@ from compoclip.captions.graph_sentence import Sentence
 from compoclip.captions.graph_units import Unit, units
 from compoclip.captions.graph_words import (
     BACKDROPS,
+    DEPICTIONS,
     LINKING_VERBS,
     NO_QUALITY,
     PLACES,
@@ -70,8 +71,8 @@ class _Reader(Reading):
             self.pending = None
             return
         measured = self.text.measured(number)
-        pictured = self.pending is not None and self.pending.direct
-        if measured is not None and not (pictured and self.text.pictures(unit)):
+        hung = self.pending is not None and self.text.pictures(unit)  # "a wall with a picture of"
+        if measured is not None and not hung:
             self.measured = measured
             return
         head = self.text.tokens[unit.head].text.lower()
@@ -96,7 +97,8 @@ class _Reader(Reading):
         if self.pending is not None:
             self.draft.close(self.pending, [node], sure=not self.draft.ambiguous)
             self.context, self.pending = self.pending, None
-            self.inner = self.inner or self.context.names != ("of",)
+            shown = any(self.draft.nodes[i].head in DEPICTIONS for i in self.context.sources)
+            self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):

@@ -14,7 +14,9 @@ from compoclip.captions.graph_words import (
     CLOTHES,
     DRESSING_VERBS,
     HOLDING_VERBS,
+    MANNERS,
     PLACES,
+    VEHICLES,
 )
 from compoclip.captions.types import GraphAttribute
 
@@ -22,7 +24,9 @@ from compoclip.captions.types import GraphAttribute
 #: holder ("a vase with flowers on the table").
 _TYING = frozenset({"with", "of"})
 #: Prepositions of a purpose, a direction or a likeness: of a noun they seldom say where it is.
-_AIMING = frozenset({"for", "to", "like", "as", "about", "from"})
+_AIMING = frozenset({"for", "to", "like", "about", "from"})
+#: Words that open a clause as often as they tie a thing: "as", "after they married".
+_CLAUSES = frozenset({"as", "after", "before", "since", "until"})
 #: What is in a place that is in another is in that, too.
 _NESTING = frozenset({"in", "inside", "inside of"})
 _NONE: frozenset[int] = frozenset()
@@ -75,7 +79,7 @@ class Reading:
             return Link((), unit.names, unit.words, span, negated=True)
         if verb is not None and before is verb:
             passive = self.text.tokens[verb.head].tag == "VBN"
-            clause = unit.names == ("as",) and verb.names[-1] not in DRESSING_VERBS
+            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in DRESSING_VERBS
             return Link(
                 self.doers,
                 verb.names + unit.names,
@@ -102,14 +106,14 @@ class Reading:
         one is in the other ("a bed in a room in a house"), or both are named: "sauce on it".
         """
         name = " ".join(unit.names)
-        if name in _AIMING:
+        if name in _AIMING | _CLAUSES:
             return frozenset(sources)
         company = name == "with" and sources is self.subject and self.text.pronoun_next(number)
         if company or not self.inner:
             return frozenset(sources[:-1])
-        if sources == self.last and self.text.pronoun_next(number) and name != "with":
+        if sources == self.last and self._points_back(number) and name != "with":
             return frozenset(sources) if self.draft.garments(sources) else _NONE
-        nested = name in _NESTING and self.text.lemma_next(number) not in CLOTHES
+        nested = name in _NESTING and self.text.lemma_next(number) not in CLOTHES | MANNERS
         parts = any(self.draft.nodes[i].head in BODY_PARTS for i in sources)
         return _NONE if nested and not parts else frozenset(sources)
 
@@ -124,6 +128,14 @@ class Reading:
             company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
             return self.subject if company and (own or acts(following)) else self.hosts
         return self.last if own or following in BODY_PARTS else self.hosts
+
+    def _points_back(self, number: int) -> bool:
+        """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
+        after = self.text.next(number)
+        if after is None or not self.text.pronoun_next(number):
+            return False
+        head = self.text.tokens[after.head]
+        return head.pos == "PRON" or head.lemma in BODY_PARTS
 
     def _continues(self, number: int, unit: Unit) -> bool:
         """Whether a preposition behind the verb's object belongs to the verb: "throwing a ball to
@@ -172,8 +184,9 @@ class Reading:
 
     def participle_subject(self, number: int, unit: Unit, tag: str) -> tuple[list[int], bool]:
         """Whose deed or state a participle behind a noun phrase is, and whether surely."""
+        gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
         if not self.last or not self.subject or self.last == self.subject:
-            return self.last or self.subject, True
+            return self.last or self.subject, not gerund
         tied = self.context is not None and self.context.names[-1] == "with"
         if tied and self.text.own_before(number):
             return self.last, True  # "a man with his arms raised"
@@ -183,5 +196,7 @@ class Reading:
         near = self.draft.animate(self.last)
         far = self.draft.animate(self.subject)
         if tag == "VBG" and far and not near:
-            return self.subject, not tied
-        return self.last, tag == "VBG" and near and not far
+            aboard = self.context is not None and self.context.names[-1] in ("in", "on")
+            moves = any(self.draft.nodes[i].head in VEHICLES for i in self.last) and not aboard
+            return self.subject, not (tied or gerund or moves)
+        return self.last, tag == "VBG" and near and not far and not gerund

@@ -107,6 +107,8 @@ class Draft:
     def _referent(self, token: Token, taken: Sequence[int]) -> int | None:
         """The object that a pronoun stands for: an earlier one, or a new person."""
         low = token.text.lower()
+        if taken and low in ("he", "she", "they", "i"):
+            return None  # "in he mirror": no object, but a slip
         if low in ("it", "itself", "they", "them", "themselves"):
             plural = low.startswith("t")
             found = [

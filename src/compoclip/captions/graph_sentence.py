@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from compoclip.captions.graph_nouns import attributes
 from compoclip.captions.graph_units import Unit, UnitKind
-from compoclip.captions.graph_words import EXTENTS, PICTURES, QUANTITIES, TRANSITIVE_VERBS
+from compoclip.captions.graph_words import (
+    BODY_PARTS,
+    EXTENTS,
+    PICTURES,
+    QUANTITIES,
+    TRANSITIVE_VERBS,
+)
 from compoclip.captions.types import GraphAttribute, Span, Token
 
 
@@ -47,16 +53,18 @@ class Sentence:
         return unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
 
     def only_meant(self, unit: Unit) -> bool:
-        """Whether a verb tells what one wants or can do: "to catch a ball", "can sit"."""
+        """Whether a verb tells what one wants, can or helps to do: "to catch a ball", "can sit"."""
         first = unit.first - 1 if unit.first else 0
-        return any(
-            t.tag in ("TO", "MD") or t.text.lower() == "to" for t in self.tokens[first : unit.head]
-        )
+        before = self.tokens[first : unit.head]
+        marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
+        return marked or self.tokens[unit.head].tag == "VB"
 
     def own_before(self, number: int) -> bool:
-        """Whether the noun phrase before `number` belongs to a pronoun: "her feet"."""
+        """Whether someone's own part of the body stands before `number`: "her feet"."""
         unit = self.units[number - 1] if number else None
-        return unit is not None and self.tokens[unit.first].tag == "PRP$"
+        if unit is None or self.tokens[unit.first].tag != "PRP$":
+            return False
+        return self.tokens[unit.head].lemma in BODY_PARTS
 
     def lemma_next(self, number: int) -> str:
         """The lemma of the noun behind `number`, "" when there is none."""

@@ -37,6 +37,11 @@ PLACES = word_set(
 BACKDROPS = word_set("distance color colour")
 #: Names of the picture; "close up" is tagged as adjective and noun.
 PICTURES = word_set("picture photo photograph image view scene shot closeup close-up up ups")
+#: What shows something: "a statue of a man on a horse" tells what is on the horse.
+DEPICTIONS = PICTURES | word_set(
+    "painting drawing portrait poster mural sketch statue sculpture figurine model reflection "
+    "shadow"
+)
 #: How large a group or a part is, not what is in it.
 EXTENTS = word_set(
     "large big huge small little tiny long short tall high great giant massive wide close"
@@ -86,6 +91,16 @@ ANIMALS = word_set(
     "dog cat horse cow sheep elephant giraffe zebra bear bird duck goose goat kitten puppy animal "
     "monkey seagull pigeon lamb bull deer calf swan parrot lion tiger camel pig rabbit owl "
     "chicken"
+)
+#: What one is "in" that is no place.
+MANNERS = word_set(
+    "design game match race competition process row line circle group formation motion style "
+    "pattern shape way manner focus position pose front action costume tow turn half piece"
+)
+#: What moves or waits as people do: "a man watching a bus coming".
+VEHICLES = word_set(
+    "bus train car truck van taxi tram plane airplane aircraft jet airliner helicopter boat ship "
+    "ferry kite balloon"
 )
 BODY_PARTS = word_set(
     "hand finger face head tongue wing leg ear eye nose tail foot arm hair mouth neck shoulder "

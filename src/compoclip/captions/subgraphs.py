@@ -17,8 +17,13 @@ from compoclip.captions.types import (
     Span,
     Token,
 )
+from compoclip.captions.words import word_set
 
 _PARTICIPLES = ("VBG", "VBN")
+#: Participles that say nothing without the words behind them: "getting off", "creepy looking".
+_EMPTY = word_set(
+    "getting taking going making doing having putting coming looking trying shown seen pictured"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,10 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     """Whether the attribute can stand before its noun, and says something there.
 
-    "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with.
+    "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with, nor
+    "getting", which needs what one gets.
     """
-    if any(token.tag == "JJR" for token in tokens):
+    if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in _EMPTY:
         return False
     if attribute.kind != "action":
         return True

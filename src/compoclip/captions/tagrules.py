@@ -226,6 +226,8 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
             tags[i] = "JJ"
             if _names_picture(lows, tags, i):
                 tags[i + 1] = "NN" if lows[i + 1] == "up" else "NNS"
+        elif low == "past" and tags[i] != "IN" and _at(tags, i - 1).startswith("VB"):
+            tags[i] = "IN"
         elif low in ("it's", "it’s") and after in _NOUN and _at(tags, i - 1) in ("IN", "VBG"):
             tags[i] = "PRP$"
 

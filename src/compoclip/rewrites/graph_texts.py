@@ -28,7 +28,7 @@ GraphFilter = Literal["valid", "none"]
 _NO_THINGS = word_set(
     "side top bottom front back middle center centre corner edge end left right rear background "
     "backdrop foreground distance view picture photo photograph image shot scene close-up drawing "
-    "up ups closeup sketch illustration part color colour size shape way"
+    "up ups closeup number sketch illustration part color colour size shape way"
 )
 
 NO_GRAPH = "no-graph"
