@@ -16,6 +16,7 @@ from compoclip.captions.graph_units import Unit, units
 from compoclip.captions.graph_words import (
     BACKDROPS,
     DEPICTIONS,
+    GONE,
     LINKING_VERBS,
     NO_QUALITY,
     PLACES,
@@ -95,7 +96,7 @@ class _Reader(Reading):
         self.measured = []
         joined = self.text.before(number) in ("and", "comma") and bool(self.last)
         if self.pending is not None:
-            self.draft.close(self.pending, [node], sure=not self.draft.ambiguous)
+            self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
             self.context, self.pending = self.pending, None
             shown = any(self.draft.nodes[i].head in DEPICTIONS for i in self.context.sources)
             self.inner = self.inner or self.context.names != ("of",) or shown
@@ -112,6 +113,14 @@ class _Reader(Reading):
             self.vague = self.draft.ambiguous
             self.context = self.verb = None
             self.copula = self.inner = False
+
+    def _surely(self, link: Link, unit: Unit, node: int) -> bool:
+        """Whether a relation holds of its object as its short text says it: not of "a cap off", nor
+        of who is "in a group of men"."""
+        crowd = any(each.name.endswith(" of") for each in self.draft.nodes[node].attributes)
+        after = self.text.tokens[unit.stop : unit.stop + 1]
+        gone = any(token.text.lower() in GONE for token in after)
+        return not (self.draft.ambiguous or gone or (crowd and link.names[-1] == "in"))
 
     def _place_at_holder(self, link: Link, place: str) -> None:
         """ "a truck with a plant on top": the plant is on top of the truck."""
@@ -151,6 +160,9 @@ class _Reader(Reading):
         that has told something ("the cup is red and the box is blue") only a verb counts."""
         after = self.text.next(number)
         acts = after is not None and after.kind in ("verb", "be")
+        if after is not None and acts and self.text.is_participle(after) and not node.animate:
+            # "a man in a suit and tie wearing a ring"
+            acts = not self.draft.animate(self.subject)
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
         if acts:
@@ -208,7 +220,7 @@ class _Reader(Reading):
             sure = not self.doubted  # the same doers
         elif before == "while":
             self.doers, sure = self.subject or self.last, bool(self.subject)
-        elif tag in ("VBG", "VBN") and self.text.is_participle(unit):
+        elif self.text.is_participle(unit):
             self.doers, sure = self.participle_subject(number, unit, tag)
         else:
             self.doers, sure = self.subject or self.last, not self.vague

@@ -115,7 +115,7 @@ class Reading:
             return frozenset(sources) if self.draft.garments(sources) else _NONE
         nested = name in _NESTING and self.text.lemma_next(number) not in CLOTHES | MANNERS
         parts = any(self.draft.nodes[i].head in BODY_PARTS for i in sources)
-        return _NONE if nested and not parts else frozenset(sources)
+        return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
 
     def _place(self, number: int, unit: Unit) -> list[int]:
         """What a preposition behind a noun phrase tells of."""

@@ -49,8 +49,9 @@ class Sentence:
         return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
 
     def is_participle(self, unit: Unit) -> bool:
-        """Whether a participle stands without "is" or "has": "riding", "being lit"."""
-        return unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
+        """Whether it is a participle without "is" or "has": "riding", "being lit"."""
+        bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
+        return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
 
     def only_meant(self, unit: Unit) -> bool:
         """Whether a verb tells what one wants, can or helps to do: "to catch a ball", "can sit"."""

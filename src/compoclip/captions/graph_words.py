@@ -36,7 +36,10 @@ PLACES = word_set(
 #: Places of the picture itself: nothing in it.
 BACKDROPS = word_set("distance color colour")
 #: Names of the picture; "close up" is tagged as adjective and noun.
-PICTURES = word_set("picture photo photograph image view scene shot closeup close-up up ups")
+PICTURES = word_set(
+    "picture photo photograph image view scene shot closeup close-up up ups pictures photos "
+    "photographs images views shots"
+)
 #: What shows something: "a statue of a man on a horse" tells what is on the horse.
 DEPICTIONS = PICTURES | word_set(
     "painting drawing portrait poster mural sketch statue sculpture figurine model reflection "
@@ -92,6 +95,8 @@ ANIMALS = word_set(
     "monkey seagull pigeon lamb bull deer calf swan parrot lion tiger camel pig rabbit owl "
     "chicken"
 )
+#: Words behind a noun that say that it is not where it should be.
+GONE = word_set("off missing removed gone")
 #: What one is "in" that is no place.
 MANNERS = word_set(
     "design game match race competition process row line circle group formation motion style "
