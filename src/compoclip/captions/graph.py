@@ -20,7 +20,6 @@ from compoclip.captions.graph_words import (
     LINKING_VERBS,
     NO_QUALITY,
     PLACES,
-    QUANTITIES,
 )
 from compoclip.captions.types import (
     Caption,
@@ -73,6 +72,7 @@ class _Reader(Reading):
             return
         measured = self.text.measured(number)
         hung = self.pending is not None and self.text.pictures(unit)  # "a wall with a picture of"
+        self.measures = measured is not None and not hung
         if measured is not None and not hung:
             self.measured = measured
             return
@@ -192,7 +192,7 @@ class _Reader(Reading):
     def _preposition(self, number: int, unit: Unit) -> None:
         before = self.text.units[number - 1] if number else None
         if unit.names == ("of",) and before is not None and before.kind == "noun":
-            if self.text.tokens[before.head].text.lower() not in QUANTITIES:
+            if not self.measures:
                 span = self.text.span(unit.first, unit.stop)
                 self.pending = Link(self.last[-1:], ("of",), ("of",), span, "possession")
             return

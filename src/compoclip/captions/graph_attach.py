@@ -44,7 +44,8 @@ class Reading:
     `pending` waits for its object; `context` is what the last noun phrase was the object of, and
     `inner` says that it is in the object of a verb or a preposition, be it as a part ("of");
     `vague` that the subject is a pronoun of which it is not clear what it stands for.
-    `measured` is said of the next noun ("two piles of").
+    `measures`: the last noun phrase only counts the next ("two piles of"), and what it says of that
+    is `measured`.
     """
 
     text: Sentence
@@ -63,6 +64,7 @@ class Reading:
     context: Link | None = None
     inner: bool = False
     vague: bool = False
+    measures: bool = False
     measured: list[GraphAttribute] = field(default_factory=list)
 
     def end_sentence(self) -> None:

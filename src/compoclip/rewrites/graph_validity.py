@@ -189,15 +189,11 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
 
 
 def _says(reading: Reading, subject: int, words: str, target: int) -> bool:
+    said = list(reading.links.get((subject, target), ()))
+    if is_symmetric(words.split()):
+        said += reading.links.get((target, subject), ())
     wanted = sense_of(words)
-    return any(
-        sense_of(relation_words(r)) == wanted
-        and (
-            (r.subject, r.object) == (subject, target)
-            or ((r.object, r.subject) == (subject, target) and is_symmetric(words.split()))
-        )
-        for r in reading.graph.relations
-    )
+    return any(sense_of(each) == wanted for each in said)
 
 
 @lru_cache(maxsize=65536)
