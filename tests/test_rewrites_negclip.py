@@ -16,6 +16,7 @@ from compoclip.rewrites.base import Refused, Rewritten, rng_for
 from compoclip.rewrites.negclip import NegclipSwap, candidates, swapped
 from compoclip.rewrites.registry import get_rewrite, rewrite_names
 from compoclip.rewrites.tokenkey import same_to_clip, token_key
+from compoclip.rewrites.validity import doubles_a_word
 
 
 def swaps(caption: Caption | str) -> set[str]:
@@ -234,3 +235,20 @@ def test_official_validation_captions(shared_data: Path) -> None:
         official = [str(n).replace(" an ", " a ") for n in ast.literal_eval(row["neg_caption"])]
         agreeing += any(token_key(text) in ours for text in official)
     assert agreeing > len(rows) / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ("two guys playing tennis on a tennis court", "tennis tennis"),
+        ("a baby elephant stands under a larger adult elephant", "elephant elephant"),
+    ],
+)
+def test_no_word_is_doubled(text: str, twice: str) -> None:
+    caption = parse(text)
+    results = [swapped(caption, pair) for pair in candidates(caption)]
+    assert Refused("doubled-word") in results
+    assert not any(twice in text for text in swaps(caption))
+    assert doubles_a_word(f"a {twice}", caption)
+    assert not doubles_a_word(f"a {twice}", parse(f"the {twice.upper()} thing"))
+    assert not doubles_a_word("the them, them", caption)

@@ -6,12 +6,15 @@ import random
 
 import pytest
 
+from compoclip.captions.lemmas import PLURAL_ONLY
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parse import parse
 from compoclip.rewrites import candidates
-from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.base import Refused, Rewritten, rng_for
 from compoclip.rewrites.categories import exclusive, families, may_coincide
 from compoclip.rewrites.elements import Element, elements
+from compoclip.rewrites.inflect import MASS_NOUNS
+from compoclip.rewrites.registry import get_rewrite
 from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
 from compoclip.rewrites.replace import Replace, forbidden
 from compoclip.rewrites.structure import structure_of
@@ -138,9 +141,23 @@ def test_compounds_are_replaced_whole() -> None:
     assert ("modifier", "hot") not in options
 
 
+def test_stuff_has_no_plural() -> None:
+    for noun in ("sandwich", "carrot", "cup", "shirt"):
+        many = dict(candidates.entity(noun, noun, single=False, plural=True))
+        assert many
+        assert not MASS_NOUNS & many.keys()
+        one = dict(candidates.entity(noun, noun, single=True, plural=False))
+        assert not {*MASS_NOUNS, *PLURAL_ONLY} & one.keys()
+    texts = {
+        str(get_rewrite("ce-noun")(parse("two pears on a box"), rng_for(0, str(n), 0, "")))
+        for n in range(200)
+    }
+    assert not any(word in text for text in texts for word in ("breads", "corns", "rices"))
+
+
 def test_rule_5_synonyms_kinds_and_repeated_words() -> None:
     for noun in ("dog", "man", "car", "table", "star", "mug", "bus", "street", "pizza", "window"):
-        for word, weight in candidates.entity(noun, noun, counted=True):
+        for word, weight in candidates.entity(noun, noun, single=True, plural=False):
             assert weight >= 1
             assert word != noun
             assert not lexicon().related(noun, word, "NOUN") or not (

@@ -52,8 +52,8 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
         if token.pos in _HEADS:
             at += 1
             end = at
-        elif token.tag == "POS" and end == at and _phrase_end(tokens, at + 1) > at + 1:
-            return _phrase_end(tokens, at + 1)
+        elif token.tag == "POS" and end == at and (owned := _phrase_end(tokens, at + 1)) > at + 1:
+            return owned
         elif end == at and end > first and _compounds(tokens, at):
             at += 1
         elif end == at and end > first:

@@ -6,7 +6,7 @@ left to right; `graph_attach.Reading` is what is remembered on the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compoclip.captions.graph_attach import Reading
 from compoclip.captions.graph_draft import Draft, Link
@@ -15,10 +15,11 @@ from compoclip.captions.graph_sentence import Sentence
 from compoclip.captions.graph_units import Unit, units
 from compoclip.captions.graph_words import (
     BACKDROPS,
+    DEPICTIONS,
+    GONE,
     LINKING_VERBS,
     NO_QUALITY,
     PLACES,
-    QUANTITIES,
 )
 from compoclip.captions.types import (
     Caption,
@@ -58,7 +59,7 @@ class _Reader(Reading):
                 self._adjective(number, unit)
             elif unit.kind == "while":
                 self.pending = self.context = self.verb = None
-                self.copula = False
+                self.copula = self.inner = False
             elif unit.kind == "stop":
                 self.end_sentence()
         return self.draft.graph()
@@ -70,7 +71,9 @@ class _Reader(Reading):
             self.pending = None
             return
         measured = self.text.measured(number)
-        if measured is not None:
+        hung = self.pending is not None and self.text.pictures(unit)  # "a wall with a picture of"
+        self.measures = measured is not None and not hung
+        if measured is not None and not hung:
             self.measured = measured
             return
         head = self.text.tokens[unit.head].text.lower()
@@ -93,20 +96,31 @@ class _Reader(Reading):
         self.measured = []
         joined = self.text.before(number) in ("and", "comma") and bool(self.last)
         if self.pending is not None:
-            self.draft.close(self.pending, [node])
+            self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
             self.context, self.pending = self.pending, None
+            shown = any(self.draft.nodes[i].head in DEPICTIONS for i in self.context.sources)
+            self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
-            self._join(node)
+            self._join(node, self._another_object(unit))
         else:
             if self.text.before(number) in ("noun", "relative") and first == unit.first:
                 self.fronted = self.last
             elif first == unit.first:
                 self.fronted = []
             self.subject = self.last = self.hosts = [node]
+            self.vague = self.draft.ambiguous
             self.context = self.verb = None
-            self.copula = False
+            self.copula = self.inner = False
+
+    def _surely(self, link: Link, unit: Unit, node: int) -> bool:
+        """Whether a relation holds of its object as its short text says it: not of "a cap off", nor
+        of who is "in a group of men"."""
+        crowd = any(each.name.endswith(" of") for each in self.draft.nodes[node].attributes)
+        after = self.text.tokens[unit.stop : unit.stop + 1]
+        gone = any(token.text.lower() in GONE for token in after)
+        return not (self.draft.ambiguous or gone or (crowd and link.names[-1] == "in"))
 
     def _place_at_holder(self, link: Link, place: str) -> None:
         """ "a truck with a plant on top": the plant is on top of the truck."""
@@ -116,11 +130,11 @@ class _Reader(Reading):
             self.holders,
         )
 
-    def _join(self, node: int) -> None:
-        """One more subject or object beside the last."""
+    def _join(self, node: int, sure: bool) -> None:
+        """One more subject or object beside the last; sure: it is no subject but an object."""
         moved = self.hosts == self.last
         if self.context is not None:
-            self.draft.close(self.context, [node])
+            self.draft.close(self.context, [node], sure)
             self.last = [*self.last, node]
         elif self.last == self.subject:
             self.last = self.subject = [*self.subject, node]
@@ -129,13 +143,29 @@ class _Reader(Reading):
         if moved:
             self.hosts = self.last
 
+    def _another_object(self, unit: Unit) -> bool:
+        """Whether a noun phrase behind a joint surely goes on with the objects before it.
+
+        "A cup on a table and a plate" may say where the plate is, "a cup on tables and chairs"
+        and "filled with cakes and a pie" do.
+        """
+        context = self.context
+        if context is None or context.direct or context.names[-1] == "with":
+            return True
+        return self.text.tokens[unit.first].pos not in ("DET", "NUM", "PRON")
+
     def _new_clause(self, number: int, unit: Unit, node: Node) -> bool:
         """Whether the noun phrase behind a joint begins something new: a verb follows, or it
-        resembles the subject and not the object, or a phrase of its own follows."""
-        if self.context is None:
-            return False
+        resembles the subject and not the object, or a phrase of its own follows. Behind a clause
+        that has told something ("the cup is red and the box is blue") only a verb counts."""
         after = self.text.next(number)
-        if after is not None and after.kind in ("verb", "be"):
+        acts = after is not None and after.kind in ("verb", "be")
+        if after is not None and acts and self.text.is_participle(after) and not node.animate:
+            # "a man in a suit and tie wearing a ring"
+            acts = not self.draft.animate(self.subject)
+        if self.context is None:
+            return acts and (self.copula or self.verb is not None)
+        if acts:
             return True
         subject = self.draft.animate(self.subject)
         target = self.draft.animate(self.last)
@@ -162,17 +192,17 @@ class _Reader(Reading):
     def _preposition(self, number: int, unit: Unit) -> None:
         before = self.text.units[number - 1] if number else None
         if unit.names == ("of",) and before is not None and before.kind == "noun":
-            if self.text.tokens[before.head].text.lower() not in QUANTITIES:
+            if not self.measures:
                 span = self.text.span(unit.first, unit.stop)
                 self.pending = Link(self.last[-1:], ("of",), ("of",), span, "possession")
             return
         self.pending = self.attached(number, unit, before)
         if not self.text.noun_next(number):
             if self.fronted:
-                self.draft.close(self.pending, self.fronted)
+                self.draft.close(self.pending, self.fronted, sure=False)
                 self.fronted = []
             elif before is not None and before is self.verb and not before.negated:
-                self.draft.act(before.head, self.doers)
+                self.draft.act(before.head, self.doers, self.doubted)
             self.pending = None
 
     # verbs and adjectives
@@ -183,29 +213,36 @@ class _Reader(Reading):
         self.pending = None
         self.copula = False
         self.direct = False
+        sure = True
         if before == "relative":
-            self.doers = self.antecedent(number)
+            self.doers, sure = self.antecedent(number)
         elif before == "and" and self.verb is not None:
-            pass  # the same doers
-        elif tag in ("VBG", "VBN") and unit.head == unit.first:
-            self.doers = self.participle_subject(number, unit, tag)
+            sure = not self.doubted  # the same doers
+        elif before == "while":
+            self.doers, sure = self.subject or self.last, bool(self.subject)
+        elif self.text.is_participle(unit):
+            self.doers, sure = self.participle_subject(number, unit, tag)
         else:
-            self.doers = self.subject or self.last
+            self.doers, sure = self.subject or self.last, not self.vague
+        sure = sure and not self.text.only_meant(unit)
+        self.doubted = frozenset() if sure else frozenset(self.doers)
         self.verb = unit
         after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
         span = self.text.span(unit.head, unit.stop)
-        link = Link(self.doers, unit.names, unit.words, span, kind, True, unit.negated)
+        link = Link(
+            self.doers, unit.names, unit.words, span, kind, True, unit.negated, self.doubted
+        )
         if after is not None and after.kind == "noun":
             self.pending = link
             self.direct = True
         elif (after is not None and after.kind == "preposition") or unit.negated:
             return
         elif self.fronted:
-            self.draft.close(link, self.fronted)
+            self.draft.close(link, self.fronted, sure=False)
             self.fronted = []
         elif not self._linking(after, unit):
-            self.draft.act(unit.head, self.doers)
+            self.draft.act(unit.head, self.doers, self.doubted)
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
         return after is not None and after.kind == "adjective" and unit.names[0] in LINKING_VERBS
@@ -214,8 +251,10 @@ class _Reader(Reading):
         self.pending = None
         self.verb = None
         self.copula = not unit.negated
+        sure = True
         if self.text.before(number) == "relative":
-            self.subject = self.antecedent(number)
+            self.subject, sure = self.antecedent(number)
+        self.doubted = frozenset() if sure else frozenset(self.subject)
 
     def _adjective(self, number: int, unit: Unit) -> None:
         found = attributes(self.text.tokens, unit.first, unit.stop)
@@ -230,5 +269,7 @@ class _Reader(Reading):
             return
         if self.text.tokens[unit.head].text.lower() in NO_QUALITY:
             return
+        behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
         for index in targets:
-            self.draft.nodes[index].attributes.extend(found)
+            sure = not behind_object and index not in self.doubted
+            self.draft.nodes[index].attributes.extend(replace(each, sure=sure) for each in found)

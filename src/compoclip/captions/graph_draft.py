@@ -23,6 +23,7 @@ class Link:
     """A relation that waits for its object.
 
     `direct`: a verb and its object. `negated`: its object is not there, nor is the relation.
+    `doubted`: those of the sources that it may not be said of.
     """
 
     sources: Sequence[int]
@@ -32,15 +33,21 @@ class Link:
     kind: RelationKind = "preposition"
     direct: bool = False
     negated: bool = False
+    doubted: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
 class Draft:
-    """Objects and relations found so far; objects are known by their index."""
+    """Objects and relations found so far; objects are known by their index.
+
+    `ambiguous`: the noun phrase added last is a pronoun that may stand for another object, too.
+    """
 
     tokens: Sequence[Token]
     nodes: list[Node] = field(default_factory=list)
     relations: list[GraphRelation] = field(default_factory=list)
+    ambiguous: bool = False
+    _known: set[tuple[int, str, int]] = field(default_factory=set)
 
     def graph(self) -> SceneGraph:
         """The finished graph."""
@@ -60,6 +67,7 @@ class Draft:
         The index of the phrase's own object, None when it names none. `taken`: objects that a
         pronoun in it cannot stand for.
         """
+        self.ambiguous = False
         before: int | None = None
         tie = -1
         index: int | None = None
@@ -99,40 +107,52 @@ class Draft:
     def _referent(self, token: Token, taken: Sequence[int]) -> int | None:
         """The object that a pronoun stands for: an earlier one, or a new person."""
         low = token.text.lower()
+        if taken and low in ("he", "she", "they", "i"):
+            return None  # "in he mirror": no object, but a slip
         if low in ("it", "itself", "they", "them", "themselves"):
             plural = low.startswith("t")
-            for index, node in enumerate(self.nodes):
-                if index not in taken and node.plural == plural and (plural or not node.person):
-                    return index
+            found = [
+                index
+                for index, node in enumerate(self.nodes)
+                if index not in taken and node.plural == plural and (plural or not node.person)
+            ]
+            if found:
+                self.ambiguous = len(found) > 1
+                return found[0]
         name = PRONOUNS.get(low)
         if name is None:
             return None
-        for index, node in enumerate(self.nodes):
-            if node.person and index not in taken and (node.plural or name != "people"):
-                return index
+        found = [
+            index
+            for index, node in enumerate(self.nodes)
+            if node.person and index not in taken and (node.plural or name != "people")
+        ]
+        if found:
+            self.ambiguous = len(found) > 1
+            return found[0]
         return self._added(Node(name, Span(token.start, token.end), name, name == "people"))
 
-    def act(self, head: int, doers: Iterable[int]) -> None:
+    def act(self, head: int, doers: Iterable[int], doubted: frozenset[int] = frozenset()) -> None:
         """Note what the doers do, as an attribute: the verb `head` without an object."""
         token = self.tokens[head]
         name = token.text.lower() if token.tag in ("VBN", "VBG") else _ing_form(token.lemma)
-        attribute = GraphAttribute(name, Span(token.start, token.end), "action")
+        span = Span(token.start, token.end)
         for index in doers:
+            attribute = GraphAttribute(name, span, "action", index not in doubted)
             self.nodes[index].attributes.append(attribute)
 
-    def close(self, link: Link, targets: Sequence[int]) -> None:
+    def close(self, link: Link, targets: Sequence[int], sure: bool = True) -> None:
         """Add the relation between each of its sources and each target, once."""
         name, words = " ".join(link.names), " ".join(link.words)
         for source in link.sources:
+            known = sure and source not in link.doubted
             for target in targets:
                 key = (source, name, target)
-                if source != target and key not in self._keys():
+                if source != target and key not in self._known:
+                    self._known.add(key)
                     self.relations.append(
-                        GraphRelation(source, name, target, link.span, words, link.kind)
+                        GraphRelation(source, name, target, link.span, words, link.kind, known)
                     )
-
-    def _keys(self) -> set[tuple[int, str, int]]:
-        return {(r.subject, r.name, r.object) for r in self.relations}
 
 
 @lru_cache(maxsize=4096)

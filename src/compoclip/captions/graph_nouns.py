@@ -86,7 +86,8 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[Part]:
         noun_before = (
             at > first and tokens[at - 1].pos in _NOUNS and tokens[at - 1].lemma not in COLOURS
         )
-        if token.tag == "POS" or (token.tag == "VBN" and noun_before and at + 1 < stop):
+        deed = token.tag == "VBN" and token.text.lower() not in QUALITY_NOUNS  # "heart shaped"
+        if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
             found.append(Part(first, at, at))
             first = at + 1
         elif noun_before and token.lemma in BODY_PARTS and tokens[at - 1].lemma in PEOPLE | ANIMALS:

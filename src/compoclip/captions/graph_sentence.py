@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from compoclip.captions.graph_nouns import attributes
 from compoclip.captions.graph_units import Unit, UnitKind
-from compoclip.captions.graph_words import QUANTITIES, TRANSITIVE_VERBS
+from compoclip.captions.graph_words import (
+    BODY_PARTS,
+    EXTENTS,
+    PICTURES,
+    QUANTITIES,
+    TRANSITIVE_VERBS,
+)
 from compoclip.captions.types import GraphAttribute, Span, Token
 
 
@@ -42,6 +48,25 @@ class Sentence:
             return False
         return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
 
+    def is_participle(self, unit: Unit) -> bool:
+        """Whether it is a participle without "is" or "has": "riding", "being lit"."""
+        bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
+        return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
+
+    def only_meant(self, unit: Unit) -> bool:
+        """Whether a verb tells what one wants, can or helps to do: "to catch a ball", "can sit"."""
+        first = unit.first - 1 if unit.first else 0
+        before = self.tokens[first : unit.head]
+        marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
+        return marked or self.tokens[unit.head].tag == "VB"
+
+    def own_before(self, number: int) -> bool:
+        """Whether someone's own part of the body stands before `number`: "her feet"."""
+        unit = self.units[number - 1] if number else None
+        if unit is None or self.tokens[unit.first].tag != "PRP$":
+            return False
+        return self.tokens[unit.head].lemma in BODY_PARTS
+
     def lemma_next(self, number: int) -> str:
         """The lemma of the noun behind `number`, "" when there is none."""
         after = self.next(number)
@@ -51,14 +76,21 @@ class Sentence:
         """What "two piles" of "two piles of books" says of the books; None for other nouns."""
         unit, of = self.units[number], self.next(number)
         token = self.tokens[unit.head]
-        said = QUANTITIES.get(token.text.lower())
+        low = token.text.lower()
+        said = QUANTITIES.get(low)
         if said is None or of is None or of.names != ("of",):
             return None
-        found = attributes(self.tokens, unit.first, unit.head)
+        # A black and white photo, or a large group, of dogs: the dogs may be neither.
+        found = [] if low in PICTURES else attributes(self.tokens, unit.first, unit.head)
+        found = [each for each in found if each.name.rpartition(" ")[2] not in EXTENTS]
         if said:
             span = Span(token.start, self.tokens[of.head].end)
             found.append(GraphAttribute(said, span, "number"))
         return found
+
+    def pictures(self, unit: Unit) -> bool:
+        """Whether a noun phrase names a picture."""
+        return self.tokens[unit.head].text.lower() in PICTURES
 
     def gap_start(self, number: int) -> int | None:
         """The token where the subject begins in "table bowl is sitting on", None without a gap.

@@ -35,6 +35,20 @@ PLACES = word_set(
 )
 #: Places of the picture itself: nothing in it.
 BACKDROPS = word_set("distance color colour")
+#: Names of the picture; "close up" is tagged as adjective and noun.
+PICTURES = word_set(
+    "picture photo photograph image view scene shot closeup close-up up ups pictures photos "
+    "photographs images views shots"
+)
+#: What shows something: "a statue of a man on a horse" tells what is on the horse.
+DEPICTIONS = PICTURES | word_set(
+    "painting drawing portrait poster mural sketch statue sculpture figurine model reflection "
+    "shadow"
+)
+#: How large a group or a part is, not what is in it.
+EXTENTS = word_set(
+    "large big huge small little tiny long short tall high great giant massive wide close"
+)
 #: "a NOUN of Ys" that counts or measures Ys: the Ys are the object. The value is what this says of
 #: them, if anything.
 QUANTITIES: Mapping[str, str] = {
@@ -43,9 +57,9 @@ QUANTITIES: Mapping[str, str] = {
             "bunch bunches pair pairs couple lot lots alot number row rows set sets stack stacks "
             "pile piles bit bits variety collection cluster clusters line lines kind kinds type "
             "types series herd flock herds flocks bundle mound mounds pad pads body thicket bank "
-            "groups crowds picture photo photograph image view scene shot part portion section "
-            "area"
-        ),
+            "groups crowds part portion section area"
+        )
+        | PICTURES,
         "",
     ),
     "group": "group of", "crowd": "crowd of", "piece": "piece of", "pieces": "pieces of",
@@ -81,6 +95,18 @@ ANIMALS = word_set(
     "monkey seagull pigeon lamb bull deer calf swan parrot lion tiger camel pig rabbit owl "
     "chicken"
 )
+#: Words behind a noun that say that it is not where it should be.
+GONE = word_set("off missing removed gone")
+#: What one is "in" that is no place.
+MANNERS = word_set(
+    "design game match race competition process row line circle group formation motion style "
+    "pattern shape way manner focus position pose front action costume tow turn half piece"
+)
+#: What moves or waits as people do: "a man watching a bus coming".
+VEHICLES = word_set(
+    "bus train car truck van taxi tram plane airplane aircraft jet airliner helicopter boat ship "
+    "ferry kite balloon"
+)
 BODY_PARTS = word_set(
     "hand finger face head tongue wing leg ear eye nose tail foot arm hair mouth neck shoulder "
     "knee trunk tusk horn hoof paw beak mane fur wrist ankle back chest stomach lap"
@@ -98,5 +124,7 @@ HOLDING_VERBS = word_set(
     "hold carry have put place see watch contain eat cut show hit pull push keep set hang face "
     "lay rest read touch"
 )
+#: Verbs that take an "as" which is no clause: "dressed as a clown".
+DRESSING_VERBS = word_set("dress disguise use pose")
 #: Verbs that never stand without an object: "the bottle a man is holding".
 TRANSITIVE_VERBS = word_set("hold wear carry use hit throw catch swing")

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from compoclip.captions.words import word_set
 
-# Words used only in the plural: the singular is another thing ("glass") or no word at all.
-_PLURAL_ONLY = word_set(
+#: Words used only in the plural: the singular is another thing ("glass") or no word at all.
+PLURAL_ONLY = word_set(
     "glasses sunglasses eyeglasses goggles pants trousers jeans shorts tights leggings pajamas "
     "pyjamas overalls scissors pliers tongs binoculars headphones clothes goods outskirts "
     "furnishings surroundings bleachers moorings"
@@ -44,7 +44,7 @@ def lemma_of(low: str, pos: str, tag: str) -> str:
     if pos == "PRON" and tag == "PRP" and "'" in low.replace("’", "'"):
         return low.replace("’", "'").partition("'")[0]
     if pos == "NOUN":
-        if low in _PLURAL_ONLY:
+        if low in PLURAL_ONLY:
             return low
         if tag == "NNS":
             return _NOUNS.get(low) or _inflected(low, "NOUN")

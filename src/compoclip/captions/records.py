@@ -15,6 +15,7 @@ from compoclip.captions.types import (
     Span,
     Token,
 )
+from compoclip.captions.words import beginning
 
 
 def encode(caption: Caption) -> str:
@@ -35,19 +36,21 @@ def encode(caption: Caption) -> str:
 
 def decode(text: str, record: str) -> Caption:
     """The caption `text` with its stored parse; raises ValueError when the record is damaged."""
+    head = beginning(text)
     try:
         starts, ends, lemmas, pos, tags, chunks, graph = json.loads(record)
-        words = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        words = [head[start:end] for start, end in zip(starts, ends, strict=True)]
         tokens = tuple(map(Token, words, lemmas, pos.split(), tags.split(), starts, ends))
         if not len(tokens) == len(words) == len(lemmas):
             raise ValueError("columns of different length")
-        if ends and ends[-1] > len(text):
+        if ends and ends[-1] > len(head):
             raise ValueError("spans beyond the text")
         return Caption(
-            text,
+            head,
             tokens,
             tuple(Chunk(*chunk) for chunk in chunks),
             None if graph is None else _decode_graph(graph),
+            len(head) < len(text),
         )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"damaged record: {error}") from error
@@ -55,11 +58,16 @@ def decode(text: str, record: str) -> Caption:
 
 def _encode_graph(graph: SceneGraph) -> list[Any]:
     objects = [
-        [o.name, *_ends(o.span), [[a.name, *_ends(a.span), a.kind] for a in o.attributes]]
+        [
+            o.name,
+            *_ends(o.span),
+            [[a.name, *_ends(a.span), a.kind, int(a.sure)] for a in o.attributes],
+        ]
         for o in graph.objects
     ]
     relations = [
-        [r.subject, r.name, r.object, *_ends(r.span), r.words, r.kind] for r in graph.relations
+        [r.subject, r.name, r.object, *_ends(r.span), r.words, r.kind, int(r.sure)]
+        for r in graph.relations
     ]
     return [objects, relations]
 
@@ -72,15 +80,15 @@ def _decode_graph(graph: list[Any]) -> SceneGraph:
                 name,
                 Span(start, end),
                 tuple(
-                    GraphAttribute(a, Span(first, last), kind)
-                    for a, first, last, kind in attributes
+                    GraphAttribute(a, Span(first, last), kind, bool(sure))
+                    for a, first, last, kind, sure in attributes
                 ),
             )
             for name, start, end, attributes in objects
         ),
         tuple(
-            GraphRelation(subject, name, target, Span(start, end), words, kind)
-            for subject, name, target, start, end, words, kind in relations
+            GraphRelation(subject, name, target, Span(start, end), words, kind, bool(sure))
+            for subject, name, target, start, end, words, kind, sure in relations
         ),
     )
 

@@ -86,9 +86,10 @@ class ParseStore:
         found = dict(self._known(wanted))
         missing = [text for text in wanted if text not in found]
         for at in range(0, len(missing), SLICE):
-            parsed = parse_many(missing[at : at + SLICE], self.tagger_name, workers)
-            self._put(parsed)
-            found.update((caption.text, caption) for caption in parsed)
+            part = missing[at : at + SLICE]
+            parsed = parse_many(part, self.tagger_name, workers)
+            self._insert([(self._key(t), self.parser, encode(c)) for t, c in zip(part, parsed)])
+            found.update(zip(part, parsed))
         return {text: found[text] for text in wanted}
 
     def fill(self, texts: Iterable[str], workers: int = 1) -> int:
@@ -141,10 +142,7 @@ class ParseStore:
             for key, record in rows:
                 caption = self._decoded(by_key[key], record)
                 if caption is not None:
-                    yield caption.text, caption
-
-    def _put(self, captions: list[Caption]) -> None:
-        self._insert([(self._key(c.text), self.parser, encode(c)) for c in captions])
+                    yield by_key[key], caption
 
     def _insert(self, rows: list[tuple[bytes, str, str]]) -> None:
         def insert(db: sqlite3.Connection) -> None:

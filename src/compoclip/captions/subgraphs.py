@@ -17,8 +17,13 @@ from compoclip.captions.types import (
     Span,
     Token,
 )
+from compoclip.captions.words import word_set
 
 _PARTICIPLES = ("VBG", "VBN")
+#: Participles that say nothing without the words behind them: "getting off", "creepy looking".
+_EMPTY = word_set(
+    "getting taking going making doing having putting coming looking trying shown seen pictured"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,12 @@ class SubGraph(SceneGraph):
     """
 
     nodes: tuple[int, ...] = ()
+
+    @property
+    def sure(self) -> bool:
+        """Whether all that it says is what the caption must mean, not only what it likely does."""
+        attributes = (a for node in self.objects for a in node.attributes)
+        return all(r.sure for r in self.relations) and all(a.sure for a in attributes)
 
 
 def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
@@ -55,7 +66,9 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
         found.append(SubGraph(tuple(replace(o, attributes=()) for o in both), link, ends))
     unique: dict[str, SubGraph] = {}
     for subgraph in found:
-        unique.setdefault(phrase(subgraph).lower(), subgraph)
+        key = phrase(subgraph).lower()
+        if key not in unique or (subgraph.sure and not unique[key].sure):
+            unique[key] = subgraph
     return tuple(unique.values())
 
 
@@ -127,9 +140,10 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     """Whether the attribute can stand before its noun, and says something there.
 
-    "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with.
+    "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with, nor
+    "getting", which needs what one gets.
     """
-    if any(token.tag == "JJR" for token in tokens):
+    if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in _EMPTY:
         return False
     if attribute.kind != "action":
         return True

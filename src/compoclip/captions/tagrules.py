@@ -33,6 +33,7 @@ _NOMINAL = _NOUN | {"JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"}
 _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
 _SUBSTANCES = word_set("plastic metal wood steel glass stone paper leather marble ceramic")
+_BEARS = word_set("teddy polar panda grizzly brown black")
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
 _AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
@@ -121,6 +122,8 @@ def _announces_noun(lows: list[str], tags: list[str], i: int, ending: str) -> bo
     if ending:
         return word in ("some", "teddy", "many") or (before == "CD" and word not in ("one", "1"))
     if word in _ARTICLES:
+        return True
+    if lows[i] == "bear" and word in _BEARS:
         return True
     if lows[i] in ("stop", "sign", "stand", "board") and before == "NN":
         return True
@@ -219,10 +222,23 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
             tags[i] = "VBZ" if verb and i > 0 else "POS"
         elif low in AMBIGUOUS_PLURALS and tags[i] in ("NN", "NNS"):
             tags[i] = "NN" if _singular(lows, tags, i) else "NNS"
-        elif low == "close" and tags[i] == "VBP" and _at(lows, i + 1) == "up":
+        elif low == "close" and _at(lows, i + 1) in ("up", "ups"):
             tags[i] = "JJ"
+            if _names_picture(lows, tags, i):
+                tags[i + 1] = "NN" if lows[i + 1] == "up" else "NNS"
+        elif low == "past" and tags[i] != "IN" and _at(tags, i - 1).startswith("VB"):
+            tags[i] = "IN"
         elif low in ("it's", "it’s") and after in _NOUN and _at(tags, i - 1) in ("IN", "VBG"):
             tags[i] = "PRP$"
+
+
+def _names_picture(lows: list[str], tags: list[str], i: int) -> bool:
+    """Whether the "close up" at `i` is a picture: "a close up of", "close up view"."""
+    after = _at(lows, i + 2)
+    announced = i == 0 or _at(tags, i - 1) in _DETERMINERS | {"JJ"}
+    return after in ("of", "view", "views", "shot", "photo", "photograph", "picture", "image") or (
+        announced and after in ("", ".", "on", "with", "showing", "and")
+    )
 
 
 def _phrases(lows: list[str], tags: list[str]) -> None:

@@ -60,12 +60,14 @@ class GraphAttribute:
     """A property of one object, such as "red", "two" or "sleeping".
 
     `kind` tells apart what not every use counts as an attribute: qualities ("red", "wooden", "dark
-    blue"), numbers ("two", "group of") and actions without an object ("smiling").
+    blue"), numbers ("two", "group of") and actions without an object ("smiling"). `sure`: see
+    `GraphRelation`.
     """
 
     name: str
     span: Span
     kind: Literal["quality", "number", "action"] = "quality"
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ class GraphRelation:
     `name` holds lemmas ("sit on", "surround by"), `words` the words as the caption has them,
     without auxiliaries ("sitting on", "surrounded by"), so that "subject words object" reads well.
     A possessor is the object of a relation "of", however it is put ("the man's hat": hat of man).
+
+    `sure`: its words allow no other reading. "A man on a horse with a hat" makes the hat the
+    horse's or the man's; the graph holds the likelier, and marks it.
     """
 
     subject: int
@@ -83,6 +88,7 @@ class GraphRelation:
     span: Span
     words: str = ""
     kind: RelationKind = "preposition"
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,13 @@ class SceneGraph:
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """A parsed caption. `graph` is None when no scene-graph parser was run."""
+    """A parsed caption. `graph` is None when no scene-graph parser was run.
+
+    cut: the caption goes on behind `text`, longer than any model reads (`words.beginning`).
+    """
 
     text: str
     tokens: tuple[Token, ...]
     chunks: tuple[Chunk, ...] = ()
     graph: SceneGraph | None = None
+    cut: bool = False

@@ -24,9 +24,43 @@ _KEEPS_S = frozenset(
 )  # fmt: skip
 
 
+#: A caption is parsed up to so many words and punctuation marks, of so many characters together.
+#: More than any model of CLIP's kind reads: its 77 tokens are 75 words at the most, and no entry of
+#: its vocabulary is a word of more than 24 letters.
+MOST_TOKENS, MOST_CHARACTERS = 150, 2000
+
+
 def word_set(text: str) -> frozenset[str]:
     """The words of a text as a set: word lists stay readable in the source."""
     return frozenset(text.split())
+
+
+def beginning(text: str) -> str:
+    """The part of a caption that is parsed: all of it, or as much as `MOST_TOKENS` words and marks
+    of `MOST_CHARACTERS` characters, blanks not counted, up to the end of a word.
+
+    A single word that is longer than that is cut inside.
+    """
+    if len(text) <= MOST_TOKENS:
+        return text
+    end = characters = 0
+    for number, match in enumerate(_WORD.finditer(text)):
+        characters += match.end() - match.start()
+        if number == MOST_TOKENS or characters > MOST_CHARACTERS:
+            break
+        end = match.end()
+    else:
+        return text
+    if end == 0:
+        return text[: match.start() + MOST_CHARACTERS]
+    head = text[:end]
+    whole = head.rsplit(None, 1)
+    return whole[0] if len(whole) > 1 and not text[end].isspace() else head
+
+
+def is_cut(text: str) -> bool:
+    """Whether a caption is longer than what is parsed of it."""
+    return len(beginning(text)) < len(text)
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

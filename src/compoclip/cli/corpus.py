@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from compoclip import console
 from compoclip.captions.tagger import get_tagger
+from compoclip.captions.words import MOST_TOKENS, is_cut
 from compoclip.cli.rewrite_input import DEFAULT_COLUMN, CaptionFile, caption_file
 from compoclip.corpora.engine import Engine
 from compoclip.corpora.find import find_shards, kind_of, names_shards
@@ -76,6 +77,29 @@ def dispatch(
     if out.resolve() == source.path.resolve():
         raise UsageError(f"{out}: is the input itself; choose another -o")
     return file(source, out)
+
+
+def counted_captions(file: CaptionFile) -> tuple[int, int]:
+    """How many captions a file holds, and how many of them are cut before they are parsed.
+
+    Reads all, so that a bad row shows before hours of work. Raises UsageError for an empty file.
+    """
+    total = cut = 0
+    for _, text in file:
+        total += 1
+        cut += is_cut(text)
+    if not total:
+        raise UsageError(f"{file.path}: holds no captions")
+    return total, cut
+
+
+def note_cut(number: int) -> None:
+    """Say how many captions were cut before they were parsed, if any."""
+    if number:
+        were = "1 caption was" if number == 1 else f"{number} captions were"
+        console.note(
+            f"{were} cut to {MOST_TOKENS} words and marks before parsing: no model reads more"
+        )
 
 
 def is_corpus(source: str, out: Path | None) -> bool:
@@ -154,4 +178,5 @@ def _say(out: Path, outcome: Outcome, seconds: float) -> None:
     parts = [f"{number} {reason}" for reason, number in sorted(total["left_out"].items())]
     more = f" (left out: {', '.join(parts)})" if parts else ""
     print(f"{total['rows']} rows with {total['captions']} captions{more}")
+    note_cut(total["cut"])
     print(f"written to {out}")

@@ -16,12 +16,11 @@ from compoclip.captions.graph_tree import graph_tree
 from compoclip.captions.parse import parse as parse_caption
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import SceneGraph
-from compoclip.cli.corpus import dispatch, run_corpus
+from compoclip.cli.corpus import counted_captions, dispatch, note_cut, run_corpus
 from compoclip.cli.options import parse
 from compoclip.cli.rewrite_input import CaptionFile
 from compoclip.corpora.engine import Engine
 from compoclip.corpora.job import Counts, ParseJob
-from compoclip.errors import UsageError
 from compoclip.recordfile import write_records
 
 
@@ -87,6 +86,7 @@ def _show(options: ParseOptions) -> int:
         console.emit_json(parse_records([("0", options.source)], options.tagger)[0])
         return 0
     caption = parse_caption(options.source, get_tagger(options.tagger))
+    note_cut(caption.cut)
     if caption.tokens:
         rows = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -109,9 +109,7 @@ def _show_counts(total: Counts) -> None:
 
 
 def _produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
-    total = sum(1 for _ in file)  # reads all, so that a bad row shows before hours of work
-    if not total:
-        raise UsageError(f"{file.path}: holds no captions")
+    total, cut = counted_captions(file)
     counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
 
     def count(record: dict[str, Any]) -> None:
@@ -134,11 +132,13 @@ def _produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
         track=track,
     )
     if options.json:
-        report = {"out": str(out), "captions": total, "records_from_before": resumed}
+        report = {"out": str(out), "captions": total, "captions_cut": cut}
+        report["records_from_before"] = resumed
         console.emit_json({**report, **counts, **provenance(options.tagger)})
         return 0
     if resumed:
         console.note(f"{resumed} records were there already")
+    note_cut(cut)
     print(
         f"{console.counted(total, 'caption')}: {counts['objects']} objects, "
         f"{counts['attributes']} attributes, {counts['relations']} relations; "

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import tyro
 
 from compoclip import console
-from compoclip.cli.corpus import dispatch, run_corpus
+from compoclip.captions.words import is_cut
+from compoclip.cli.corpus import counted_captions, dispatch, note_cut, run_corpus
 from compoclip.cli.options import parse
 from compoclip.cli.rewrite_input import CaptionFile
 from compoclip.corpora.engine import Engine
@@ -104,7 +105,8 @@ def _show(options: RewriteOptions, settings: Settings) -> int:
         return 0
     width = max(len(r["rewrite"]) for r in made) + 2
     coloured = sys.stdout.isatty()
-    print("caption".ljust(width) + options.source)
+    print("caption".ljust(width) + made[0]["caption"])
+    note_cut(is_cut(options.source))
     kinds = (("negative", False), ("positive", True))
     groups = [(kind, [r for r in made if r["keeps_meaning"] is keeps]) for kind, keeps in kinds]
     for kind, group in groups:
@@ -142,9 +144,7 @@ def _produce_shards(options: RewriteOptions, out: Path, settings: Settings) -> i
 
 
 def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Settings) -> int:
-    total = sum(1 for _ in file)  # reads all, so that a bad row shows before hours of work
-    if not total:
-        raise UsageError(f"{file.path}: holds no captions")
+    total, cut = counted_captions(file)
 
     def track(captions: Iterable[int]) -> Iterable[int]:
         return console.track(captions, "rewrite", total, "captions")
@@ -156,6 +156,7 @@ def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Se
             {
                 "out": str(out),
                 "captions": total,
+                "captions_cut": cut,
                 "records_from_before": outcome.resumed,
                 **settings.provenance(),
                 "rewrites": {name: tally.as_json() for name, tally in tallies.items()},
@@ -164,6 +165,7 @@ def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Se
         return 0
     if outcome.resumed:
         console.note(f"{outcome.resumed} records were there already")
+    note_cut(cut)
     print(console.table(rows(tallies), HEADER))
     for line in reason_lines(tallies):
         print(line)

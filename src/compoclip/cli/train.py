@@ -328,6 +328,9 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     if summary.truncated:
         cut = console.counted(summary.truncated, "text")
         console.note(f"  {cut} cut: longer than the model's context of {context} tokens")
+    if summary.cut:
+        long = console.counted(summary.cut, "caption")
+        console.note(f"  {long} cut before parsing: longer than any model reads")
     for name, made in summary.rewrites.items():
         print(f"  {name}: a text for {made['coverage']:.1%} of the samples{_each(made)}")
 

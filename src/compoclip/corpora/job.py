@@ -15,6 +15,7 @@ from compoclip.captions.parse import parse
 from compoclip.captions.records import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph
+from compoclip.captions.words import is_cut
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, usable_texts
 from compoclip.data.extras import NEG_CAPTION
 from compoclip.rewrites.base import Refused
@@ -49,6 +50,7 @@ def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> Row:
     captions = tuple(usable_texts(texts, EMPTY_CAPTION, left_out))
     counts["rows"] += 1
     counts["captions"] += len(captions)
+    counts["cut"] += sum(map(is_cut, captions))
     left_out[NO_CAPTION] += not captions
     for reason, number in left_out.items():
         leave_out(counts, reason, number)
@@ -63,8 +65,8 @@ def leave_out(counts: Counts, reason: str, number: int = 1) -> None:
 
 
 def new_counts() -> Counts:
-    """The counts of a shard before its first row."""
-    return {"rows": 0, "captions": 0, "left_out": {}}
+    """The counts of a shard before its first row. cut: captions too long to be parsed whole."""
+    return {"rows": 0, "captions": 0, "cut": 0, "left_out": {}}
 
 
 def add_counts(total: Counts, more: Mapping[str, Any]) -> None:

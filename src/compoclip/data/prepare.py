@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption
+from compoclip.captions.words import is_cut
 from compoclip.console import track
 from compoclip.data.cachefile import cache_folder
 from compoclip.data.sample import Source
@@ -18,10 +19,12 @@ _KEPT = 1 << 14  # parses each process keeps in memory
 class StoredCaptions:
     """Parses by caption text, read from the store on demand; may be sent to worker processes.
 
+    cut: how many captions of the source were too long to be parsed whole.
     Millions of parses would not fit into the memory of each worker, the few most recent ones do.
     """
 
-    def __init__(self, store: ParseStore) -> None:
+    def __init__(self, store: ParseStore, cut: int = 0) -> None:
+        self.cut = cut
         self._store = store
         self._recent = lru_cache(_KEPT)(self._find)
 
@@ -35,8 +38,8 @@ class StoredCaptions:
     def _find(self, text: str) -> Caption:
         return self._store.get(text) or self._store.get_or_parse([text])[text]
 
-    def __reduce__(self) -> tuple[type[StoredCaptions], tuple[ParseStore]]:
-        return StoredCaptions, (self._store,)
+    def __reduce__(self) -> tuple[type[StoredCaptions], tuple[ParseStore, int]]:
+        return StoredCaptions, (self._store, self.cut)
 
 
 def prepare_captions(
@@ -53,8 +56,16 @@ def prepare_captions(
         store = ParseStore(cache_folder() / "parses.sqlite")
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    store.fill(track(_captions(source), "parsing captions", unit="captions"), workers)
-    return StoredCaptions(store)
+    cut = 0
+
+    def captions() -> Iterator[str]:
+        nonlocal cut
+        for text in track(_captions(source), "parsing captions", unit="captions"):
+            cut += is_cut(text)
+            yield text
+
+    store.fill(captions(), workers)
+    return StoredCaptions(store, cut)
 
 
 def _captions(source: Source) -> Iterator[str]:

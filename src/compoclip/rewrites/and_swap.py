@@ -25,7 +25,7 @@ class AndSwap:
     """
 
     name: str = "and-swap"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = True
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -30,7 +30,7 @@ class BigramShuffle:
     """
 
     name: str = "bigram-shuffle"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

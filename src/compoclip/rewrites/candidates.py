@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from compoclip.captions.lemmas import PLURAL_ONLY
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.words import word_set
 from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, not_things
 from compoclip.rewrites.exchange import related
+from compoclip.rewrites.inflect import MASS_NOUNS
 
 Weighted = tuple[tuple[str, int], ...]
 
@@ -33,22 +35,20 @@ _SORTS = word_set(
     "relief failure hero friend enemy companion owner student patient employee comrade fool "
     "native local visitor stranger host neighbor neighbour leader worker expert"
 )
-_WITHOUT_SINGULAR = word_set(
-    "pants scissors glasses trousers shorts jeans binoculars headphones people cattle "
-    "bread rice meat lettuce corn grass snow sand gravel coffee tea milk beer juice soda wine "
-    "broccoli produce equipment furniture luggage food water soup cheese pasta"
-)
+_WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
 _INTRANSITIVE = frozenset(("posture", "mood"))
 _TALL = frozenset(("people", "beings", "occupations", "athletes", "animals", "plants", "buildings"))
 _LIVING = frozenset(("people", "beings", "occupations", "athletes", "animals"))
 
 
 @lru_cache(maxsize=65536)
-def entity(compound: str, head: str, *, counted: bool) -> Weighted:
+def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     """Candidates for a noun, given with its compound ("fire hydrant") and by its head.
 
-    counted: the word follows "a" or "an", so it must be a thing one can count.
+    single: the word follows "a" or "an". plural: it is one. Either way it must name a thing one can
+    count.
     """
+    unfit = _WITHOUT_SINGULAR if single else MASS_NOUNS if plural else frozenset[str]()
     lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
     found = exclusive(lemma, "NOUN")
     if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
@@ -62,7 +62,7 @@ def entity(compound: str, head: str, *, counted: bool) -> Weighted:
             for word in found
             if word not in not_things()
             and word not in _SORTS
-            and not (counted and word in _WITHOUT_SINGULAR)
+            and word not in unfit
             and not any(related(part, word, "NOUN") for part in {lemma, *parts})
         ),
     )

@@ -37,7 +37,7 @@ class MaskedReplace:
     name: str
     parts: tuple[str, ...]
     filler: MaskFiller | None = None
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -33,7 +33,7 @@ class CrepeAtom:
     """One object, attribute or relation gives way to another of its type that excludes it."""
 
     name: str = "crepe-atom"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -62,7 +62,7 @@ class CrepeSwap:
     """Two objects, two attributes or two relations change places."""
 
     name: str = "crepe-swap"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

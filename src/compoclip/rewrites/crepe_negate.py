@@ -30,7 +30,7 @@ class CrepeNegate:
     """Denies one relation or one object of the caption."""
 
     name: str = "crepe-negate"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from compoclip.captions.prepositions import preposition_synonyms
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.candidates import FIXED_ADJECTIVES
 from compoclip.rewrites.categories import not_things
 from compoclip.rewrites.edit import Change, cased_like
 from compoclip.rewrites.elements import only_listed
 from compoclip.rewrites.exchange import RELATED, independent, related
-from compoclip.rewrites.inflect import inflect
+from compoclip.rewrites.inflect import MASS_NOUNS, inflect
 from compoclip.rewrites.structure import Structure, structure_of
 from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
 
@@ -41,7 +42,7 @@ class CrossSwap:
     """
 
     name: str = "cross-swap"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
 
     def __call__(
@@ -80,7 +81,8 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
     for index, token in enumerate(caption.tokens):
         low = token.text.lower()
         uses.setdefault(low, set()).add(token.pos)
-        if index in structure.phrasal or not structure.asserted(index):
+        counts = token.pos == "ADJ" and low in FIXED_ADJECTIVES  # "other", "close" of "close up"
+        if counts or index in structure.phrasal or not structure.asserted(index):
             fixed.add(low)
     found: dict[str, dict[str, Token]] = {}
     for index, token in enumerate(caption.tokens):
@@ -124,6 +126,8 @@ def exclude(a: Token, b: Token) -> bool:
         return False
     if a.pos == "NUM" and not _ONE.isdisjoint((first, second)):
         return False  # "one dog" and "two dogs" differ in the noun too
+    if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):
+        return False  # "two dogs" give no "two breads"
     return not related(first, second, a.pos)
 
 

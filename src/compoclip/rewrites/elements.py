@@ -77,7 +77,8 @@ def _entities(s: Structure) -> Iterator[Element]:
         compound = " ".join(lows[first : mention.head])
         plural = head.tag == "NNS" or _is_counted(tokens[mention.first : first])
         single = first > 0 and lows[first - 1] in ("a", "an")
-        options = candidates.entity(f"{compound} {lemma}".strip(), lemma, counted=single)
+        name = f"{compound} {lemma}".strip()
+        options = candidates.entity(name, lemma, single=single, plural=plural)
         tag = "NNS" if plural else "NN"
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compoclip.captions.lemmas import lemma_of
-from compoclip.captions.subgraphs import SubGraph, decompose, phrase, pieces, tokens_in, worded
+from compoclip.captions.subgraphs import (
+    SubGraph,
+    decompose,
+    phrase,
+    pieces,
+    relation_words,
+    tokens_in,
+    worded,
+)
 from compoclip.captions.types import Caption, SceneGraph, Span, Token
 from compoclip.rewrites.scope import unasserted
 from compoclip.rewrites.tokenkey import token_key
@@ -18,9 +27,9 @@ class Reading:
     """The graph of a caption in the caption's words.
 
     subgraphs: all of them, those that the caption does not assert included. said: the token keys
-    of their texts and of the caption. lemmas, plural: of each object. words: every word of the
-    caption as written and as lemma, in lower case. doubtful: the tokens that the caption does not
-    assert ("not", "or", "might").
+    of their texts and of the caption. lemmas, plural: of each object. links: the words of all
+    relations from one object to another. words: every word of the caption as written and as lemma,
+    in lower case. doubtful: the tokens that the caption does not assert ("not", "or", "might").
     """
 
     caption: Caption
@@ -29,6 +38,7 @@ class Reading:
     said: frozenset[tuple[str, ...]]
     lemmas: tuple[str, ...]
     plural: tuple[bool, ...]
+    links: Mapping[tuple[int, int], Sequence[str]]
     words: frozenset[str]
     doubtful: tuple[Span, ...]
 
@@ -62,6 +72,10 @@ def read_graph(caption: Caption) -> Reading | None:
     last = [_last(tokens_in(caption, node.span)) for node in caption.graph.objects]
     graph = worded(caption)
     subgraphs = decompose(graph)
+    links: dict[tuple[int, int], list[str]] = {}
+    for relation in graph.relations:
+        ends = (relation.subject, relation.object)
+        links.setdefault(ends, []).append(relation_words(relation))
     return Reading(
         caption,
         graph,
@@ -69,6 +83,7 @@ def read_graph(caption: Caption) -> Reading | None:
         frozenset(map(token_key, (caption.text, *map(phrase, subgraphs)))),
         tuple(node.name.lower() for node in caption.graph.objects),
         tuple(token is not None and token.tag in _PLURAL_TAGS for token in last),
+        links,
         frozenset(w.lower() for t in tokens for w in (t.text, t.lemma)),
         tuple(Span(tokens[i].start, tokens[i].end) for i in doubts),
     )

@@ -37,7 +37,7 @@ class GraphNegative:
     """
 
     name: str
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
     vocabulary: GraphVocabulary | None = None
     graph_filter: GraphFilter = "valid"
@@ -68,7 +68,7 @@ class GraphPositive:
     """The text of one sub-graph, drawn uniformly from all that the caption asserts."""
 
     name: str = POSITIVE
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = True
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -33,9 +33,15 @@ from compoclip.rewrites.graph_validity import (
     same_thing,
 )
 from compoclip.rewrites.graph_vocabulary import GraphVocabulary
-from compoclip.rewrites.inflect import inflect
+from compoclip.rewrites.inflect import MASS_NOUNS, inflect
 from compoclip.rewrites.tokenkey import fits_context, same_to_clip, token_key
-from compoclip.rewrites.validity import MAX_DRAWS, SAME_TOKENS, TOO_LONG
+from compoclip.rewrites.validity import (
+    DOUBLED,
+    MAX_DRAWS,
+    SAME_TOKENS,
+    TOO_LONG,
+    doubles_a_word,
+)
 
 OBJ, REL, ATTR = "graph-obj", "graph-rel", "graph-attr"
 CATEGORIES = (OBJ, REL, ATTR)
@@ -45,6 +51,7 @@ JOIN = "join-object"
 
 NO_CANDIDATE = "no-candidate"
 SAID = "said-by-caption"
+NO_PLURAL = "has-no-plural"
 Choice = tuple[str, ...]
 
 
@@ -145,6 +152,8 @@ class Transform:
         text = phrase(negative)
         if same_to_clip(text, phrase(slot.positive)):
             return Refused(SAME_TOKENS)
+        if doubles_a_word(text, self.reading.caption):
+            return Refused(DOUBLED)
         if not fits_context(text):
             return Refused(TOO_LONG)
         if self.valid and (
@@ -159,7 +168,10 @@ class Transform:
         if slot.rule == NEW_ATTRIBUTE:
             return attribute_refusal(reading, positive.nodes[slot.node], choice[0])
         if slot.rule == NEW_OBJECT:
-            return object_refusal(reading, positive.nodes[slot.node], choice[0])
+            node = positive.nodes[slot.node]
+            if reading.plural[node] and choice[0] in MASS_NOUNS:
+                return NO_PLURAL
+            return object_refusal(reading, node, choice[0])
         if slot.rule == NEW_RELATION:
             return self._restated(positive)
         if slot.rule == JOIN:

@@ -17,7 +17,7 @@ from compoclip.rewrites.graph_slots import CATEGORIES, Slot, Transform, slots_of
 from compoclip.rewrites.graph_validity import NO_THING
 from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
 from compoclip.rewrites.tokenkey import fits_context, token_key
-from compoclip.rewrites.validity import TOO_LONG
+from compoclip.rewrites.validity import DOUBLED, TOO_LONG, doubles_a_word
 
 POSITIVE = "graph-positive"
 #: [D-mosaic-p1]: how often a pair is of c_obj, c_rel, c_attr.
@@ -28,12 +28,13 @@ GraphFilter = Literal["valid", "none"]
 _NO_THINGS = word_set(
     "side top bottom front back middle center centre corner edge end left right rear background "
     "backdrop foreground distance view picture photo photograph image shot scene close-up drawing "
-    "sketch illustration part color colour size shape way"
+    "up ups closeup number sketch illustration part color colour size shape way"
 )
 
 NO_GRAPH = "no-graph"
 NO_SUBGRAPH = "no-sub-graph"
 NOT_ASSERTED = "not-asserted"
+NOT_SURE = "unclear-attachment"
 ENOUGH_POSITIVES = "enough-positives"
 TAKEN = "equals-another-text"
 
@@ -129,9 +130,9 @@ def positive_text(subgraph: SubGraph) -> Rewritten:
 def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
     """The sub-graphs that can be positives, and how many cannot, by reason.
 
-    Left out are those that the caption does not assert ("no dog", "a cat or a dog"), that speak of
-    the picture or a place in it ("lower left corner"), that are the whole caption to CLIP, or that
-    are too long.
+    Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
+    ("horse with hat" of "a man on a horse with a hat"), that speak of the picture or a place in it
+    ("lower left corner"), that are the whole caption to CLIP, that double a word, or are too long.
     """
     usable: list[SubGraph] = []
     refused: Counter[str] = Counter()
@@ -139,10 +140,14 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
         text = phrase(subgraph)
         if not reading.asserts(subgraph):
             refused[NOT_ASSERTED] += 1
+        elif not subgraph.sure:
+            refused[NOT_SURE] += 1
         elif any(node.name.rpartition(" ")[2] in _NO_THINGS for node in subgraph.objects):
             refused[NO_THING] += 1
         elif token_key(text) == token_key(reading.caption.text):
             refused[TAKEN] += 1
+        elif doubles_a_word(text, reading.caption):
+            refused[DOUBLED] += 1
         elif not fits_context(text):
             refused[TOO_LONG] += 1
         else:

@@ -8,7 +8,6 @@ with a man on the bench his shirt is, too), and so is what the caption says else
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import permutations
 
 from compoclip.captions.lemmas import lemma_of
 from compoclip.captions.lexicon import lexicon
@@ -160,33 +159,41 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
     synonym or a more special word) and have more attributes; symmetric relations count both ways.
     """
     graph = reading.graph
-    return any(
-        all(
-            same_thing(reading.lemmas[place], lemma)
+    options = [
+        [
+            place
+            for place, said in enumerate(graph.objects)
+            if same_thing(reading.lemmas[place], lemma)
             and all(
-                any(related(said.name, a.name, "ADJ") for said in graph.objects[place].attributes)
+                any(related(own.name, a.name, "ADJ") for own in said.attributes)
                 for a in node.attributes
             )
-            for place, lemma, node in zip(chosen, lemmas, negative.objects)
+        ]
+        for lemma, node in zip(lemmas, negative.objects)
+    ]
+
+    def found(chosen: tuple[int, ...]) -> bool:
+        """Whether objects behind those chosen can be chosen so that all relations are said."""
+        at = len(chosen)
+        if at == len(options):
+            return True
+        link = relation_words(negative.relations[at - 1]) if at else ""
+        return any(
+            place not in chosen
+            and (at == 0 or _says(reading, chosen[-1], link, place))
+            and found((*chosen, place))
+            for place in options[at]
         )
-        and all(
-            _says(reading, chosen[i], relation_words(relation), chosen[i + 1])
-            for i, relation in enumerate(negative.relations)
-        )
-        for chosen in permutations(range(len(graph.objects)), len(negative.objects))
-    )
+
+    return found(())
 
 
 def _says(reading: Reading, subject: int, words: str, target: int) -> bool:
+    said = list(reading.links.get((subject, target), ()))
+    if is_symmetric(words.split()):
+        said += reading.links.get((target, subject), ())
     wanted = sense_of(words)
-    return any(
-        sense_of(relation_words(r)) == wanted
-        and (
-            (r.subject, r.object) == (subject, target)
-            or ((r.object, r.subject) == (subject, target) and is_symmetric(words.split()))
-        )
-        for r in reading.graph.relations
-    )
+    return any(sense_of(each) == wanted for each in said)
 
 
 @lru_cache(maxsize=65536)

@@ -58,7 +58,7 @@ class NegclipSwap:
     """
 
     name: str = "negclip"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
 
@@ -127,7 +127,8 @@ def _is_thing(s: Structure, index: int) -> bool:
 _ATTRIBUTES = word_set(
     "top bottom front back middle center centre side left right end color colour size shape way "
     "time kind type sort day night each all one other another corner edge background foreground "
-    "picture photo photograph image drawing painting shot view scene distance line couple"
+    "picture photo photograph image drawing painting shot view scene distance line couple closeup "
+    "close-up up ups"
 )
 
 

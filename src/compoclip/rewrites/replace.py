@@ -36,7 +36,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 

@@ -24,7 +24,7 @@ class Synonym:
     """
 
     name: str = "synonym"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = True
     strict: bool = False
 

@@ -19,6 +19,8 @@ import regex
 
 CONTEXT_LENGTH = 77
 SPECIAL_TOKENS = 2
+#: Bytes of the longest entry of CLIP's vocabulary (eight times the same emoji).
+LONGEST_TOKEN = 32
 # Entries of CLIP's merge file in use: the vocabulary without 256 bytes, 256 word ends, 2 specials.
 _MERGES = 49152 - 256 - 2
 _PIECE = regex.compile(
@@ -64,8 +66,9 @@ def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
     pieces = token_key(text)
     if len(pieces) > room:
         return False
-    if sum(len(p.encode("utf-8", "surrogatepass")) for p in pieces) <= room:
-        return True
+    size = sum(len(p.encode("utf-8", "surrogatepass")) for p in pieces)
+    if size <= room or size > room * LONGEST_TOKEN:
+        return size <= room
     return sum(map(_pair_count, pieces)) <= room
 
 

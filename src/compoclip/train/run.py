@@ -84,7 +84,8 @@ class RunSummary:
     adapters alone, if any. skipped: images that could not be read. skipped_steps: steps whose loss
     was not finite. truncated: texts cut to the
     model's context. left_out: what the reader of the data left out, by reason. rewrites: coverage
-    of each.
+    of each. cut: captions that were rewritten by their beginning alone, being longer than any model
+    reads.
     """
 
     model: Path | None
@@ -98,6 +99,7 @@ class RunSummary:
     seconds: float
     left_out: Mapping[str, int]
     rewrites: Mapping[str, Any]
+    cut: int = 0
     adapter: Path | None = None
     skipped_steps: int = 0
 
@@ -270,6 +272,7 @@ def _run(
         truncated=progress.truncated,
         seconds=round(progress.seconds, 1),
         left_out=_left_out(source),
+        cut=parsed.cut if parsed else 0,
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
         skipped_steps=progress.skipped_steps,

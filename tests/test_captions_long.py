@@ -1,0 +1,174 @@
+"""Captions longer than a model reads: cut before they are parsed, everywhere alike, and counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compoclip.captions import chunks
+from compoclip.captions.hanta import HantaTagger
+from compoclip.captions.parse import parse
+from compoclip.captions.records import decode, encode
+from compoclip.captions.store import ParseStore
+from compoclip.captions.words import MOST_CHARACTERS, MOST_TOKENS, beginning, is_cut
+from compoclip.cli.main import main
+from compoclip.data.open_source import open_source
+from compoclip.data.plan import TextPlan
+from compoclip.data.plans import CaptionPlan
+from compoclip.data.prepare import prepare_captions
+from compoclip.data.sample import Sample
+from compoclip.losses.contract import Role
+from compoclip.rewrites.base import Refused, Rewritten, rng_for
+from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.tokenkey import fits_context
+from corpus_shards import write_jsonl
+from record_files import lines, write_lines
+
+LONG = " ".join(["A red cat on a mat next to a small dog."] * 2500)
+SHORT = "a red star to the left of a large mug"
+
+
+def test_the_beginning_ends_at_a_word_and_covers_what_a_model_reads() -> None:
+    words = " ".join(f"word{i}" for i in range(400))
+    assert beginning(words).split() == words.split()[:MOST_TOKENS]
+    assert not fits_context(beginning("a cat " * 400))
+    assert beginning(SHORT) == SHORT
+    assert not is_cut(SHORT + " " * 5000)  # blanks are not parsed
+    glued = "a cat " + "cat,dog." * 200
+    assert beginning(glued) == "a cat"
+    marks = "cat , " * 75 + "dog"
+    assert beginning(marks) == marks.removesuffix(" dog")
+    long_words = ("incomprehensibilities " * 200).strip()
+    assert sum(map(len, beginning(long_words).split())) <= MOST_CHARACTERS
+    assert beginning("x" * 5000) == "x" * MOST_CHARACTERS
+
+
+def test_no_more_than_the_beginning_is_tagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged: list[int] = []
+    tag = HantaTagger.tag
+
+    def counted(self: HantaTagger, text: str) -> object:
+        found = tag(self, text)
+        tagged.append(len(found))
+        return found
+
+    monkeypatch.setattr(HantaTagger, "tag", counted)
+    caption = parse(LONG)
+    assert len(LONG) == 99_999
+    assert tagged == [MOST_TOKENS]
+    assert caption.cut
+    assert caption.text == beginning(LONG)
+    assert caption == parse(LONG) != parse(caption.text)
+    assert not parse(caption.text).cut
+
+
+def test_possessors_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    phrase_end = chunks._phrase_end
+
+    def counted(*arguments: object) -> int:
+        nonlocal calls
+        calls += 1
+        assert calls < 500  # was doubled by every further possessor
+        return phrase_end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(chunks, "_phrase_end", counted)
+    (chunk,) = parse(" ".join(["the man's"] + ["friend's"] * 40 + ["hat"])).chunks
+    assert chunk.first == 0
+
+
+def test_stores_and_records_know_the_whole_caption(tmp_path: Path) -> None:
+    assert decode(LONG, encode(parse(LONG))) == parse(LONG)
+    store = ParseStore(tmp_path / "parses.sqlite")
+    assert store.get_or_parse([LONG, SHORT]) == {LONG: parse(LONG), SHORT: parse(SHORT)}
+    assert store.get_or_parse([LONG, SHORT]) == {LONG: parse(LONG), SHORT: parse(SHORT)}
+    assert store.get(LONG) == parse(LONG)
+    assert ParseStore(tmp_path / "other.sqlite").fill([LONG, SHORT, LONG]) == 2
+
+
+def test_only_parts_of_a_cut_caption_are_rewritten() -> None:
+    """An edit of the beginning would stand against a caption of which the model reads as much."""
+    for name in rewrite_names():
+        result = get_rewrite(name)(parse(LONG), rng_for(0, "x", 0, name))
+        if name.startswith("graph-"):
+            assert isinstance(result, Rewritten | Refused)
+            assert isinstance(result, Refused) or fits_context(result.text)
+        else:
+            assert isinstance(result, Refused), name
+    filled = parse(SHORT + " . . " * 100)  # fits into the context after the cut, and yet
+    for name in ("negclip", "replace", "synonym", "bigram-shuffle", "crepe-negate"):
+        result = get_rewrite(name)(filled, rng_for(0, "x", 0, name))
+        assert result == Refused("too-long")
+    positive = get_rewrite("graph-positive")(parse(LONG), rng_for(0, "x", 0, "graph-positive"))
+    assert isinstance(positive, Rewritten)
+
+
+def test_training_shows_the_model_the_caption_and_counts_what_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [{"image": f"{i}.jpg", "caption": text} for i, text in enumerate((LONG, SHORT, LONG))]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    captions = prepare_captions(open_source(str(path)), ParseStore(tmp_path / "p.sqlite"), 1)
+    assert captions.cut == 2
+    assert captions[LONG] == parse(LONG)
+    plan = TextPlan(CaptionPlan(("graph-positive", "negclip")), parsed=captions)
+    texts, counts = plan.draw(Sample("1", b"", (LONG,)), 0)
+    assert texts[0].text == LONG
+    assert [text.role for text in texts[1:]] == [Role.POSITIVE]
+    assert counts.refused == {("negclip", "too-long"): 1}
+
+
+@pytest.mark.parametrize("verb", ["parse", "rewrite"])
+def test_files_say_how_many_captions_were_cut(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_lines(tmp_path / "captions.txt", [LONG, SHORT, LONG])
+    options = ["--rewrites", "negclip"] if verb == "rewrite" else []
+    out = tmp_path / "out.jsonl"
+    assert main([verb, str(source), "-o", str(out), *options]) == 0
+    assert "2 captions were cut to 150 words and marks" in capsys.readouterr().err
+    assert [r["caption"] for r in lines(out)] == [beginning(LONG), SHORT, beginning(LONG)]
+    again = tmp_path / "again.jsonl"
+    assert main([verb, str(source), "-o", str(again), "--json", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["captions_cut"] == 2
+    assert again.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize("verb", ["parse", "rewrite"])
+def test_texts_and_shards_say_it_too(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--rewrites", "negclip"] if verb == "rewrite" else []
+    assert main([verb, LONG, *options]) == 0
+    shown = capsys.readouterr()
+    assert "1 caption was cut to 150 words and marks" in shown.err
+    assert len(shown.out) < len(LONG) / 2
+    shards = tmp_path / "in"
+    shards.mkdir()
+    write_jsonl(shards / "000.jsonl", [LONG, SHORT, LONG])
+    assert main([verb, str(shards), "-o", str(tmp_path / "out"), *options]) == 0
+    assert "2 captions were cut" in capsys.readouterr().err
+    assert main([verb, str(shards), "-o", str(tmp_path / "out"), "--json", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["cut"] == 2
+    first = json.loads((tmp_path / "out" / "000.jsonl").read_text().splitlines()[0])
+    assert first["caption"] == LONG  # what is in a shard stays
+
+
+def test_shards_that_were_parsed_give_the_same_rewrites(tmp_path: Path) -> None:
+    shards = tmp_path / "in"
+    shards.mkdir()
+    write_jsonl(shards / "000.jsonl", [LONG, SHORT])
+    names = ["--rewrites", "graph-positive,graph-rel"]
+    assert main(["parse", str(shards), "-o", str(tmp_path / "parsed")]) == 0
+    assert main(["rewrite", str(shards), "-o", str(tmp_path / "a"), *names]) == 0
+    assert main(["rewrite", str(tmp_path / "parsed"), "-o", str(tmp_path / "b"), *names]) == 0
+    rows = [
+        [json.loads(line) for line in (tmp_path / way / "000.jsonl").read_text().splitlines()]
+        for way in ("a", "b")
+    ]
+    for alone, stored in zip(*rows):
+        stored.pop("parse")
+        assert alone == stored
+    counts = json.loads((tmp_path / "b" / "manifest" / "000.jsonl.json").read_text())["counts"]
+    assert counts["parses_read"] == 2
