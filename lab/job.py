@@ -95,11 +95,14 @@ def outcome(job: Job) -> Outcome | None:
             f"{job.folder}: made with other settings; delete it to run it again, or choose "
             "another --out"
         )
-    seconds, speed = record.get("seconds"), record.get("speed")
-    for value in (seconds, speed):
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise CompoclipError(f"{path}: damaged; delete the folder it is in")
-    return Outcome(job.name, seconds, speed)
+    return Outcome(job.name, _number(path, record, "seconds"), _number(path, record, "speed"))
+
+
+def _number(path: Path, record: Mapping[str, Any], name: str) -> float:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise CompoclipError(f"{path}: damaged; delete the folder it is in")
+    return value
 
 
 def results_of(job: Job) -> list[Results]:

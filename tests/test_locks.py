@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from compoclip.lab.run import run_lab
+from compoclip.lab.settings import Arm, LabSettings
 
 from compoclip.analysis.mixes import Pair, measure_mixes
 from compoclip.benchmarks.download import Expected
@@ -30,8 +32,6 @@ from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options
 from compoclip.files import LOCK, only_writer
-from compoclip.lab.run import run_lab
-from compoclip.lab.settings import Arm, LabSettings
 from compoclip.models.checkpoint import load_model
 from compoclip.recordfile import appending
 from corpus_shards import corpus

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from compoclip.lab.job import DONE, Job, outcome
+from compoclip.lab.settings import LabSettings
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.cli.main import main
 from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.errors import CompoclipError
-from compoclip.lab.job import DONE, Job, outcome
-from compoclip.lab.settings import LabSettings
 from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import Answer, Sampling
 from compoclip.language.rows import Outputs, Tally, write_outputs
