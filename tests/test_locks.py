@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compoclip.lab.run import run_lab
-from compoclip.lab.settings import Arm, LabSettings
 
 from compoclip.analysis.mixes import Pair, measure_mixes
 from compoclip.benchmarks.download import Expected
@@ -35,6 +33,8 @@ from compoclip.files import LOCK, only_writer
 from compoclip.models.checkpoint import load_model
 from compoclip.recordfile import appending
 from corpus_shards import corpus
+from lab.run import run_lab
+from lab.settings import Arm, LabSettings
 from record_files import lines, write_lines
 from train_helpers import write_config, write_data
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from compoclip.lab.job import DONE, Job, outcome
-from compoclip.lab.settings import LabSettings
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -26,6 +24,8 @@ from compoclip.language.task import load_task
 from compoclip.train.log import read_log
 from compoclip.train.state import Progress, load_state, save_state
 from corpus_shards import corpus
+from lab.job import DONE, Job, outcome
+from lab.settings import LabSettings
 from record_files import write_lines
 from train_helpers import write_config, write_data
 
