@@ -73,13 +73,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _scores(study: TowerStudy) -> str:
+    from compoclip.evaluation.layout import bracketed
     from compoclip.evaluation.tables import percent
 
     rows = [
         [
             group,
             *(
-                f"{percent(s.value)} [{percent(s.low)}, {percent(s.high)}]"
+                f"{percent(s.value)} {bracketed(s.low, s.high)}"
                 for s in (found[group] for found in study.scores.values())
             ),
         ]
@@ -110,6 +111,8 @@ def _differences(study: TowerStudy) -> str:
     return f"{console.table(rows, header)}\n{note}"
 
 
-def _points(value: float, low: float, high: float, verdict: str) -> str:
+def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
+    from compoclip.evaluation.layout import bracketed
+
     mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
-    return f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]{mark}"
+    return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"

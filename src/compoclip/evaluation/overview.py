@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from compoclip.console import counted, table
+from compoclip.evaluation.compare import compare
+from compoclip.evaluation.layout import bracketed
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.tables import percent, tie_values
 
@@ -15,24 +17,28 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     """An aligned table: headlines of every benchmark, and sub-tasks of those that map skills.
 
     A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
-    there shows how many of its items were used. "+" or "-" marks scores whose interval
-    lies wholly above or below that of `base`. The last column is chance. Below the table stand the
-    headlines in which equal scores decide outcomes, with the strict and the fractional value.
+    there shows how many of its items were used. "+" or "-" marks scores that `compare` finds higher
+    or lower than those of `base`. The last column is chance. Below the table stand the headlines in
+    which equal scores decide outcomes, with the strict and the fractional value. Raises
+    CompoclipError as `compare` does.
     """
     models = list(dict.fromkeys(each.model for each in results))
     models.sort(key=lambda name: name != base)
     by_key = {(each.model, each.benchmark): each for each in results}
     benchmarks = list(dict.fromkeys(each.benchmark for each in results))
+    marks = _marks(results, base, models)
     rows: list[list[str]] = []
     for benchmark in benchmarks:
         columns = [by_key.get((model, benchmark)) for model in models]
         first = next(each for each in columns if each is not None)
         name = f"{benchmark} ({first.headline}{_part_of(first)})"
-        rows.append(_row(name, [_headline(each) for each in columns]))
+        own = [marks.get((model, benchmark, ""), " ") for model in models]
+        rows.append(_row(name, [_headline(each) for each in columns], own))
         for part in _parts(columns):
-            rows.append(_row(f"  {part}", [_main(each, part) for each in columns]))
+            own = [marks.get((model, benchmark, part), " ") for model in models]
+            rows.append(_row(f"  {part}", [_main(each, part) for each in columns], own))
     header = ["", *models, "chance"]
-    note = f"{_UP} / {_DOWN}: the 95 % interval lies above / below that of {base}"
+    note = f"{_UP} / {_DOWN}: higher / lower than {base} (paired, p < 0.05 after Holm's correction)"
     lines = [table(rows, header), note]
     for each in (by_key.get((model, benchmark)) for benchmark in benchmarks for model in models):
         score = _headline(each)
@@ -63,23 +69,37 @@ def _main(results: Results | None, part: str) -> Score | None:
     return next(iter(results.scores[part].values()))
 
 
-def _row(name: str, scores: Sequence[Score | None]) -> list[str]:
-    base = scores[0]
+def _marks(
+    results: Sequence[Results], base: str, models: Sequence[str]
+) -> dict[tuple[str, str, str], str]:
+    """(model, benchmark, sub-task or "" for the headline) -> mark, where the test gives one."""
+    own = {model: [each for each in results if each.model == model] for model in models}
+    measured = {each.benchmark for each in own[base]}
+    signs = {"higher": _UP, "lower": _DOWN}
+    found = {}
+    for model in models:
+        if model == base or not measured.intersection(each.benchmark for each in own[model]):
+            continue
+        compared = compare(own[base], own[model], resamples=0)
+        for part, each in (
+            *(("", each) for each in compared.headlines),
+            *((each.name, each) for each in compared.subtasks),
+        ):
+            if each.verdict in signs:
+                found[model, each.benchmark, part] = signs[each.verdict]
+    return found
+
+
+def _row(name: str, scores: Sequence[Score | None], marks: Sequence[str]) -> list[str]:
     known = next((score for score in scores if score is not None), None)
     return [
         name,
-        *(_cell(score, base) for score in scores),
+        *(_cell(score, mark) for score, mark in zip(scores, marks)),
         percent(known.chance) if known is not None else "",
     ]
 
 
-def _cell(score: Score | None, base: Score | None) -> str:
+def _cell(score: Score | None, mark: str) -> str:
     if score is None:
         return "-"
-    mark = " "
-    if base is not None and score is not base:
-        if score.low > base.high:
-            mark = _UP
-        elif score.high < base.low:
-            mark = _DOWN
-    return f"{percent(score.value)} [{percent(score.low)}, {percent(score.high)}]{mark}"
+    return f"{percent(score.value)} {bracketed(score.low, score.high)}{mark}"
