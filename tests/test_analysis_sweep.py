@@ -167,7 +167,7 @@ def test_a_tower_study_adds_up(
 
 def point(name: str, comp: float, zero_shot: float) -> Point:
     def score(value: float) -> Score:
-        return Score("text", value, 100, 100, value - 0.1, value + 0.1, "wilson", 0.5)
+        return Score("text", value, 100, 100, value - 0.1, value + 0.1, "wilson", 0.5, 100)
 
     scope, _, alpha = name.rpartition("-")
     mix = Mix(scope or "all", float(alpha or 0))  # type: ignore[arg-type]

@@ -216,7 +216,7 @@ def test_a_finished_job_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 def difference(value: float, sd: float, p: float = 0.001, runs: int = 3) -> Difference:
-    return Difference(value, value - 0.01, value + 0.01, p, sd, runs)
+    return Difference(value, value - 0.01, value + 0.01, p, sd, runs, 100)
 
 
 @pytest.mark.parametrize(

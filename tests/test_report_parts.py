@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.compare import Difference
-from compoclip.evaluation.judgement import standing
+from compoclip.evaluation.judgement import chance_flag, standing
 from compoclip.evaluation.profile import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score
 from compoclip.report.diff import word_diff
@@ -47,13 +48,14 @@ def test_word_diff(one, two, left, right):
 
 
 def difference(name="x", verdict="higher", value=0.1) -> Difference:
-    return Difference("b", name, 0.5, 0.5 + value, value, 0.0, 0.2, 10, 0.01, 0.01, verdict)
+    return Difference("b", name, 0.5, 0.5 + value, value, 0.0, 0.2, 10, 10, 0.01, 0.01, verdict)
 
 
 def test_direction_knows_what_is_good():
     assert direction(difference()) == "better"
     assert direction(difference(verdict="lower")) == "worse"
     assert direction(difference(verdict="no difference")) == "same"
+    assert direction(difference(verdict="too few photos: 3")) == "same"
     assert direction(difference(BRITTLENESS)) == "worse"
     assert direction(difference(BRITTLENESS, "lower")) == "better"
     assert direction(difference(MATCH)) == "same"
@@ -62,8 +64,12 @@ def test_direction_knows_what_is_good():
 @pytest.mark.parametrize(
     ("low", "high", "said"), [(0.4, 0.6, "at"), (0.6, 0.7, "above"), (0.1, 0.2, "below")]
 )
-def test_standing_against_chance(low, high, said):  # fmt: skip
-    assert standing(Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5)) == said
+def test_standing_against_chance(low, high, said):
+    score = Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5, 10)
+    assert standing(score) == said
+    assert standing(replace(score, photos=9)) == standing(replace(score, low=None, high=None)) == ""
+    assert chance_flag(replace(score, photos=9)) == "too few photos: 9"
+    assert chance_flag(replace(score, photos=9, metric="brittleness")) == ""
 
 
 def test_wording():
@@ -71,6 +77,7 @@ def test_wording():
     assert points(-0.0001) == "0.0"
     assert interval(0.1, 0.256) == "10.0 to 25.6"
     assert signed_interval(-0.01, 0.2) == "−1.0 to +20.0"
+    assert interval(None, None) == signed_interval(None, None) == "–"
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
     assert [words_for(1, "item"), words_for(1200, "item")] == ["1 item", "1,200 items"]
 

@@ -35,7 +35,7 @@ _WEIGHTS_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean of `metric` over the items at `rows`: a leaf of a planned rule."""
+    """Mean of `metric` over the items at `rows`, sorted and distinct: a leaf of a planned rule."""
 
     metric: str
     rows: Indices
@@ -192,6 +192,8 @@ def averaged(tree: Plan) -> Plan:
 
 def rows_of(tree: Plan) -> Indices:
     """Sorted distinct rows that a plan uses."""
+    if isinstance(tree, Mean):
+        return tree.rows
     return np.unique(np.concatenate([each.rows for each in leaves(tree)]))
 
 

@@ -163,7 +163,7 @@ class Pair:
 
     def photos(self, tree: Plan) -> int:
         """How many photos a number rests on."""
-        return len(np.unique(self.codes[rows_of(tree)]))
+        return int(np.count_nonzero(np.bincount(self.codes[rows_of(tree)])))
 
     def evidence(self, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
         """What speaks for each tree's difference, other minus base."""

@@ -57,7 +57,7 @@ def mcnemar(b: int, c: int) -> float:
     n, fewer = b + c, min(b, c)
     if n == 0:
         return 1.0
-    tail = 2 * float(stats.binom.cdf(fewer, n, 0.5))
+    tail = 2 * float(special.bdtr(fewer, n, 0.5))
     return min(1.0, tail if n < 25 else tail - float(stats.binom.pmf(fewer, n, 0.5)))
 
 
