@@ -361,15 +361,27 @@ def rule_to_json(rule: Aggregate) -> dict[str, object]:
 
 def rule_from_json(data: Mapping[str, object]) -> Aggregate:
     """The inverse of `rule_to_json`. Raises KeyError or TypeError for anything else."""
-    parts, exclude = data["parts"], data["exclude"]
+    if not isinstance(data, Mapping):
+        raise TypeError(f"an aggregate must be an object, not {data!r}")
+    parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
     macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
-    if not isinstance(parts, list) or not isinstance(exclude, list) or not isinstance(group, int):
-        raise TypeError("an aggregate needs lists of parts and exclusions, and a group size")
+    if (
+        not isinstance(parts, list)
+        or not isinstance(exclude, list)
+        or not all(isinstance(each, str) for each in exclude)
+        or not (type(group) is int and group >= 0)
+        or weighting not in ("macro", "micro")
+        or not all(each is None or isinstance(each, str) for each in (macro_by, metric))
+    ):
+        raise TypeError(
+            "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
+            "weighting (macro or micro), and names of a label and a metric, or null"
+        )
     return Aggregate(
         parts=tuple(p if isinstance(p, str) else rule_from_json(p) for p in parts),
-        weighting=str(data["weighting"]),
-        macro_by=None if macro_by is None else str(macro_by),
+        weighting="macro" if weighting == "macro" else "micro",
+        macro_by=macro_by if isinstance(macro_by, str) else None,
         min_group=group,
-        exclude=frozenset(str(value) for value in exclude),
-        metric=None if metric is None else str(metric),
+        exclude=frozenset(exclude),
+        metric=metric if isinstance(metric, str) else None,
     )

@@ -120,13 +120,24 @@ def own_seed(seed: int, benchmark: str) -> int:
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
     """`results`, which must all be of one model. Raises CompoclipError naming `path`."""
     models = sorted({each.model for each in results})
-    weights = {each.identity.get("weights") for each in results}
-    if len(models) > 1 or len(weights) > 1:
+    if len(models) > 1:
         raise CompoclipError(
             f"{path}: holds results of several models ({', '.join(models)}); give the folder of "
             "one, as evaluate writes it: OUT/MODEL"
         )
+    require_one_checkpoint(results)
     return list(results)
+
+
+def require_one_checkpoint(results: Sequence[Results]) -> None:
+    """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
+    files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
+    if len(files) > 1:
+        raise CompoclipError(
+            f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
+            f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+            "(NAME=MODEL)"
+        )
 
 
 def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:

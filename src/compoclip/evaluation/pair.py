@@ -85,11 +85,22 @@ class Pair:
         """
         _check(base, other)
         tables = load_items(base), load_items(other)
-        keys = [_keys(table, each) for table, each in zip(tables, (base, other))]
+        keys = [
+            list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
+        ]
         place = {key: row for row, key in enumerate(keys[1])}
         rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
         if not rows:
-            raise CompoclipError(f"{base.benchmark}: no item was measured for both models")
+            raise CompoclipError(
+                f"{base.benchmark}: no item was measured for both models ({base.items} and "
+                f"{other.items}); evaluate both again"
+            )
+        alone = set(keys[0]) ^ set(keys[1])
+        if alone and not (base.partial or other.partial):
+            raise CompoclipError(
+                f"{base.items} and {other.items} are both complete and hold other items, e.g. "
+                f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
+            )
         left, right = (tables[k].take([pair[k] for pair in rows]) for k in (0, 1))
         if "retrieval" in left["form"].to_pylist() and not len(rows) == len(keys[0]) == len(
             keys[1]
@@ -107,13 +118,7 @@ class Pair:
         names = left["subtask"].to_pylist()
         labels = [dict(each) for each in left["labels"].to_pylist()]
         here = set(names)
-        try:
-            rules = {name: rule_from_json(rule) for name, rule in base.rules.items()}
-        except (KeyError, TypeError) as error:
-            raise CompoclipError(
-                f"{base.benchmark}: the stored aggregate rules of {base.model} are malformed "
-                f"({error}); evaluate it again"
-            ) from error
+        rules = {name: rule_from_json(rule) for name, rule in base.rules.items()}
         trees = {
             name: plan_or_none(rule, names, labels, applies, main, truth)
             for name, rule in rules.items()
@@ -187,13 +192,6 @@ def _check(base: Results, other: Results) -> None:
                 f"{base.benchmark}: {base.model} and {other.model} were measured with different "
                 f"{what}{shown}; evaluate both again on the same data"
             )
-
-
-def _keys(table: pa.Table, results: Results) -> list[tuple[str, str]]:
-    try:
-        return list(zip(table["subtask"].to_pylist(), table["item"].to_pylist()))
-    except KeyError as error:
-        raise CompoclipError(f"{results.items}: no column {error}; evaluate again") from error
 
 
 def _values(table: pa.Table) -> dict[str, Values]:

@@ -40,9 +40,10 @@ def ends(each: Ranged) -> tuple[float, float]:
 
 
 def error_bar(each: Ranged) -> list[list[float]]:
-    """How far the interval reaches below and above the value, in points, as matplotlib wants it."""
+    """How far the interval reaches below and above the value, in points, as matplotlib wants it:
+    not negative, though a bootstrap's interval need not hold the value."""
     low, high = ends(each)
-    return [[100 * (each.value - low)], [100 * (high - each.value)]]
+    return [[100 * max(0.0, each.value - low)], [100 * max(0.0, high - each.value)]]
 
 
 @dataclass(frozen=True)
