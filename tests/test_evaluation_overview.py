@@ -52,7 +52,10 @@ def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
     assert "62.0 [52.2, 70.9]+" in headline
     assert part.split()[0] == "even"
     assert headline.split()[-1] == "50.0"
-    assert rest[-1] == "+ / -: higher / lower than base (paired, p < 0.05 after Holm's correction)"
+    assert rest[-2:] == [
+        "+ / -: higher / lower than base (paired, p < 0.05 after Holm's correction)",
+        "not judged, too few photos: few 5, few even 5, few odd 5",
+    ]
 
 
 def test_few_photos_have_no_mark(results: list[Results]) -> None:

@@ -14,7 +14,9 @@ from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.judgement import chance_flag, standing
 from compoclip.evaluation.profile import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score
+from compoclip.evaluation.run import Options, evaluate
 from compoclip.report.diff import word_diff
+from compoclip.report.export import write_tables
 from compoclip.report.findings import direction, findings
 from compoclip.report.pictures import SIDE, Album
 from compoclip.report.plotting import place_labels
@@ -22,6 +24,8 @@ from compoclip.report.study import read_study
 from compoclip.report.tables import sheets, skill_rows
 from compoclip.report.training import POINTS, read_run
 from compoclip.report.wording import interval, listed, points, signed_interval, words_for
+from compoclip.report.write import write_report
+from evaluation_helpers import FakeEncoder, choice_benchmark
 from report_study import make_run, make_study
 
 
@@ -197,3 +201,40 @@ def test_odd_logs(tmp_path):
     (tmp_path / "model" / "compoclip.json").write_text("[]")
     with pytest.raises(CompoclipError, match="not a checkpoint record"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_page_about_too_few_photos_says_so(tmp_path, number):
+    toy = choice_benchmark(tmp_path / "p", n=24, shared=number, skills={"even": "role"})
+    for name, quality in (("base", 0.0), ("other", 3.0)):
+        encoder = FakeEncoder(name, quality=quality)
+        evaluate(name, encoder, [toy], tmp_path / "out", Options(resamples=30))
+    study = read_study([tmp_path / "out"], "base", 30, 0)
+    (found,) = findings(study)
+    assert (
+        found.lead
+        == "other cannot be compared with base: 2 skills not judged: fewer than 10 photos."
+    )
+    assert (found.better, found.worse, found.chance) == ((), (), ())
+    photos = {1: 1, 4: 2}[number]  # each sub-task has every other one
+    assert all(f"too few photos: {photos}" in change.detail for change in found.same)
+    page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=30).read_text()
+    assert f"too few photos: {photos}" in page
+    assert ("interval –" in page) == (number == 1)
+    for path in write_tables(study, tmp_path / "tables", 30, 0):
+        text = path.read_text()
+        assert "nan" not in text
+        assert "None" not in text
+    comparison = (tmp_path / "tables" / "compare-other.md").read_text()
+    assert f"too few photos: {photos}" in comparison
+
+
+def test_a_lead_tells_what_was_not_judged(tmp_path):
+    many = choice_benchmark(tmp_path / "p", n=60, skills={"even": "role", "odd": "order"})
+    few = choice_benchmark(tmp_path / "q", n=8, name="few", skills={"even": "size", "odd": "size"})
+    for name, quality in (("base", 0.0), ("other", 9.0)):
+        encoder = FakeEncoder(name, quality=quality)
+        evaluate(name, encoder, [many, few], tmp_path / "out", Options(resamples=30))
+    (found,) = findings(read_study([tmp_path / "out"], "base", 30, 0))
+    assert found.lead.startswith("Compared with base, other is better on ")
+    assert found.lead.endswith(". 1 skill not judged: fewer than 10 photos.")

@@ -95,6 +95,8 @@ def _scores(study: TowerStudy) -> str:
 
 
 def _differences(study: TowerStudy) -> str:
+    from compoclip.evaluation.compare import not_judged
+
     rows = []
     for group in study.groups:
         found = [each[group] for each in study.differences.values()]
@@ -108,7 +110,8 @@ def _differences(study: TowerStudy) -> str:
         )
     header = ["against the base, points", *study.differences, "beyond the sum"]
     note = "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model"
-    return f"{console.table(rows, header)}\n{note}"
+    few = not_judged(each for found in study.differences.values() for each in found.items())
+    return "\n".join([console.table(rows, header), note, *few])
 
 
 def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:

@@ -203,6 +203,7 @@ def _told(picked: dict[str, Any], chosen: Point) -> str:
 
 def _table(measured: Sweep) -> str:
     """Every point by scope, with intervals; under it what each column is the mean of."""
+    from compoclip.evaluation.compare import not_judged
     from compoclip.evaluation.layout import bracketed
     from compoclip.evaluation.tables import percent
 
@@ -216,6 +217,7 @@ def _table(measured: Sweep) -> str:
             rows.append([scope, f"{point.mix.alpha:g}", point.mix.name, *cells])
     lines = [console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1)]
     lines.append("+ / -: differs from the base (paired, p < 0.05 after Holm's correction)")
+    lines += not_judged(each for point in measured.points for each in point.differences.items())
     lines += [f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()]
     return "\n".join(lines)
 

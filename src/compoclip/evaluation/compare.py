@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -202,6 +202,13 @@ def difference(
         photos=evidence.photos,
         p=evidence.p,
     )
+
+
+def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
+    """One line with the numbers, by name, that rest on too few photos for a verdict; or none."""
+    few = {name: each.photos for name, each in found if each.p is None}
+    shown = ", ".join(f"{name} {photos}" for name, photos in few.items())
+    return [f"not judged, too few photos: {shown}"] if few else []
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:

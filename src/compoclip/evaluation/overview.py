@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from compoclip.console import counted, table
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.compare import Difference, compare, not_judged
 from compoclip.evaluation.layout import bracketed
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.tables import percent, tie_values
 
-_UP, _DOWN = "+", "-"
+_SIGNS = {"higher": "+", "lower": "-"}
 
 
 def overview_text(results: Sequence[Results], base: str) -> str:
@@ -26,7 +26,8 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     models.sort(key=lambda name: name != base)
     by_key = {(each.model, each.benchmark): each for each in results}
     benchmarks = list(dict.fromkeys(each.benchmark for each in results))
-    marks = _marks(results, base, models)
+    compared = _compared(results, base, models)
+    marks = {key: _SIGNS[each.verdict] for key, each in compared.items() if each.verdict in _SIGNS}
     rows: list[list[str]] = []
     for benchmark in benchmarks:
         columns = [by_key.get((model, benchmark)) for model in models]
@@ -38,8 +39,9 @@ def overview_text(results: Sequence[Results], base: str) -> str:
             own = [marks.get((model, benchmark, part), " ") for model in models]
             rows.append(_row(f"  {part}", [_main(each, part) for each in columns], own))
     header = ["", *models, "chance"]
-    note = f"{_UP} / {_DOWN}: higher / lower than {base} (paired, p < 0.05 after Holm's correction)"
-    lines = [table(rows, header), note]
+    note = f"+ / -: higher / lower than {base} (paired, p < 0.05 after Holm's correction)"
+    few = ((" ".join(filter(None, key[1:])), each) for key, each in compared.items())
+    lines = [table(rows, header), note, *not_judged(few)]
     for each in (by_key.get((model, benchmark)) for benchmark in benchmarks for model in models):
         score = _headline(each)
         if each is not None and score is not None and (tied := tie_values(score)):
@@ -69,24 +71,19 @@ def _main(results: Results | None, part: str) -> Score | None:
     return next(iter(results.scores[part].values()))
 
 
-def _marks(
+def _compared(
     results: Sequence[Results], base: str, models: Sequence[str]
-) -> dict[tuple[str, str, str], str]:
-    """(model, benchmark, sub-task or "" for the headline) -> mark, where the test gives one."""
+) -> dict[tuple[str, str, str], Difference]:
+    """(model, benchmark, sub-task or "" for the headline) -> difference to the base."""
     own = {model: [each for each in results if each.model == model] for model in models}
     measured = {each.benchmark for each in own[base]}
-    signs = {"higher": _UP, "lower": _DOWN}
-    found = {}
+    found: dict[tuple[str, str, str], Difference] = {}
     for model in models:
         if model == base or not measured.intersection(each.benchmark for each in own[model]):
             continue
         compared = compare(own[base], own[model], resamples=0)
-        for part, each in (
-            *(("", each) for each in compared.headlines),
-            *((each.name, each) for each in compared.subtasks),
-        ):
-            if each.verdict in signs:
-                found[model, each.benchmark, part] = signs[each.verdict]
+        found |= {(model, each.benchmark, ""): each for each in compared.headlines}
+        found |= {(model, each.benchmark, each.name): each for each in compared.subtasks}
     return found
 
 

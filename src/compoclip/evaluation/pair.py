@@ -27,7 +27,7 @@ from compoclip.evaluation.outcomes import Indices, Values
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.statistics import FEWEST, Interval, percentile_interval, sign_flip
 
-_GROUPS = 500
+_GROUPS = 250
 
 
 @dataclass(frozen=True)
