@@ -14,10 +14,11 @@ import numpy as np
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import MeanOf, evaluate
-from compoclip.evaluation.compare import LEVEL, Pair
+from compoclip.evaluation.compare import LEVEL
 from compoclip.evaluation.outcomes import Values
+from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import RESAMPLES, bootstrap_p, holm, percentile_interval
+from compoclip.evaluation.statistics import RESAMPLES, holm
 
 SDS = 2.0
 """How many standard deviations of the seeds a difference must exceed."""
@@ -65,30 +66,32 @@ class Difference:
     """What one arm differs by from another in a column, all values in [0, 1].
 
     value: difference of the means over seeds. low, high: its 95 % interval over items, by a paired
-    bootstrap over images of the outcomes averaged over seeds; p: of that, corrected (Holm) for the
-    columns of the comparison. sd: of the difference of one run of each, nan with a single seed.
-    runs: seeds of the arm that has fewer.
+    bootstrap over images of the outcomes averaged over seeds (None for one image); p: of these
+    outcomes by the test of `compare`, corrected (Holm) for the columns of the comparison (None for
+    too few images). sd: of the difference of one run of each, nan with a single seed. runs: seeds
+    of the arm that has fewer. photos: images, of the benchmark with the fewest.
     """
 
     value: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
     sd: float
     runs: int
+    photos: int
 
     @property
     def least(self) -> float:
         """How low the difference may lie: by the items, and by twice its standard error over the
-        seeds. nan with a single seed.
+        seeds. nan with a single seed or image.
         """
         by_seeds = self.value - SDS * self.sd / math.sqrt(self.runs)
-        return min(self.low, by_seeds) if self.runs > 1 else math.nan
+        return math.nan if self.low is None or self.runs < 2 else min(self.low, by_seeds)
 
     @property
     def sign(self) -> int:
         """1 or -1 when both the seeds and the items say that it is not chance, else 0."""
-        if not (abs(self.value) > SDS * self.sd and self.p <= LEVEL):
+        if self.p is None or not (abs(self.value) > SDS * self.sd and self.p <= LEVEL):
             return 0
         return 1 if self.value > 0 else -1
 
@@ -124,16 +127,16 @@ def differences(
     """
     pairs = _averaged(base, other)
     varied = (base, other) if trained else (other,)
-    found: dict[str, tuple[float, Values, float]] = {}
+    found: dict[str, tuple[float, Evidence, float]] = {}
     for column in columns:
         spread = [mean_and_sd([column_value(column, run) for run in runs])[1] for runs in varied]
-        value, draws = _drawn(column, base[0], pairs, resamples, seed)
-        found[column.name] = value, draws, math.hypot(*spread)
-    corrected = holm([bootstrap_p(draws) for _, draws, _ in found.values()])
+        value, evidence = _difference(column, base[0], pairs, resamples, seed)
+        found[column.name] = value, evidence, math.hypot(*spread)
+    corrected = holm([evidence.p for _, evidence, _ in found.values()])
     runs = min(len(each) for each in varied)
     return {
-        name: Difference(value, *percentile_interval(draws), p, sd, runs)
-        for (name, (value, draws, sd)), p in zip(found.items(), corrected)
+        name: Difference(value, *each.interval, p, sd, runs, each.photos)
+        for (name, (value, each, sd)), p in zip(found.items(), corrected)
     }
 
 
@@ -163,19 +166,22 @@ def _mean(runs: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
     return {metric: np.mean([run[metric] for run in runs], axis=0) for metric in runs[0]}
 
 
-def _drawn(
+def _difference(
     column: Column, run: Run, pairs: Mapping[str, Pair], resamples: int, seed: int
-) -> tuple[float, Values]:
-    """The column's difference, and in every draw of images."""
-    value, draws, count = 0.0, np.zeros(resamples), 0
+) -> tuple[float, Evidence]:
+    """The column's difference, and what speaks for it."""
+    found: list[tuple[float, Evidence, int]] = []
     for number, results in enumerate(run):
         parts = column.parts(results)
         if not parts:
             continue
         pair = pairs[results.benchmark]
         tree = MeanOf(tuple(pair.leaf(part, column.metric) for part in parts))
-        (each,) = pair.draws([tree], resamples, seed + number)
-        draws += len(parts) * each
-        value += len(parts) * (evaluate(tree, pair.other) - evaluate(tree, pair.base))
-        count += len(parts)
-    return value / count, draws / count
+        (each,) = pair.evidence([tree], resamples, seed + number)
+        value = evaluate(tree, pair.other) - evaluate(tree, pair.base)
+        found.append((value, each, len(parts)))
+    count = sum(parts for _, _, parts in found)
+    return (
+        sum(value * parts for value, _, parts in found) / count,
+        joined([(each, parts / count) for _, each, parts in found]),
+    )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.judgement import too_few
+from compoclip.evaluation.layout import span
 from compoclip.files import read_text, write_atomically
 from lab.columns import COLUMNS, Difference, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
@@ -46,6 +48,8 @@ class Finding:
             return "not run"
         if found.runs < 2:
             return "not judged: one seed"
+        if found.p is None:
+            return f"not judged: {too_few(found.photos)}"
         if self.effect.expect == "kept":
             if found.sign < 0:
                 return "**does not appear**: lower"
@@ -65,8 +69,8 @@ def section(
     parts += [
         "Percent, mean ± standard deviation over the seeds. After a number: `b+` `b-` it is higher "
         f"or lower than the base, `c+` `c-` than the control {control}, by more than two standard "
-        "deviations, and a paired bootstrap over images of the difference says so too (95 %, Holm "
-        "over the columns). Brittleness is better when lower. i2t, t2i: retrieval, R@1.",
+        "deviations, and the paired test over images of `compare` says so too (0.05, Holm over the "
+        "columns). Brittleness is better when lower. i2t, t2i: retrieval, R@1.",
     ]
     if findings:
         parts += ["", "### Published effects", "", effects_text(findings)]
@@ -109,7 +113,7 @@ def effects_text(findings: Sequence[Finding]) -> str:
         numbers = ["", "", ""]
         if found is not None:
             sd = "" if math.isnan(found.sd) else f"{100 * found.sd:.1f}"
-            interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+            interval = span(found.low, found.high, "+")
             numbers = [f"{100 * found.value:+.1f}", interval, sd]
         compared = f"{each.effect.arm} with {each.effect.against}"
         rows.append([each.effect.claim, compared, each.column, *numbers, each.verdict])

@@ -154,6 +154,9 @@ def test_intervals_and_paired_differences() -> None:
     gap = gains(one, other, 300, 0)["noun"][MASS]
     assert (gap.value, gap.low, gap.high) == pytest.approx((0.03,) * 3)
     assert shares(one, 300, 0) == shares(one, 300, 0)
+    single = Pointing({"noun": {MASS: one.values["noun"][MASS][:1]}})
+    for found in (shares(single, 300, 0), gains(single, single, 300, 0)):
+        assert (found["noun"][MASS].low, found["noun"][MASS].high) == (None, None)
 
 
 def test_the_command(tmp_path, capsys) -> None:

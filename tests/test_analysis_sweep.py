@@ -16,6 +16,7 @@ from compoclip.analysis.mixes import BASE, TUNED, Mix, Pair
 from compoclip.analysis.sweep import Point, Rule, Sweep, choose, shares, sweep
 from compoclip.analysis.towers import SWAPPED, study_towers
 from compoclip.cli.main import main
+from compoclip.cli.towers import _points
 from compoclip.errors import UsageError
 from compoclip.evaluation import model_encoder
 from compoclip.evaluation.io import load_results
@@ -163,11 +164,12 @@ def test_a_tower_study_adds_up(
         assert more.low <= more.value <= more.high
         for name, found in study.differences.items():
             assert found[group].difference == pytest.approx(value[name] - value["base"])
+    assert _points(0.05, None, None, "too few photos: 1") == "+5.0 [-] "
 
 
 def point(name: str, comp: float, zero_shot: float) -> Point:
     def score(value: float) -> Score:
-        return Score("text", value, 100, 100, value - 0.1, value + 0.1, "wilson", 0.5)
+        return Score("text", value, 100, 100, value - 0.1, value + 0.1, "wilson", 0.5, 100)
 
     scope, _, alpha = name.rpartition("-")
     mix = Mix(scope or "all", float(alpha or 0))  # type: ignore[arg-type]

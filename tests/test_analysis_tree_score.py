@@ -15,6 +15,7 @@ from compoclip.analysis.tree_score import (
     TOO_LONG,
     TOO_SHORT,
     TREES,
+    Estimate,
     differences,
     estimates,
     measure_trees,
@@ -22,6 +23,7 @@ from compoclip.analysis.tree_score import (
 )
 from compoclip.analysis.trees import best_tree, tree_score
 from compoclip.cli.main import main
+from compoclip.cli.tree_score import _cell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
 
@@ -125,6 +127,9 @@ def test_estimates_are_means_over_captions_with_the_mean_over_layers_last() -> N
     error = values[:, 1].std() / 200**0.5
     assert second.high - second.low == pytest.approx(2 * 1.96 * error, rel=0.15)
     assert second.low < second.value < second.high
+    (alone, _, _) = estimates(values[:1], 500, 0)
+    assert alone == Estimate(values[0, 0], None, None)
+    assert _cell(alone) == f"{values[0, 0]:.3f} [-]"
 
 
 def test_differences_are_paired_on_common_captions(model: LoadedModel) -> None:

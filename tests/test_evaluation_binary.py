@@ -18,6 +18,7 @@ from compoclip.evaluation.io import load_results
 from compoclip.evaluation.joint import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.score import score_cases
+from compoclip.evaluation.statistics import percentile_interval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
 from evaluation_helpers import FakeEncoder, features_from, photos, ref
@@ -74,6 +75,28 @@ def test_scores_by_hand():
     assert found.aggregates["relations"].value == pytest.approx(1.0)
     assert found.aggregates["auc"].metric == "auc"
     assert {s.chance for s in found.aggregates.values()} == {0.5, 0.0}  # 0: positive_score
+    # to say "false" of all five is right for three
+    assert found.scores["test"]["accuracy"].chance == 3 / 5
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
+def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
+    n = 40
+    rows = [(binary(f"{part}{k}", int(k < share * n), part), 0.3) for k in range(n)
+            for part in ("test", "dev")]  # fmt: skip
+    found = summarise(scored(rows, {"test": "dev"}), RULES, None, 20)
+    accuracy = found.scores["test"]["accuracy"]
+    assert accuracy.chance == max(share, 1 - share)
+    assert accuracy.value == share  # a constant is called true: its threshold lies below it
+    assert found.aggregates["balanced_accuracy"].chance == 0.5
+    assert found.aggregates["auc"].chance == 0.5
+    rng = np.random.default_rng(0)
+    guessed = [
+        summarise(scored([(case, rng.random()) for case, _ in rows], {"test": "dev"}), {}, None, 2)
+        for _ in range(60)
+    ]
+    mean = np.mean([each.scores["test"]["accuracy"].value for each in guessed])
+    assert mean == pytest.approx(0.5, abs=0.05)  # and a random score has no more than 1/2
 
 
 def test_constant_scorer_is_at_chance_and_at_zero_when_ties_are_wrong():
@@ -116,7 +139,7 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
     for drawn in np.random.default_rng(4).integers(shots, size=(300, shots)):
         kept = np.concatenate([np.flatnonzero(np.arange(n) % shots == photo) for photo in drawn])
         draws.append(roc_auc(scores[kept].astype(np.float32), truth[kept] == 1))
-    assert (got.low, got.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
+    assert (got.low, got.high) == pytest.approx(percentile_interval(np.array(draws), shots))
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def softmax(row: list[float]) -> list[float]:
     return [value / sum(raised) for value in raised]
 
 
-def ap_11(scores: list[float], truth: list[bool]) -> float:
-    """PASCAL VOC 2007 as published: at each recall level the best precision from there on."""
+def ap_11(scores: list[float], truth: list[bool], devkit: bool = False) -> float:
+    """At each recall level the best precision from there on; 1 at level 0, not in the devkit."""
     order = sorted(range(len(scores)), key=lambda k: -scores[k])
     points = []
     for cut in range(1, len(order) + 1):
@@ -74,6 +74,8 @@ def ap_11(scores: list[float], truth: list[bool]) -> float:
     total = sum(truth)
     levels = [
         max(precision for found, precision in points if found >= level * total)
+        if level or devkit
+        else 1.0
         for level in range(11)
     ]
     return sum(levels) / 11
@@ -96,18 +98,21 @@ def test_map_is_the_mean_over_classes_of_11_point_precision() -> None:
     content, known = tagged(40)
     found = summary(content, known)
     shares = [softmax([float(np.float32(i @ t)) for t in known.texts]) for i in known.images]
-    expected = {
-        name: ap_11([row[c] for row in shares], [c in tags for tags in content.tags])
-        for c, name in enumerate(CLASSES)
-    }
-    for name, value in expected.items():
-        score = found.scores[name]["ap11"]
-        assert score.value == pytest.approx(value, abs=1e-6)
-        true = sum(CLASSES.index(name) in tags for tags in content.tags)
-        assert score.chance == expected_ap_11(true, 40) > true / 40
-        assert score.low < score.value < score.high
-        assert (score.n, score.interval) == (40, "bootstrap")
-    assert found.aggregates["map11"].value == pytest.approx(sum(expected.values()) / 3, abs=1e-6)
+    for devkit, suffix in ((True, "_devkit"), (False, "")):
+        expected = {
+            name: ap_11([row[c] for row in shares], [c in tags for tags in content.tags], devkit)
+            for c, name in enumerate(CLASSES)
+        }
+        for name, value in expected.items():
+            score = found.scores[name][f"ap11{suffix}"]
+            assert score.value == pytest.approx(value, abs=1e-6)
+            true = sum(CLASSES.index(name) in tags for tags in content.tags)
+            assert score.chance == expected_ap_11(true, 40, devkit) > true / 40
+            assert score.low < score.value < score.high
+            assert (score.n, score.interval) == (40, "bootstrap")
+        mean = sum(expected.values()) / 3
+        assert found.aggregates[f"map11{suffix}"].value == pytest.approx(mean, abs=1e-6)
+    assert next(iter(found.scores["cat"])) == "ap11"
     # the probabilities matter: ranking by cosine gives another number
     cosine = ap_11((known.images @ known.texts[0]).tolist(), [0 in t for t in content.tags])
     assert abs(cosine - expected["cat"]) > 1e-3
@@ -129,11 +134,12 @@ def test_weighted_precision_is_that_of_repeated_items() -> None:
     assert np.isnan(weighted_ap_11(scores, truth, never)).all()
 
 
+@pytest.mark.parametrize("devkit", [False, True])
 @pytest.mark.parametrize(("true", "n"), [(1, 1), (1, 3), (2, 4), (3, 7)])
-def test_chance_is_the_mean_over_all_orders(true: int, n: int) -> None:
+def test_chance_is_the_mean_over_all_orders(true: int, n: int, devkit: bool) -> None:
     orders = set(permutations([True] * true + [False] * (n - true)))
-    values = [ap_11([float(-k) for k in range(n)], list(order)) for order in orders]
-    assert expected_ap_11(true, n) == pytest.approx(sum(values) / len(values), abs=0.02)
+    values = [ap_11([float(-k) for k in range(n)], list(order), devkit) for order in orders]
+    assert expected_ap_11(true, n, devkit) == pytest.approx(sum(values) / len(values), abs=0.02)
 
 
 def test_a_class_that_no_image_or_every_image_shows_has_no_curve() -> None:
@@ -142,7 +148,7 @@ def test_a_class_that_no_image_or_every_image_shows_has_no_curve() -> None:
         content, tags=tuple((0, *(t for t in tags if t == 1)) for tags in content.tags)
     )
     found = summary(content, known)
-    assert set(found.scores["dog"]) == {"ap11", "positive_score"}
+    assert set(found.scores["dog"]) == {"ap11", "ap11_devkit", "positive_score"}
     assert "ap11" not in found.scores["cat"]
     assert found.aggregates["map11"].value == found.scores["dog"]["ap11"].value
 

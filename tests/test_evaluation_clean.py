@@ -227,7 +227,7 @@ def test_when_clean_scores_must_be_measured_again(tmp_path: Path, root: Path) ->
 
 def test_the_note_tells_the_part_from_the_whole() -> None:
     def score(value: float) -> Score:
-        return Score("accuracy", value, 9, 20, value - 0.1, value + 0.1, "wilson", 0.5)
+        return Score("accuracy", value, 9, 20, value - 0.1, value + 0.1, "wilson", 0.5, 100)
 
     clean = Clean(4, 1, {"duplicate": 4}, {}, {"micro": score(0.7)})
     result = Results(

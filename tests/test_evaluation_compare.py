@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from zlib import crc32
 
@@ -15,7 +17,7 @@ from compoclip.evaluation.compare import compare, one_model
 from compoclip.evaluation.io import load_items
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import bootstrap_p, holm, mcnemar, percentile_interval
+from compoclip.evaluation.statistics import holm, mcnemar, percentile_interval, sign_flip
 from compoclip.evaluation.tables import comparison_text, results_text
 from evaluation_helpers import FakeEncoder, bootstrap_means, choice_benchmark, photos
 
@@ -62,14 +64,61 @@ def test_counts_p_values_and_intervals_match_the_outcomes(tmp_path):
     a, b = (np.array(load_items(r[0])["used.accuracy"]) for r in (other, base))
     clusters = np.array(load_items(base[0])["cluster"])
     draws = bootstrap_means(a - b, clusters, 300, 4 + crc32(b"toy"))
-    expected = ((a - b).mean(), *percentile_interval(draws), bootstrap_p(draws))
+    adds = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=(a - b) / 60)
+    expected = ((a - b).mean(), *percentile_interval(draws, 20), sign_flip(adds))
     assert (headline.difference, headline.low, headline.high, headline.p) == pytest.approx(expected)
+    assert headline.photos == 20
     even, odd = found.subtasks
     assert (even.name, even.n, even.base_only, even.other_only) == ("even", 30, 5, 10)
-    assert even.p == mcnemar(5, 10)
     assert [even.p_holm, odd.p_holm] == holm([even.p, odd.p])
     assert [rule.name for rule in found.rules] == ["macro"]
     assert found.overall is None
+
+
+def test_items_without_a_photo_in_common_make_mcnemars_test(tmp_path):
+    apart = choice_benchmark(tmp_path / "p", n=60)
+    base = measured(tmp_path, "base", range(40), [apart])
+    other = measured(tmp_path, "other", range(10, 60), [apart])
+    found = compare(base, other, resamples=50)
+    assert [(d.photos, d.p) for d in found.subtasks] == [(30, mcnemar(5, 10))] * 2
+    assert found.headlines[0].p == mcnemar(10, 20)
+
+
+def test_subtasks_of_items_that_share_photos_are_judged_by_the_photos(tmp_path):
+    # 20 items only the other model gets right, all of them of 4 photos
+    shared = choice_benchmark(tmp_path / "p", n=120, shared=12)
+    wrong = {k for k in range(120) if k % 12 in (0, 2, 4, 6)}
+    base = measured(tmp_path, "base", set(range(120)) - wrong, [shared])
+    other = measured(tmp_path, "other", range(120), [shared])
+    even, odd = compare(base, other, resamples=50).subtasks
+    assert (even.base_only, even.other_only) == (0, 40)
+    assert mcnemar(0, 40) < 1e-11  # as if items were independent
+    assert (even.photos, odd.photos) == (6, 6)
+    headline = compare(base, other, resamples=50).headlines[0]
+    assert (headline.photos, headline.p, headline.verdict) == (12, 2 * 2**-4, "no difference")
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 10])
+def test_few_photos_are_not_judged(tmp_path, number):
+    toy = choice_benchmark(tmp_path / "p", n=80, shared=number, name="toy")
+    whole = choice_benchmark(tmp_path / "q", n=80, name="whole")
+    base = measured(tmp_path, "base", (), [toy, whole])
+    other = measured(tmp_path, "other", range(80), [toy, whole])
+    found = compare(base, other, resamples=50)
+    few, enough = found.headlines
+    assert (few.photos, enough.verdict, few.difference) == (number, "higher", 1)
+    text, plain = comparison_text(found), json.loads(json.dumps(asdict(found)))
+    if number == 10:
+        assert (few.verdict, few.p_holm) == ("higher", 2**-9)
+        return
+    assert few.verdict == found.overall.verdict == f"too few photos: {number}"
+    assert (few.p, few.p_holm) == (None, None)
+    assert enough.p_holm == enough.p  # a family of one
+    row = re.split(r"  +", text.splitlines()[3])
+    assert row[-3:] == ["-", "-", f"too few photos: {number}"]
+    assert (row[4] == "-") == (number == 1)
+    assert plain["headlines"][0]["verdict"] == few.verdict
+    assert (few.low is None) == (plain["headlines"][0]["high"] is None) == (number == 1)
 
 
 def test_a_clear_gain_is_higher_and_the_same_outcomes_are_no_difference(tmp_path):
@@ -188,7 +237,9 @@ def test_the_table_shows_chance_ties_coverage_and_flags(tmp_path):
     text = results_text(result)
     assert "2 (strict 0.0, fractional 50.0)" in text
     assert "2 of 5" in text
-    assert "at chance" in text  # one photo says little
+    assert text.splitlines()[3].split("  ")[-1] == "too few photos: 1"
+    assert " - " in text  # one photo has no interval
+    assert (result.aggregates["micro"].low, result.aggregates["micro"].interval) == (None, "none")
     assert "PARTIAL" in text
     assert "left out, no caption: 3" in text
     assert "micro (headline)" in text

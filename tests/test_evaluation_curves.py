@@ -85,7 +85,7 @@ def test_threshold_by_hand():
         balanced_threshold(*arrays([0.1, 0.2], [1, 1]))
 
 
-def voc_loop(scores, truth):
+def loop(scores, truth, devkit):
     """By the definition: precision and recall at every distinct score."""
     points = []
     for limit in sorted(set(scores.tolist()), reverse=True):
@@ -93,7 +93,23 @@ def voc_loop(scores, truth):
         points.append((int((kept & truth).sum()), (kept & truth).sum() / kept.sum()))
     total = int(truth.sum())
     levels = [max(p for hits, p in points if 10 * hits >= k * total) for k in range(11)]
-    return sum(levels) / 11
+    return (sum(levels) if devkit else 1 + sum(levels[1:])) / 11
+
+
+def elevater(scores, truth):
+    """The loop of the ELEVATER toolkit, from the curve as its library gives it: by falling recall,
+    with a last point of recall 0 and precision 1."""
+    points = []
+    for limit in sorted(set(scores.tolist())):
+        kept = scores >= limit
+        points.append(((kept & truth).sum() / kept.sum(), (kept & truth).sum() / truth.sum()))
+    points.append((1.0, 0.0))
+    found, best, place = [], 0.0, 0
+    for level in np.arange(10, -1, -1) / 10:
+        while place < len(points) and level <= points[place][1]:
+            best, place = max(best, points[place][0]), place + 1
+        found.append(best)
+    return sum(found) / 11
 
 
 def test_11_point_average_precision():
@@ -102,15 +118,23 @@ def test_11_point_average_precision():
         (6 * 1 + 5 * 2 / 3) / 11
     )
     assert average_precision_11(*arrays([0.9, 0.5, 0.1], [1, 1, 0])) == 1.0
-    # all equal: everything is retrieved at once
-    assert average_precision_11(*arrays([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0])) == pytest.approx(0.25)
+    # all equal: everything is retrieved at once, but at recall 0 nothing
+    same = arrays([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0])
+    assert average_precision_11(*same, devkit=True) == pytest.approx(0.25)
+    assert average_precision_11(*same) == pytest.approx((1 + 10 * 0.25) / 11)
+    # ranks: false, true: the best precision is 1/2, also at recall 0
+    assert average_precision_11(*arrays([0.9, 0.5], [0, 1]), devkit=True) == pytest.approx(1 / 2)
+    assert average_precision_11(*arrays([0.9, 0.5], [0, 1])) == pytest.approx(6 / 11)
     assert np.isnan(average_precision_11(*arrays([0.5], [0])))
     rng = np.random.default_rng(3)
     for _ in range(30):
         scores = rng.integers(0, 12, size=40).astype(np.float32)
         truth = rng.random(40) < 0.3
         truth[0] = True
-        assert average_precision_11(scores, truth) == pytest.approx(voc_loop(scores, truth))
+        for devkit in (False, True):
+            expected = loop(scores, truth, devkit)
+            assert average_precision_11(scores, truth, devkit) == pytest.approx(expected)
+        assert average_precision_11(scores, truth) == pytest.approx(elevater(scores, truth))
         order = rng.permutation(40)
         assert average_precision_11(scores[order], truth[order]) == pytest.approx(
             average_precision_11(scores, truth)

@@ -18,6 +18,7 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.io import load_items
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 
@@ -26,7 +27,7 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("groups")
     sets = [
         choice_benchmark(folder / "a", n=30, name="one", skills={"even": "role", "odd": "order"}),
-        choice_benchmark(folder / "b", n=24, shared=6, name="two", skills={"even": "role"}),
+        choice_benchmark(folder / "b", n=48, shared=24, name="two", skills={"even": "role"}),
     ]
     return [
         evaluate(name, FakeEncoder(name, quality=q), sets, folder / "out", Options(resamples=60))
@@ -53,7 +54,7 @@ def test_scores_are_plain_means_of_the_parts(models):
     assert found["order"] == one.scores["odd"]["accuracy"]
     means = [np.mean(list(outcomes(each, "even").values())) for each in (one, two)]
     assert found["role"].value == pytest.approx(np.mean(means))
-    assert found["role"].n == 15 + 12
+    assert (found["role"].n, found["role"].photos) == (15 + 24, 12)
     assert found["role"].chance == 0.5
     assert found["role"].low <= found["role"].value <= found["role"].high
     assert found == group_scores(models[0], skill_groups(models[0]), 200, 3)
@@ -81,6 +82,18 @@ def test_differences_are_paired_and_corrected(models):
     assert found["order"].other_only == sum(before[i] < after[i] for i in before)
     mcnemar = {d.name: d.p for d in compare(*models, 50).subtasks if d.benchmark == "one"}
     assert found["order"].p == mcnemar["odd"]
+    # photos of different benchmarks are different photos, and each counts by its weight
+    adds = []
+    for base, other in zip(*models):
+        rows = zip(load_items(base).to_pylist(), load_items(other).to_pylist())
+        own: dict[str, float] = {}
+        for one, two in rows:
+            if one["subtask"] == "even":
+                own.setdefault(one["cluster"], 0.0)
+                own[one["cluster"]] += two["used.accuracy"] - one["used.accuracy"]
+        size = sum(row["subtask"] == "even" for row in load_items(base).to_pylist())
+        adds += [value / size / 2 for value in own.values()]
+    assert found["role"].p == pytest.approx(sign_flip(np.array(adds)))
     assert all(d.p_holm >= d.p for d in found.values())
     assert max(d.p_holm for d in found.values()) <= 1
 

@@ -103,7 +103,7 @@ RANKS = {"coco": (50.12, 30.45), "flickr30k": (78.8, 58.76), "coco_cf": (51.0, 4
 
 def test_the_means_of_clip_are_the_published_ones() -> None:
     def score(value: float) -> Score:
-        return Score("accuracy", value, 1, 1, 0.0, 100.0, "wilson", 0.0)
+        return Score("accuracy", value, 1, 1, 0.0, 100.0, "wilson", 0.0, 100)
 
     def result(name: str, **changes: object) -> Results:
         plain = Results("clip", name, 1, {}, "", {}, {}, {"h": score(0.0)}, "h", {}, "")

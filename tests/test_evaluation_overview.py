@@ -1,68 +1,80 @@
-"""The table of several models: base first, marks only for intervals that lie apart."""
+"""The table of several models: base first, marks where the paired test says so."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
 
 from compoclip.evaluation.overview import overview_text
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from evaluation_helpers import FakeEncoder, choice_benchmark
+
+NAMES = ("worse", "near", "base", "better")
 
 
-def result(model: str, low: float, value: float, high: float) -> Results:
-    score = Score("accuracy", value, 100, 100, low, high, "wilson", 0.5)
-    return Results(
-        model=model,
-        benchmark="foils",
-        protocol=1,
-        identity={},
-        data_hash="h",
-        tie_policy={},
-        scores={"a": {"accuracy": score}, "b": {"accuracy": score}},
-        aggregates={"micro": score},
-        headline="micro",
-        skills={},
-        items="foils.parquet",
-    )
+class Skilled(FakeEncoder):
+    """Right on the items whose number is below `skill`."""
+
+    def __init__(self, name: str, skill: int) -> None:
+        super().__init__(weights=name)
+        self.skill = skill
+
+    def _feature(self, name: str) -> np.ndarray:
+        one, two = np.eye(2, dtype=np.float32)
+        if name.startswith("photo"):
+            return one
+        right = int(name.split()[1].split("_")[0]) < self.skill
+        return one if name.startswith("right") == right else two
 
 
-def test_marks_say_which_intervals_lie_apart() -> None:
-    text = overview_text(
-        [
-            result("worse", 0.1, 0.2, 0.3),
-            result("near", 0.5, 0.6, 0.7),
-            result("base", 0.4, 0.5, 0.6),
-            result("better", 0.61, 0.7, 0.8),
-        ],
-        base="base",
-    )
-    header, _, headline, part, *_ = text.splitlines()
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    folder = tmp_path_factory.mktemp("overview")
+    toy = choice_benchmark(folder / "p", n=100)
+    few = choice_benchmark(folder / "q", n=100, shared=5, name="few")
+    found: list[Results] = []
+    for name, skill in zip(NAMES, (20, 52, 50, 62)):
+        encoder = Skilled(name, skill)
+        found += evaluate(name, encoder, [toy, few], folder / "out", Options(resamples=100))
+    return found
+
+
+def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
+    header, _, headline, part, *rest = overview_text(results, base="base").splitlines()
     assert header.split() == ["base", "worse", "near", "better", "chance"]
-    assert "20.0 [10.0, 30.0]-" in headline
-    assert "70.0 [61.0, 80.0]+" in headline
-    assert "60.0 [50.0, 70.0] " in headline
-    assert part.split()[0] == "a"
+    # the base, 30 points less, 2 more, and 12 more, though the intervals overlap
+    assert [cell[:1] for cell in headline.split("]")[1:]] == [" ", "-", " ", "+"]
+    assert "50.0 [40.4, 59.6]" in headline
+    assert "62.0 [52.2, 70.9]+" in headline
+    assert part.split()[0] == "even"
     assert headline.split()[-1] == "50.0"
+    assert rest[-2:] == [
+        "+ / -: higher / lower than base (paired, p < 0.05 after Holm's correction)",
+        "not judged, too few photos: few 5, few even 5, few odd 5",
+    ]
 
 
-def test_ties_show_the_strict_and_the_fractional_value() -> None:
-    one, other = result("one", 0.4, 0.5, 0.6), result("other", 0.4, 0.5, 0.6)
-    assert "tie" not in overview_text([one, other], base="one")
-    tied = replace(one.aggregates["micro"], ties=12, strict=0.45, fractional=0.512)
-    other = replace(other, aggregates={"micro": tied})
-    last = overview_text([one, other], base="one").splitlines()[-1]
-    assert last == "foils, other: 12 ties (strict 45.0, fractional 51.2)"
+def test_few_photos_have_no_mark(results: list[Results]) -> None:
+    rows = overview_text([each for each in results if each.benchmark == "few"], base="base")
+    assert "20.0" in rows
+    assert not any(mark in rows for mark in ("]+", "]-"))
 
 
-def test_a_benchmark_one_model_lacks_is_a_dash() -> None:
-    other = result("other", 0.1, 0.2, 0.3)
-    text = overview_text([result("base", 0.4, 0.5, 0.6), other], base="base")
-    assert "20.0" in text
-    lacking = Results(**{**other.__dict__, "benchmark": "more"})
-    row = next(
-        line
-        for line in overview_text(
-            [result("base", 0.4, 0.5, 0.6), lacking], base="base"
-        ).splitlines()
-        if line.startswith("more")
-    )
-    assert row.split()[2] == "-"
+def test_ties_show_the_strict_and_the_fractional_value(results: list[Results]) -> None:
+    one, other = (r for r in results if r.model in ("near", "base") and r.benchmark == "toy")
+    assert "tie" not in overview_text([one, other], base="near")
+    tied = replace(other.aggregates["micro"], ties=12, strict=0.45, fractional=0.512)
+    other = replace(other, aggregates={**other.aggregates, "micro": tied})
+    last = overview_text([one, other], base="near").splitlines()[-1]
+    assert last == "toy, base: 12 ties (strict 45.0, fractional 51.2)"
+
+
+def test_a_benchmark_one_model_lacks_is_a_dash(results: list[Results], tmp_path: Path) -> None:
+    (base,) = (r for r in results if r.model == "base" and r.benchmark == "toy")
+    (other,) = (r for r in results if r.model == "better" and r.benchmark == "few")
+    text = overview_text([base, other], base="base")
+    assert next(line for line in text.splitlines() if line.startswith("few")).split()[2] == "-"

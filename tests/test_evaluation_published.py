@@ -196,7 +196,7 @@ def test_differences_have_the_interval_of_paired_draws(tmp_path: Path) -> None:
     assert (one.score, two.score) == ("replace", "replace_original")
     places = [Part("hard_positives", name, "") for name in ("replace", "replace_original")]
     draws = part_draws(results, places, 60, 2)
-    low, high = percentile_interval(draws[places[0]] - draws[places[1]])
+    low, high = percentile_interval(draws[places[0]] - draws[places[1]], aug.photos)
     assert (cell.low, cell.high) == pytest.approx((low, high))
 
 

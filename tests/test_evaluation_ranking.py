@@ -216,3 +216,20 @@ def test_random_features_reach_chance_in_retrieval_and_classification():
     ):
         p = each.chance.mean()
         assert abs(each.used.mean() - p) < 4 * np.sqrt(p * (1 - p) / n)
+
+
+def test_images_that_one_text_matches_are_one_cluster():
+    images = tuple(ImageRef(Path(name)) for name in "abc")
+    features = Features(
+        np.eye(3, dtype=np.float32),
+        {image: k for k, image in enumerate(images)},
+        np.eye(3, dtype=np.float32),
+        {"x": 0, "y": 1, "z": 2},
+        {},
+        frozenset(),
+    )
+    content = Retrieval(images, ("x", "y", "z"), ((0, 0), (1, 0), (1, 1), (2, 2)))
+    items = score_retrieval(content, features)
+    clusters = items.clusters
+    assert clusters[0] == clusters[1] == clusters[3] == clusters[4]
+    assert clusters[2] == clusters[5] != clusters[0]

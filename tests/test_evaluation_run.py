@@ -65,7 +65,53 @@ def test_repeated_images_get_a_bootstrap_over_photos(tmp_path):
     micro = result.aggregates["micro"]
     assert micro.interval == "bootstrap"
     draws = bootstrap_means(np.array(table["used.accuracy"]), np.array(table["cluster"]), 200)
-    assert (micro.low, micro.high) == pytest.approx(percentile_interval(draws))
+    assert (micro.low, micro.high) == pytest.approx(percentile_interval(draws, 10))
+
+
+def test_one_number_has_one_interval(tmp_path):
+    rules = {
+        "nested": Aggregate((Aggregate(("all",)),)),
+        "by_label": Aggregate(("all",), macro_by="kind", exclude=frozenset({"b"})),
+    }
+    for shared in (0, 10):
+        made = choice_benchmark(tmp_path / "p", n=40, shared=shared)
+        cases = tuple(replace(c, subtask="all", labels={"kind": "a"}) for c in made.content)
+        made = replace(made, content=cases, aggregates=rules, headline="nested")
+        (result,) = evaluate("m", FakeEncoder(), [made], tmp_path / f"out{shared}", QUICK)
+        scores = [result.aggregates[name] for name in ("nested", "by_label")]
+        own = result.scores["all"]["accuracy"]
+        assert scores == [own, own]
+        assert own.interval == ("bootstrap" if shared else "wilson")
+        (same,) = evaluate(
+            "m", FakeEncoder(), [replace(made, aggregates={}, headline="macro")],
+            tmp_path / f"plain{shared}", QUICK,
+        )  # fmt: skip
+        assert same.aggregates["micro"] == same.aggregates["macro"] == own
+
+
+def test_a_split_by_label_counts_its_own_items(tmp_path):
+    made = choice_benchmark(tmp_path / "p", n=40)
+    cases = tuple(
+        replace(case, subtask="all", labels={"tag": "rare" if k < 10 else "often"})
+        for k, case in enumerate(made.content)
+    )
+    rules = {
+        tag: Aggregate(("all",), macro_by="tag", exclude=frozenset({"rare", "often"} - {tag}))
+        for tag in ("rare", "often")
+    }
+    rules |= {"both": Aggregate(("all",), macro_by="tag"), "micro": Aggregate(("all",), "micro")}
+    benchmark = replace(made, content=cases, aggregates=rules, headline="micro")
+    for k in (1, 4, 8, 30):
+        cases[k].images[0].path.unlink()
+    options = replace(QUICK, allow_partial=True)
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", options)
+    counts = {name: (s.n, s.expected) for name, s in result.aggregates.items() if name in rules}
+    assert counts == {"rare": (7, 10), "often": (29, 30), "both": (36, 40), "micro": (36, 40)}
+    # of two items that the files do not list nobody knows the label
+    (result,) = evaluate(
+        "n", FakeEncoder(), [replace(benchmark, expected={"all": 42})], tmp_path / "out", options
+    )
+    assert [result.aggregates[name].expected for name in ("rare", "often", "both")] == [12, 32, 42]
 
 
 def test_every_form_gets_all_its_metrics_and_chance(tmp_path):
@@ -242,8 +288,9 @@ def test_retrieval_without_some_images_is_partial(tmp_path):
     [
         ("{", "not valid JSON .*evaluate again"),
         ("[]", "schema None"),
-        ('{"schema": 99}', "schema 99, expected 1"),
-        ('{"schema": 1}', "malformed result file .*lacks aggregates"),
+        ('{"schema": 99}', "schema 99, expected 2"),
+        ('{"schema": 1}', "schema 1, expected 2"),
+        ('{"schema": 2}', "malformed result file .*lacks aggregates"),
     ],
 )
 def test_malformed_results_are_named(tmp_path, text, message):

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compoclip.benchmarks import cola
 from compoclip.benchmarks.case import METRICS, Case, Form, ImageRef, TiePolicy
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import outcomes
+from compoclip.evaluation.clusters import case_clusters, linked
 from compoclip.evaluation.features import cosines, merge_equal
 from compoclip.evaluation.score import score_cases
 from evaluation_helpers import all_forms, features_from, features_of, ref, unit
@@ -242,3 +244,43 @@ def test_items_table_has_three_columns_a_metric_and_nulls_elsewhere():
     )
     group = table.column("used.group").to_pylist()
     assert [value is not None for value in group] == [c.form is Form.GROUP for c in cases]
+
+
+def test_items_that_share_a_photo_are_one_cluster_wherever_it_stands():
+    def group(name: str, *images: str) -> Case:
+        return Case(name, Form.GROUP, tuple(map(ref, images)), ("a", "b"), "s")
+
+    cases = [group("1", "a", "b"), group("2", "c", "b"), group("3", "d", "c"), group("4", "e", "f")]
+    clusters = case_clusters(cases)
+    assert clusters[0] == clusters[1] == clusters[2] != clusters[3]
+    items = score_cases(cases, features_from({name: {"a": 0.2, "b": 0.1} for name in "abcdef"}))
+    assert items.clusters == clusters
+
+
+def test_items_of_texts_alone_share_the_texts_that_belong_together():
+    def texts(name: str, *words: str) -> Case:
+        return Case(name, Form.TEXT_ONLY, (), words, f"part {name}")
+
+    cases = [texts("1", "p", "q", "n"), texts("2", "r", "q", "m"), texts("3", "s", "t", "n")]
+    one, two, three = case_clusters(cases)
+    assert one == two != three
+
+
+def test_photos_that_chain_everything_together_are_clusters_of_their_own():
+    chain = [(f"{k}", f"{k + 1}") for k in range(300)]
+    hub = [("7", f"x{k}") for k in range(5)]
+    alone = [(f"y{k}", f"z{k}") for k in range(400)]
+    found = linked([*chain, *hub, *alone])
+    assert found[300:305] == ["7"] * 5
+    assert len(set(found[:300])) > 140
+    assert len(set(found[305:])) == 400
+    short = linked([(f"{k}", f"{k + 1}") for k in range(90)])
+    assert len(set(short)) == 1
+
+
+def test_the_pairs_of_cola_make_88_clusters(shared_data: Path):
+    path = shared_data / "annotations/cola/COLA_multiobjects_matching_benchmark.json"
+    cases = cola.load(Path("nowhere"), Path("photos"), annotations=path).content
+    assert isinstance(cases, tuple)
+    assert len({case.images[0].photo for case in cases}) == 115
+    assert len(set(case_clusters(cases))) == 88

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,11 +11,11 @@ from scipy import stats
 
 from compoclip.evaluation import statistics
 from compoclip.evaluation.statistics import (
-    bootstrap_p,
     cluster_weights,
     holm,
     mcnemar,
     percentile_interval,
+    sign_flip,
     wilson,
 )
 
@@ -67,23 +68,72 @@ def test_standard_error_of_independent_items() -> None:
 
 
 def test_percentile_interval_leaves_out_undefined_draws() -> None:
-    draws = np.arange(1001) / 1000
-    assert percentile_interval(draws) == pytest.approx((0.025, 0.975))
-    assert percentile_interval(draws, 0.5) == pytest.approx((0.25, 0.75))
+    draws, many = np.arange(1001) / 1000, 10**9
+    assert percentile_interval(draws, many) == pytest.approx((0.025, 0.975))
+    assert percentile_interval(draws, many, 0.5) == pytest.approx((0.25, 0.75))
     with_gaps = np.concatenate([draws, [np.nan, np.nan]])
-    assert percentile_interval(with_gaps) == percentile_interval(draws)
+    assert percentile_interval(with_gaps, 20) == percentile_interval(draws, 20)
 
 
-def test_bootstrap_p() -> None:
-    assert bootstrap_p(np.zeros(2000)) == 1.0
-    assert bootstrap_p(np.full(2000, 0.1)) == bootstrap_p(np.full(2000, -0.1)) == 2 / 2001
-    assert bootstrap_p(np.array([-1.0, 1, 2, 3, 4, 5, 6, 7, 8])) == pytest.approx(0.4)
+def test_one_photo_or_no_draw_gives_no_interval() -> None:
+    assert percentile_interval(np.arange(100.0), 1) == (None, None)
+    assert percentile_interval(np.zeros(0), 50) == (None, None)
+    assert percentile_interval(np.full(3, np.nan), 50) == (None, None)
 
 
-def test_bootstrap_p_agrees_with_the_t_test() -> None:
-    gap = np.random.default_rng(5).normal(0.08, 1, size=400)
-    draws = np.concatenate([w @ gap / 400 for w in cluster_weights(400, 4000, 0)])
-    assert bootstrap_p(draws) == pytest.approx(stats.ttest_1samp(gap, 0).pvalue, abs=0.03)
+@pytest.mark.parametrize("n", [10, 30, 100])
+def test_the_interval_of_a_mean_is_as_wide_as_students(n: int) -> None:
+    values = np.random.default_rng(n).normal(size=n)
+    draws = np.concatenate([w @ values / n for w in cluster_weights(n, 200_000, 0)])
+    low, high = percentile_interval(draws, n)
+    theirs = stats.ttest_1samp(values, 0).confidence_interval()
+    assert low is not None
+    assert high is not None
+    assert high - low == pytest.approx(theirs.high - theirs.low, rel=0.08)
+
+
+def all_signs(adds: np.ndarray) -> tuple[float, float]:
+    """Share of all choices of signs whose sum is as far from zero as observed, and farther."""
+    signs = np.array(list(itertools.product([-1, 1], repeat=len(adds))))
+    sums, total = np.abs(signs @ adds), abs(adds.sum())
+    return float((sums > total - 1e-9).mean()), float((sums > total + 1e-9).mean())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_sign_flips_are_those_that_are_counted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    adds = rng.normal(0.4, 1, size=12) if seed % 2 else rng.integers(-2, 5, size=12).astype(float)
+    at_least, farther = all_signs(adds)
+    between = (at_least + farther) / 2  # as in the mid-p form
+    assert sign_flip(adds) == pytest.approx(between, rel=0.1, abs=0.004)
+    assert sign_flip(-7 * adds) == pytest.approx(sign_flip(adds))
+    assert sign_flip(np.concatenate([adds, np.zeros(5)])) == pytest.approx(sign_flip(adds))
+
+
+def test_sign_flips_of_photos_of_one_weight_are_mcnemars_test() -> None:
+    assert sign_flip(np.repeat([0.01, -0.01, 0.0], [14, 3, 50])) == mcnemar(14, 3)
+    assert sign_flip(np.repeat([0.2, -0.2], [3, 40])) == mcnemar(3, 40)
+    assert sign_flip(np.zeros(9)) == sign_flip(np.array([0.3, -0.3])) == 1.0
+
+
+def test_sign_flips_of_one_side_are_exact() -> None:
+    assert sign_flip(np.linspace(1, 2, 12)) == pytest.approx(2**-11)
+    assert sign_flip(np.array([5.0])) == 1.0
+    # a photo of all the weight decides alone, however many there are
+    assert sign_flip(np.concatenate([[100.0], np.tile([1e-3, -1e-3], 200), [1e-3]])) > 0.4
+
+
+def test_the_tail_has_no_end_that_a_family_could_fall_off() -> None:
+    small = [sign_flip(np.linspace(0.5, 1.5, n) * np.where(np.arange(n) % 7, 1, -1)) for n in
+             (50, 100, 200, 400)]  # fmt: skip
+    assert all(later < earlier / 1e3 for earlier, later in itertools.pairwise(small))
+    assert 0 < small[-1] < 1e-40
+
+
+def test_sign_flips_of_many_photos_agree_with_the_t_test() -> None:
+    for shift in (0.02, 0.08, 0.2):
+        gap = np.random.default_rng(5).normal(shift, 1, size=400)
+        assert sign_flip(gap) == pytest.approx(stats.ttest_1samp(gap, 0).pvalue, rel=0.1)
 
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (0, 5), (5, 0), (1, 5), (7, 7), (10, 14), (3, 21)])
@@ -115,3 +165,5 @@ def test_holm() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]
     assert holm([]) == []
+    assert holm([None, 0.02, None, 0.03]) == [None, 0.04, None, 0.04]
+    assert holm([None]) == [None]

@@ -21,7 +21,16 @@ from lab import data as lab_data
 from lab.columns import COLUMNS, Difference
 from lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
 from lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
-from lab.page import BEGIN, END, Finding, Line, aligned, table_text, write_section
+from lab.page import (
+    BEGIN,
+    END,
+    Finding,
+    Line,
+    aligned,
+    effects_text,
+    table_text,
+    write_section,
+)
 from lab.run import lab_world
 from lab.settings import Arm, Effect, LabSettings, read_settings
 
@@ -216,7 +225,10 @@ def test_a_finished_job_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 def difference(value: float, sd: float, p: float = 0.001, runs: int = 3) -> Difference:
-    return Difference(value, value - 0.01, value + 0.01, p, sd, runs)
+    return Difference(value, value - 0.01, value + 0.01, p, sd, runs, 100)
+
+
+FEW = replace(difference(0.05, 0.01), low=None, high=None, p=None, photos=1)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +239,7 @@ def difference(value: float, sd: float, p: float = 0.001, runs: int = 3) -> Diff
         (difference(0.05, 0.025), 0),  # not more than two deviations
         (difference(0.05, 0.02, p=0.06), 0),
         (difference(0.05, math.nan, runs=1), 0),
+        (FEW, 0),
     ],
 )
 def test_a_difference_counts_by_seeds_and_items(found: Difference, sign: int) -> None:
@@ -243,6 +256,8 @@ def test_a_difference_counts_by_seeds_and_items(found: Difference, sign: int) ->
         ("kept", difference(-0.015, 0.02), "undecided"),  # 0.015 + 2 * 0.02 / sqrt(3) > 0.03
         ("kept", difference(-0.05, 0.01), "**does not appear**: lower"),
         ("kept", difference(0.0, math.nan, runs=1), "not judged: one seed"),
+        ("higher", FEW, "not judged: too few photos: 1"),
+        ("kept", FEW, "not judged: too few photos: 1"),
         ("kept", None, "not run"),
     ],
 )
@@ -291,3 +306,10 @@ def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     page.write_text(f"# no end\n{BEGIN}\n")
     with pytest.raises(CompoclipError, match="needs the lines"):
         write_section(page, "new")
+
+
+def test_an_effect_in_one_image_has_no_interval() -> None:
+    text = effects_text([Finding(Effect("c", "a", "base", ("t2i",), "higher"), "t2i", FEW)])
+    cells = [cell.strip() for cell in text.splitlines()[2].split("|")]
+    assert cells[4:8] == ["+5.0", "-", "1.0", "not judged: too few photos: 1"]
+    assert math.isnan(FEW.least)

@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.io import load_items
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import bootstrap_p, holm, percentile_interval
+from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.columns import Column, column_value, differences
 from lab.run import run_lab
@@ -79,10 +79,14 @@ def test_differences_match_plain_loops(tmp_path: Path) -> None:
         np.mean([outcomes(run, "one", "odd")[0] for run in runs], axis=0) for runs in (base, other)
     ]
     photos = [str(each) for each in load_items(base[0][0])["cluster"].to_pylist()]
-    draws = loop_draws(mean[1] - mean[0], outcomes(base[0], "one", "odd")[1], photos, 300, 4)
-    assert (found["odd"].low, found["odd"].high) == pytest.approx(percentile_interval(draws))
+    gap, clusters = mean[1] - mean[0], outcomes(base[0], "one", "odd")[1]
+    draws = loop_draws(gap, clusters, photos, 300, 4)
+    count = len(set(clusters.tolist()))
+    low, high = percentile_interval(draws, count)
+    assert (found["odd"].low, found["odd"].high) == pytest.approx((low, high))
     alone = differences(base, other, columns=(ODD,), resamples=300, seed=4)["odd"]
-    assert alone.p == pytest.approx(bootstrap_p(draws))
+    adds = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=gap / len(gap))
+    assert (alone.photos, alone.p) == (count, pytest.approx(sign_flip(adds)))
     singly = [
         differences(base, other, columns=(column,), resamples=300, seed=4)[column.name].p
         for column in (EVEN, BOTH, ODD)

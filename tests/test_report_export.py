@@ -91,7 +91,7 @@ def test_published_points_are_told_with_their_numbers(study):
 def test_a_plot_of_models_among_published_points():
     from compoclip.evaluation.results import Score
 
-    x = Score("accuracy", 0.5, 9, 9, 0.4, 0.6, "wilson", 0.5)
+    x = Score("accuracy", 0.5, 9, 9, 0.4, 0.6, "wilson", 0.5, 100)
     grey = [Reference("CLIP", 0.46, 0.57), Reference("Other", 0.52, 0.56)]
     plot = scatter(
         [Dot("mine", 1, x, replace(x, value=0.55))], ("a", "b"), title="t", about="b by a",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from PIL import Image
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.compare import Difference
-from compoclip.evaluation.judgement import standing
+from compoclip.evaluation.judgement import chance_flag, standing
 from compoclip.evaluation.profile import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score
+from compoclip.evaluation.run import Options, evaluate
 from compoclip.report.diff import word_diff
+from compoclip.report.export import write_tables
 from compoclip.report.findings import direction, findings
 from compoclip.report.pictures import SIDE, Album
 from compoclip.report.plotting import place_labels
@@ -21,6 +24,8 @@ from compoclip.report.study import read_study
 from compoclip.report.tables import sheets, skill_rows
 from compoclip.report.training import POINTS, read_run
 from compoclip.report.wording import interval, listed, points, signed_interval, words_for
+from compoclip.report.write import write_report
+from evaluation_helpers import FakeEncoder, choice_benchmark
 from report_study import make_run, make_study
 
 
@@ -47,13 +52,14 @@ def test_word_diff(one, two, left, right):
 
 
 def difference(name="x", verdict="higher", value=0.1) -> Difference:
-    return Difference("b", name, 0.5, 0.5 + value, value, 0.0, 0.2, 10, 0.01, 0.01, verdict)
+    return Difference("b", name, 0.5, 0.5 + value, value, 0.0, 0.2, 10, 10, 0.01, 0.01, verdict)
 
 
 def test_direction_knows_what_is_good():
     assert direction(difference()) == "better"
     assert direction(difference(verdict="lower")) == "worse"
     assert direction(difference(verdict="no difference")) == "same"
+    assert direction(difference(verdict="too few photos: 3")) == "same"
     assert direction(difference(BRITTLENESS)) == "worse"
     assert direction(difference(BRITTLENESS, "lower")) == "better"
     assert direction(difference(MATCH)) == "same"
@@ -62,8 +68,12 @@ def test_direction_knows_what_is_good():
 @pytest.mark.parametrize(
     ("low", "high", "said"), [(0.4, 0.6, "at"), (0.6, 0.7, "above"), (0.1, 0.2, "below")]
 )
-def test_standing_against_chance(low, high, said):  # fmt: skip
-    assert standing(Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5)) == said
+def test_standing_against_chance(low, high, said):
+    score = Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5, 10)
+    assert standing(score) == said
+    assert standing(replace(score, photos=9)) == standing(replace(score, low=None, high=None)) == ""
+    assert chance_flag(replace(score, photos=9)) == "too few photos: 9"
+    assert chance_flag(replace(score, photos=9, metric="brittleness")) == ""
 
 
 def test_wording():
@@ -71,6 +81,7 @@ def test_wording():
     assert points(-0.0001) == "0.0"
     assert interval(0.1, 0.256) == "10.0 to 25.6"
     assert signed_interval(-0.01, 0.2) == "−1.0 to +20.0"
+    assert interval(None, None) == signed_interval(None, None) == "–"
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
     assert [words_for(1, "item"), words_for(1200, "item")] == ["1 item", "1,200 items"]
 
@@ -190,3 +201,40 @@ def test_odd_logs(tmp_path):
     (tmp_path / "model" / "compoclip.json").write_text("[]")
     with pytest.raises(CompoclipError, match="not a checkpoint record"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_page_about_too_few_photos_says_so(tmp_path, number):
+    toy = choice_benchmark(tmp_path / "p", n=24, shared=number, skills={"even": "role"})
+    for name, quality in (("base", 0.0), ("other", 3.0)):
+        encoder = FakeEncoder(name, quality=quality)
+        evaluate(name, encoder, [toy], tmp_path / "out", Options(resamples=30))
+    study = read_study([tmp_path / "out"], "base", 30, 0)
+    (found,) = findings(study)
+    assert (
+        found.lead
+        == "other cannot be compared with base: 2 skills not judged: fewer than 10 photos."
+    )
+    assert (found.better, found.worse, found.chance) == ((), (), ())
+    photos = {1: 1, 4: 2}[number]  # each sub-task has every other one
+    assert all(f"too few photos: {photos}" in change.detail for change in found.same)
+    page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=30).read_text()
+    assert f"too few photos: {photos}" in page
+    assert ("interval –" in page) == (number == 1)
+    for path in write_tables(study, tmp_path / "tables", 30, 0):
+        text = path.read_text()
+        assert "nan" not in text
+        assert "None" not in text
+    comparison = (tmp_path / "tables" / "compare-other.md").read_text()
+    assert f"too few photos: {photos}" in comparison
+
+
+def test_a_lead_tells_what_was_not_judged(tmp_path):
+    many = choice_benchmark(tmp_path / "p", n=60, skills={"even": "role", "odd": "order"})
+    few = choice_benchmark(tmp_path / "q", n=8, name="few", skills={"even": "size", "odd": "size"})
+    for name, quality in (("base", 0.0), ("other", 9.0)):
+        encoder = FakeEncoder(name, quality=quality)
+        evaluate(name, encoder, [many, few], tmp_path / "out", Options(resamples=30))
+    (found,) = findings(read_study([tmp_path / "out"], "base", 30, 0))
+    assert found.lead.startswith("Compared with base, other is better on ")
+    assert found.lead.endswith(". 1 skill not judged: fewer than 10 photos.")

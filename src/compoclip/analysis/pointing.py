@@ -10,7 +10,7 @@ from PIL import Image
 
 from compoclip.analysis.patch_maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.statistics import percentile_interval
+from compoclip.evaluation.statistics import Interval, cluster_weights, percentile_interval
 from compoclip.models.loaded import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"
@@ -51,11 +51,12 @@ class Pointing:
 
 @dataclass(frozen=True)
 class Share:
-    """A mean over images with its 95 % interval (bootstrap over images), and chance."""
+    """A mean over n images with its 95 % interval (bootstrap over images; None for one), and
+    chance."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     chance: float
     n: int
 
@@ -164,9 +165,7 @@ def gains(one: Pointing, other: Pointing, resamples: int, seed: int) -> dict[str
     }
 
 
-def _interval(values: Floats, resamples: int, seed: int) -> tuple[float, float]:
-    rng = np.random.default_rng(seed)
-    draws = [
-        float(values[rng.integers(0, len(values), len(values))].mean()) for _ in range(resamples)
-    ]
-    return percentile_interval(np.array(draws))
+def _interval(values: Floats, resamples: int, seed: int) -> Interval:
+    n = len(values)
+    draws = np.concatenate([w @ values / n for w in cluster_weights(n, resamples, seed)])
+    return percentile_interval(draws, n)

@@ -37,11 +37,11 @@ SWAPPED: Mapping[str, Mix] = {
 @dataclass(frozen=True)
 class Interplay:
     """What both tuned towers do together beyond the sum of what each does alone: tuned - image
-    alone - text alone + base, with its 95 % interval by a bootstrap over photos."""
+    alone - text alone + base, with its 95 % interval by a bootstrap over photos (None for one)."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ def _interplay(
         value = sum(sign * scores[name][group].value for name, sign in signs.items())
         terms = [[sign * drawn[name][part] for part in parts] for name, sign in signs.items()]
         draws = np.asarray(terms).sum(axis=0).mean(axis=0)
-        found[group] = Interplay(value, *percentile_interval(draws))
+        photos = min(each[group].photos for each in scores.values())
+        found[group] = Interplay(value, *percentile_interval(draws, photos))
     return found
 
 

@@ -68,11 +68,11 @@ class TreeScores:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over captions with its 95 % interval, by a bootstrap over captions."""
+    """A mean over captions with its 95 % interval, by a bootstrap over captions; None for one."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
     n = len(columns)
     draws = np.concatenate([w @ columns / n for w in cluster_weights(n, resamples, seed)])
     return [
-        Estimate(float(column.mean()), *percentile_interval(drawn))
+        Estimate(float(column.mean()), *percentile_interval(drawn, n))
         for column, drawn in zip(columns.T, draws.T)
     ]
 

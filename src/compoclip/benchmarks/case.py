@@ -49,8 +49,9 @@ With s(i, t) the cosine of image i and text t, and s(a, b) that of two texts:
 - TEXT_ONLY (the TOT of SugarCrepe++): original s(0,1) > s(0,2), chance 1/2; second
   s(0,1) > s(1,2), 1/2; augmented = both, 1/3.
 - BINARY: auc, the area under the ROC curve of the cosine; accuracy, true above the threshold that
-  is best for the cases of `Benchmark.tuned_on`; chance 1/2 each. The mean of the accuracies of true
-  and of false cases (balanced accuracy) is an aggregate by the label that tells them apart.
+  is best for the cases of `Benchmark.tuned_on`. Chance: 1/2 for auc; for accuracy the share of the
+  more frequent kind, which one answer to all cases reaches. The mean of the accuracies of true and
+  of false cases (balanced accuracy, chance 1/2) is an aggregate by the label that tells them apart.
 
 Chance always follows from the form and the number of candidates; retrieval and classification
 derive it from their contents.
@@ -126,9 +127,10 @@ class Classification:
     softmax over the classes of 100 * cosine.
 
     metric "map11": several classes may be true of an image. tags: all of them, image by image
-    (`labels` is then empty). Every class is a sub-task whose items are all images, with the metric
-    "ap11": 11-point average precision of the images by the probability of the class; chance is
-    its mean over random orders of the images, above the share that show the class.
+    (`labels` is then empty). Every class is a sub-task whose items are all images, with the metrics
+    "ap11" and "ap11_devkit": 11-point average precision of the images by the probability of the
+    class, as the ELEVATER toolkit has it and as the VOC devkit has it; chance is its mean over
+    random orders of the images, above the share that show the class.
     """
 
     images: tuple[ImageRef, ...]

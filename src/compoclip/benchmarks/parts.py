@@ -89,7 +89,8 @@ def classification_rules(content: Classification) -> dict[str, Aggregate]:
     """
     one = ("zero_shot",)
     if content.metric == "map11":
-        return {"map11": Aggregate(content.classes)}
+        devkit = Aggregate(content.classes, metric="ap11_devkit")
+        return {"map11": Aggregate(content.classes), "map11_devkit": devkit}
     if content.metric == "auc":
         return {"auc": Aggregate(one), "accuracy": Aggregate(one, metric="accuracy")}
     rules = {"accuracy": Aggregate(one)}

@@ -14,7 +14,7 @@ comparable. Headline `auc`: area under the ROC curve of the cosine, mean over th
 `balanced_accuracy`: mean accuracy on true and on false statements at the threshold that is best on
 the split's dev file. `relations`: plain mean of the areas of the relations that have true and false
 statements; of these, the ones with at least 20 statements in a split are aggregates of their own.
-Chance is 1/2 throughout.
+Chance is 1/2; for plain accuracy it is the share of the more frequent kind of statement.
 """
 
 from __future__ import annotations

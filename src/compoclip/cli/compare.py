@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class CompareOptions:
     """Compare models pairwise with a base, item by item, on every benchmark both have.
 
-    Sub-tasks: McNemar's test. Headlines and their mean: paired bootstrap over photos. p (Holm) is
-    corrected for the number of sub-tasks, or of benchmarks; the verdict goes by it, at 0.05.
+    Tested is what each photo adds to a difference, by changing signs: McNemar's test where every
+    photo has one item. p (Holm) is corrected for the number of sub-tasks, or of benchmarks; the
+    verdict goes by it, at 0.05. Fewer than ten photos get none. Intervals: bootstrap over photos.
     Models measured on different annotations or under different rules are refused.
 
     With --against the models are put into the columns of a published table, below its rows. In a
@@ -42,7 +43,7 @@ class CompareOptions:
             mosaiclip-table1, mosaiclip-table8, mosaiclip-table9, hard-positives, clic.
         allow_partial: With --against, make derived columns of the numbers that are there, marked.
         format: Layout of the tables.
-        resamples: Bootstrap resamples.
+        resamples: Bootstrap resamples for intervals; verdicts need none.
         seed: Seed of the bootstrap.
         json: Print everything as JSON.
     """

@@ -163,10 +163,10 @@ def _record(found: Shares) -> dict[str, Any]:
 def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
     """A row a model and sort of word; below, the differences to the first model."""
     from compoclip.analysis.pointing import MEASURES
+    from compoclip.evaluation.layout import bracketed
 
     def cell(share: Share, sign: str = "") -> str:
-        value, low, high = (f"{100 * v:{sign}.1f}" for v in (share.value, share.low, share.high))
-        return f"{value} [{low}, {high}]"
+        return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"
 
     kinds = list(next(iter(means.values())))
     rows = []

@@ -38,7 +38,7 @@ class ReportOptions:
         base: Model that the others are compared with [default: the one whose weights others were
             trained from, else the first].
         title: Heading of the page.
-        resamples: Bootstrap resamples.
+        resamples: Bootstrap resamples for intervals; verdicts need none.
         seed: Seed of the bootstrap.
         json: Print what was written as JSON.
     """

@@ -73,13 +73,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _scores(study: TowerStudy) -> str:
+    from compoclip.evaluation.layout import bracketed
     from compoclip.evaluation.tables import percent
 
     rows = [
         [
             group,
             *(
-                f"{percent(s.value)} [{percent(s.low)}, {percent(s.high)}]"
+                f"{percent(s.value)} {bracketed(s.low, s.high)}"
                 for s in (found[group] for found in study.scores.values())
             ),
         ]
@@ -94,6 +95,8 @@ def _scores(study: TowerStudy) -> str:
 
 
 def _differences(study: TowerStudy) -> str:
+    from compoclip.evaluation.compare import not_judged
+
     rows = []
     for group in study.groups:
         found = [each[group] for each in study.differences.values()]
@@ -107,9 +110,12 @@ def _differences(study: TowerStudy) -> str:
         )
     header = ["against the base, points", *study.differences, "beyond the sum"]
     note = "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model"
-    return f"{console.table(rows, header)}\n{note}"
+    few = not_judged(each for found in study.differences.values() for each in found.items())
+    return "\n".join([console.table(rows, header), note, *few])
 
 
-def _points(value: float, low: float, high: float, verdict: str) -> str:
+def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
+    from compoclip.evaluation.layout import bracketed
+
     mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
-    return f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]{mark}"
+    return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"

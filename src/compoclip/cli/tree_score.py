@@ -173,6 +173,8 @@ def _text(scores: TreeScores, means: dict[str, list[Estimate]], gap: Gap | None)
 
 
 def _cell(each: Estimate, sign: str = "") -> str:
+    if each.low is None or each.high is None:
+        return f"{each.value:{sign}.3f} [-]"
     return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
 

@@ -185,12 +185,13 @@ def _picked(options: WiseFtOptions, pair: Pair, chosen: Point, rule: Rule) -> di
 
 def _told(picked: dict[str, Any], chosen: Point) -> str:
     from compoclip.analysis.sweep import Rule
+    from compoclip.evaluation.layout import bracketed
 
     rule = Rule(**picked["rule"])
     if picked["model"] is None:
         return f"picked: {rule}: the base itself, so nothing is written"
     changes = ", ".join(
-        f"{name} {100 * d.difference:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]"
+        f"{name} {100 * d.difference:+.1f} {bracketed(d.low, d.high, '+')}"
         for name, d in chosen.differences.items()
     )
     return (
@@ -202,19 +203,21 @@ def _told(picked: dict[str, Any], chosen: Point) -> str:
 
 def _table(measured: Sweep) -> str:
     """Every point by scope, with intervals; under it what each column is the mean of."""
+    from compoclip.evaluation.compare import not_judged
+    from compoclip.evaluation.layout import bracketed
     from compoclip.evaluation.tables import percent
 
     rows = []
     for scope, line in measured.lines.items():
         for point in line:
             cells = [
-                f"{percent(score.value)} [{percent(score.low)}, {percent(score.high)}]"
-                f"{_mark(point, axis)}"
+                f"{percent(score.value)} {bracketed(score.low, score.high)}{_mark(point, axis)}"
                 for axis, score in point.scores.items()
             ]
             rows.append([scope, f"{point.mix.alpha:g}", point.mix.name, *cells])
     lines = [console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1)]
     lines.append("+ / -: differs from the base (paired, p < 0.05 after Holm's correction)")
+    lines += not_judged(each for point in measured.points for each in point.differences.items())
     lines += [f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()]
     return "\n".join(lines)
 

@@ -7,8 +7,9 @@ applied to the differences of their items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -21,15 +22,20 @@ from compoclip.evaluation.outcomes import Flags, Indices, Values
 from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
 
 RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = MappingProxyType(
-    {"auc": weighted_auc, "ap11": weighted_ap_11}
+    {
+        "auc": weighted_auc,
+        "ap11": weighted_ap_11,
+        "ap11_devkit": partial(weighted_ap_11, devkit=True),
+    }
 )
 """Metrics whose values are scores to be ranked, not outcomes to be averaged: area under the ROC
-curve, 11-point average precision."""
+curve, 11-point average precision as the ELEVATER toolkit and as the VOC devkit have it."""
+_WEIGHTS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean of `metric` over the items at `rows`: a leaf of a planned rule."""
+    """Mean of `metric` over the items at `rows`, sorted and distinct: a leaf of a planned rule."""
 
     metric: str
     rows: Indices
@@ -131,8 +137,7 @@ def plan_or_none(
                 for _, group in sorted(groups.items())
                 if len(group) >= node.min_group
             ]
-            kept = tuple(each for each in built if each is not None)
-            return MeanOf(kept) if kept else None
+            return mean_of([each for each in built if each is not None])
         if node.weighting == "micro":
             return leaf(metric, rows(node, metric), truth)
         parts: list[Plan] = []
@@ -143,9 +148,14 @@ def plan_or_none(
                 branch = build(part, metric)
             if branch is not None:
                 parts.append(branch)
-        return MeanOf(tuple(parts)) if parts else None
+        return mean_of(parts)
 
     return build(rule, main)
+
+
+def mean_of(parts: Sequence[Plan]) -> Plan | None:
+    """Their plain mean: None of nothing, and of one part that part, which is the same number."""
+    return MeanOf(tuple(parts)) if len(parts) > 1 else next(iter(parts), None)
 
 
 def plan(
@@ -182,6 +192,8 @@ def averaged(tree: Plan) -> Plan:
 
 def rows_of(tree: Plan) -> Indices:
     """Sorted distinct rows that a plan uses."""
+    if isinstance(tree, Mean):
+        return tree.rows
     return np.unique(np.concatenate([each.rows for each in leaves(tree)]))
 
 
@@ -200,6 +212,61 @@ def evaluate(tree: Plan, values: Mapping[str, Values], tie: float = 0.5) -> floa
     return float(_combine(tree, value))
 
 
+def additions(
+    tree: Plan, base: Mapping[str, Values], other: Mapping[str, Values], units: Indices
+) -> Values:
+    """What every unit (photo, group of photos) adds to the rule's value for `other` minus `base`.
+
+    units: (n,), the unit of each item. (units,), 0 for those without an item of the rule; they add
+    up to the difference. Of a mean it is the sum of the unit's shares. Of an area under a curve, a
+    jackknife: what the area loses without the unit, less the mean loss, plus the unit's share of
+    the items (true and false ones counting half each) of the difference; where nothing is left
+    without it, it has all.
+    """
+    found = np.zeros(int(units.max()) + 1)
+    for each, weight in _weighted(tree):
+        if isinstance(each, Mean):
+            gap = other[each.metric][each.rows] - base[each.metric][each.rows]
+            found += np.bincount(
+                units[each.rows], weights=gap * (weight / len(gap)), minlength=len(found)
+            )
+        else:
+            present, codes = np.unique(units[each.rows], return_inverse=True)
+            found[present] += weight * _jackknife(each, base, other, codes, len(present))
+    return found
+
+
+def _weighted(tree: Plan, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
+    """The leaves and how much each counts."""
+    if isinstance(tree, MeanOf):
+        for part in tree.parts:
+            yield from _weighted(part, weight / len(tree.parts))
+    else:
+        yield tree, weight
+
+
+def _jackknife(
+    curve: Curve,
+    base: Mapping[str, Values],
+    other: Mapping[str, Values],
+    codes: Indices,
+    count: int,
+) -> Values:
+    """What each of `count` units adds to a difference of areas; codes: of the curve's items."""
+    whole = float((curve.values(other) - curve.values(base))[0])
+    without = []
+    block = max(1, _WEIGHTS_AT_ONCE // len(codes))
+    for first in range(0, count, block):
+        left = np.arange(first, min(first + block, count))
+        weights = (codes != left[:, None]).astype(np.float64)
+        without.append(curve.values(other, weights) - curve.values(base, weights))
+    lost = (whole - np.nan_to_num(np.concatenate(without))) * (count - 1) / count
+    true, items = len(curve.true), len(codes)
+    kind = np.repeat([0.5 / true, 0.5 / (items - true)], [true, items - true])
+    added: Values = lost - lost.mean() + np.bincount(codes, whole * kind, minlength=count)
+    return added
+
+
 def resample(
     trees: Sequence[Plan],
     values: Mapping[str, Values],
@@ -213,6 +280,8 @@ def resample(
     altogether is left out of that draw's mean. Returns one (resamples,) array a rule; nan for a
     draw without any of the rule's items.
     """
+    if not resamples:
+        return [np.zeros(0) for _ in trees]
     _, codes = np.unique(np.asarray(clusters), return_inverse=True)
     count = int(codes.max()) + 1
     found = {each.key: each for tree in trees for each in leaves(tree)}
@@ -292,15 +361,27 @@ def rule_to_json(rule: Aggregate) -> dict[str, object]:
 
 def rule_from_json(data: Mapping[str, object]) -> Aggregate:
     """The inverse of `rule_to_json`. Raises KeyError or TypeError for anything else."""
-    parts, exclude = data["parts"], data["exclude"]
+    if not isinstance(data, Mapping):
+        raise TypeError(f"an aggregate must be an object, not {data!r}")
+    parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
     macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
-    if not isinstance(parts, list) or not isinstance(exclude, list) or not isinstance(group, int):
-        raise TypeError("an aggregate needs lists of parts and exclusions, and a group size")
+    if (
+        not isinstance(parts, list)
+        or not isinstance(exclude, list)
+        or not all(isinstance(each, str) for each in exclude)
+        or not (type(group) is int and group >= 0)
+        or weighting not in ("macro", "micro")
+        or not all(each is None or isinstance(each, str) for each in (macro_by, metric))
+    ):
+        raise TypeError(
+            "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
+            "weighting (macro or micro), and names of a label and a metric, or null"
+        )
     return Aggregate(
         parts=tuple(p if isinstance(p, str) else rule_from_json(p) for p in parts),
-        weighting=str(data["weighting"]),
-        macro_by=None if macro_by is None else str(macro_by),
+        weighting="macro" if weighting == "macro" else "micro",
+        macro_by=macro_by if isinstance(macro_by, str) else None,
         min_group=group,
-        exclude=frozenset(str(value) for value in exclude),
-        metric=None if metric is None else str(metric),
+        exclude=frozenset(exclude),
+        metric=metric if isinstance(metric, str) else None,
     )

@@ -1,7 +1,7 @@
 """True-or-false cases: ROC-AUC of the cosine, and accuracy at a threshold tuned on other cases.
 
-A cosine has no natural threshold, so a dual encoder cannot say yes or no by itself (BENCHMARKS
-2.17). The area under the ROC curve needs none.
+A cosine has no natural threshold, so a dual encoder cannot say yes or no by itself. The area under
+the ROC curve needs none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.items import Items
-from compoclip.evaluation.outcomes import Flags, Indices, Outcomes, Scores
+from compoclip.evaluation.outcomes import Flags, Indices, Outcomes, Scores, Values
 from compoclip.evaluation.score import candidates
 
 
@@ -58,7 +58,7 @@ def score_binary(
         auc.strict[rows] = placements(scores[rows], truth[rows], tie=0.0)
         auc.chance[rows] = 0.5
     right = np.where(np.isnan(limits), np.nan, (scores > limits) == truth)
-    accuracy = Outcomes(right, right, right, np.where(np.isnan(limits), np.nan, 0.5))
+    accuracy = Outcomes(right, right, right, _constant(rows_of, scored, truth, limits))
     outcomes = {"auc": auc} | ({"accuracy": accuracy} if thresholds else {})
     block = [cases[row] for row in kept]
     return Items(
@@ -75,6 +75,23 @@ def score_binary(
         outcomes={name: each.take(kept) for name, each in outcomes.items()},
         extra={"threshold": limits[kept].tolist()} if thresholds else {},
     )
+
+
+def _constant(
+    rows_of: Mapping[str, Indices], scored: Sequence[str], truth: Flags, limits: Values
+) -> Values:
+    """Where the same answer to all items of a sub-task is right, the one that is right more often.
+
+    A score without any knowledge can be a constant, whose accuracy is the share of the kind it is
+    on the side of, or random, with 1/2; so the accuracy to beat is the share of the more frequent
+    kind, and the mean of the accuracies of true and of false items (balanced accuracy) has 1/2.
+    """
+    right = np.full(len(truth), np.nan)
+    for part in scored:
+        rows = rows_of[part]
+        mostly = truth[rows].mean() >= 0.5
+        right[rows] = truth[rows] == mostly
+    return np.where(np.isnan(limits), np.nan, right)
 
 
 def _cosines(cases: Sequence[Case], features: Features) -> Scores:

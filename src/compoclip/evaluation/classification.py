@@ -1,5 +1,5 @@
 """Zero-shot classification: class embeddings from prompts, then accuracy and top-5, ROC-AUC, or
-11-point mean average precision (BENCHMARKS 3.1)."""
+11-point mean average precision."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def _several(content: Classification, cosines: Scores) -> Items:
     truth = np.zeros((n, k), dtype=bool)
     for row, tags in enumerate(content.tags):
         truth[row, list(tags)] = True
-    placed = [
-        _placed(odds[:, c], truth[:, c], expected_ap_11(int(truth[:, c].sum()), n))
-        for c in range(k)
-    ]
+    chance = {
+        "ap11": [expected_ap_11(each, n) for each in truth.sum(axis=0).tolist()],
+        "ap11_devkit": [expected_ap_11(each, n, True) for each in truth.sum(axis=0).tolist()],
+    }
     return Items(
         ids=image_names(content.images) * k,
         forms=["classification"] * (n * k),
@@ -138,14 +138,15 @@ def _several(content: Classification, cosines: Scores) -> Items:
         clusters=[ref.photo for ref in content.images] * k,
         positive=np.where(truth, cosines.astype(np.float64), np.nan).T.ravel(),
         outcomes={
-            "ap11": Outcomes(
-                *(
-                    np.concatenate([getattr(each, part) for each in placed])
-                    for part in ("used", "strict", "fractional", "chance")
-                )
-            )
+            metric: _stacked([_placed(odds[:, c], truth[:, c], by[c]) for c in range(k)])
+            for metric, by in chance.items()
         },
     )
+
+
+def _stacked(parts: Sequence[Outcomes]) -> Outcomes:
+    names = ("used", "strict", "fractional", "chance")
+    return Outcomes(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 
 
 def _placed(scores: Scores, truth: Flags, chance: float) -> Outcomes:

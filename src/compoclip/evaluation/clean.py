@@ -14,7 +14,7 @@ from compoclip.evaluation.joint import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.outcomes import Indices
 from compoclip.evaluation.results import Clean
 from compoclip.evaluation.statistics import RESAMPLES
-from compoclip.evaluation.summary import summarise
+from compoclip.evaluation.summary import Listed, summarise
 
 
 def clean_scores(
@@ -53,7 +53,17 @@ def clean_scores(
         )
         whole = {group: n for group, n in sizes.items() if left.get(group) == n}
         clean |= groups_by_part(whole)
-    summary = summarise(kept, rules, clean, resamples, seed, lenient=True) if len(kept) else None
+    whole_items = [c for c in _cases(benchmark) if (c.subtask, c.id) not in faulty]
+    listed = Listed(
+        [case.subtask for case in whole_items],
+        [case.labels for case in whole_items],
+        [case.truth for case in whole_items],
+    )
+    summary = (
+        summarise(kept, rules, clean, resamples, seed, lenient=True, listed=listed)
+        if len(kept)
+        else None
+    )
     return Clean(
         faulty=len(faulty),
         left_out=len(items) - len(keep),

@@ -1,39 +1,21 @@
-"""Paired comparison of two models on the items both were measured on (BENCHMARKS 5)."""
+"""Paired comparison of two models on the items both were measured on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
-import pyarrow as pa
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    RANKED,
-    Leaf,
-    Mean,
-    Plan,
-    evaluate,
-    leaf,
-    plan_or_none,
-    resample_difference,
-    rows_of,
-    rule_from_json,
-)
-from compoclip.evaluation.io import load_items
+from compoclip.evaluation.aggregate import Mean, Plan, evaluate, rows_of
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE
-from compoclip.evaluation.outcomes import Indices, Values
+from compoclip.evaluation.judgement import too_few
+from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import (
-    RESAMPLES,
-    bootstrap_p,
-    holm,
-    mcnemar,
-    percentile_interval,
-)
+from compoclip.evaluation.statistics import RESAMPLES, holm
 
 LEVEL = 0.05
 
@@ -43,10 +25,13 @@ class Difference:
     """One number of two models on the same n items.
 
     name: sub-task or rule. low, high: 95 % interval of other - base, by a paired bootstrap over
-    photos. base_only, other_only: items only one of them gets right (None for what is no plain mean
-    over items). p: two-sided; McNemar for sub-tasks (not for areas under a curve), bootstrap for
-    rules. p_holm: corrected within its family (all sub-tasks, all headlines, or all other rules of
-    the comparison). verdict: "higher", "lower" or "no difference", by p_holm at 0.05.
+    photos; None for a single photo. photos: how many it rests on; of several benchmarks, the fewest
+    of one. p: two-sided, by the signs of what each photo adds (`sign_flip`, which is McNemar's test
+    where the photos weigh the same, as with an item each). p_holm: corrected within its family (all
+    sub-tasks, all headlines, or all other rules of the comparison). verdict: "higher", "lower" or
+    "no difference", by p_holm at 0.05. With fewer than `FEWEST` photos there are no p-values, and
+    the verdict is "too few photos: 7". base_only, other_only: items only one of them gets right
+    (None for what is no plain mean over items).
     """
 
     benchmark: str
@@ -54,11 +39,12 @@ class Difference:
     base: float
     other: float
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
-    p: float
-    p_holm: float = 1.0
+    photos: int
+    p: float | None
+    p_holm: float | None = None
     verdict: str = "no difference"
     base_only: int | None = None
     other_only: int | None = None
@@ -89,8 +75,9 @@ def compare(
 ) -> Comparison:
     """Compare two models, each with one result a benchmark, on every benchmark both have.
 
-    Raises CompoclipError when they have none in common, when annotations, protocol or tie policy
-    differ, when a retrieval gallery differs, or when no item is common.
+    resamples: for the intervals; 0 for none, the verdicts need no draws. Raises CompoclipError when
+    they have none in common, when annotations, protocol or tie policy differ, when a retrieval
+    gallery differs, or when no item is common.
     """
     mine, theirs = _by_benchmark(base), _by_benchmark(other)
     common = [name for name in mine if name in theirs]
@@ -102,24 +89,24 @@ def compare(
     headlines: list[Difference] = []
     subtasks: list[Difference] = []
     rules: list[Difference] = []
-    draws: list[Values] = []
+    evidence: list[Evidence] = []
     for name in common:
         pair = Pair.of(mine[name], theirs[name])
         own = own_seed(seed, name)
-        for difference, drawn in pair.rules(resamples, own):
-            if difference.name == pair.headline:
-                headlines.append(difference)
-                draws.append(drawn)
+        for each, found in _rules(pair, resamples, own):
+            if each.name == pair.headline:
+                headlines.append(each)
+                evidence.append(found)
             else:
-                rules.append(difference)
-        subtasks += pair.subtasks(resamples, own)
+                rules.append(each)
+        subtasks += subtask_differences(pair, resamples, own)
     return Comparison(
         base=base[0].model,
         other=other[0].model,
         headlines=tuple(corrected(headlines)),
         subtasks=tuple(corrected(subtasks)),
         rules=tuple(corrected(rules)),
-        overall=_overall(headlines, draws) if len(common) > 1 else None,
+        overall=_overall(headlines, evidence) if len(headlines) > 1 else None,
         unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
         partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
     )
@@ -133,13 +120,24 @@ def own_seed(seed: int, benchmark: str) -> int:
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
     """`results`, which must all be of one model. Raises CompoclipError naming `path`."""
     models = sorted({each.model for each in results})
-    weights = {each.identity.get("weights") for each in results}
-    if len(models) > 1 or len(weights) > 1:
+    if len(models) > 1:
         raise CompoclipError(
             f"{path}: holds results of several models ({', '.join(models)}); give the folder of "
             "one, as evaluate writes it: OUT/MODEL"
         )
+    require_one_checkpoint(results)
     return list(results)
+
+
+def require_one_checkpoint(results: Sequence[Results]) -> None:
+    """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
+    files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
+    if len(files) > 1:
+        raise CompoclipError(
+            f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
+            f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+            "(NAME=MODEL)"
+        )
 
 
 def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
@@ -154,217 +152,92 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
     return found
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
-
-    The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
-    sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
-    """
-
-    benchmark: str
-    headline: str
-    trees: dict[str, Plan]
-    subtask_rows: dict[str, Indices]
-    clusters: list[str]
-    base: dict[str, Values]
-    other: dict[str, Values]
-    main: str
-    truth: list[int]
-
-    @classmethod
-    def of(cls, base: Results, other: Results) -> Pair:
-        """Join on sub-task and item; rules that the common items do not define are left out.
-
-        Raises CompoclipError as `compare` does.
-        """
-        _check(base, other)
-        tables = load_items(base), load_items(other)
-        keys = [_keys(table, each) for table, each in zip(tables, (base, other))]
-        place = {key: row for row, key in enumerate(keys[1])}
-        rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
-        if not rows:
-            raise CompoclipError(f"{base.benchmark}: no item was measured for both models")
-        left, right = (tables[k].take([pair[k] for pair in rows]) for k in (0, 1))
-        if "retrieval" in left["form"].to_pylist() and not len(rows) == len(keys[0]) == len(
-            keys[1]
-        ):
-            raise CompoclipError(
-                f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
-                "queries), so ranks cannot be compared; evaluate both on the same images"
-            )
-        values = _values(left), _values(right)
-        applies = {
-            name: ~np.isnan(each) & ~np.isnan(values[1][name]) for name, each in values[0].items()
-        }
-        main = next((each for each in RANKED if each in applies), MAIN)
-        truth = left["truth"].to_pylist()
-        names = left["subtask"].to_pylist()
-        labels = [dict(each) for each in left["labels"].to_pylist()]
-        here = set(names)
-        try:
-            rules = {name: rule_from_json(rule) for name, rule in base.rules.items()}
-        except (KeyError, TypeError) as error:
-            raise CompoclipError(
-                f"{base.benchmark}: the stored aggregate rules of {base.model} are malformed "
-                f"({error}); evaluate it again"
-            ) from error
-        trees = {
-            name: plan_or_none(rule, names, labels, applies, main, truth)
-            for name, rule in rules.items()
-            if here & rule.subtasks()
-        }
-        subtask_array = np.asarray(names, dtype=object)
-        return cls(
-            benchmark=base.benchmark,
-            headline=base.headline,
-            trees={name: tree for name, tree in trees.items() if tree is not None},
-            subtask_rows={
-                name: np.flatnonzero(subtask_array == name) for name in dict.fromkeys(names)
-            },
-            clusters=left["cluster"].to_pylist(),
-            base=values[0],
-            other=values[1],
-            main=main,
-            truth=truth,
-        )
-
-    def leaf(self, subtask: str, metric: str) -> Leaf:
-        """How a metric of a sub-task is computed; "main" is the one shown first.
-
-        Raises KeyError for unknown names, CompoclipError when the common items do not give it.
-        """
-        metric = self.main if metric == MAIN else metric
-        rows = self.subtask_rows[subtask]
-        known = rows[~np.isnan(self.base[metric][rows]) & ~np.isnan(self.other[metric][rows])]
-        found = leaf(metric, known, self.truth)
-        if found is None:
-            raise CompoclipError(
-                f"{self.benchmark}: the items common to both models are too few for {metric} of "
-                f"'{subtask}'; evaluate both on the whole benchmark"
-            )
-        return found
-
-    def draws(self, trees: Sequence[Plan], resamples: int, seed: int) -> list[Values]:
-        """Each tree's difference, other minus base, in every draw of photos."""
-        return resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
-
-    def rules(self, resamples: int, seed: int) -> list[tuple[Difference, Values]]:
-        """Every rule's difference, with its bootstrap draws."""
-        drawn = self.draws(list(self.trees.values()), resamples, seed)
-        return [
-            (self._difference(name, tree, draws, bootstrap_p(draws)), draws)
-            for (name, tree), draws in zip(self.trees.items(), drawn)
-        ]
-
-    def subtasks(self, resamples: int, seed: int) -> list[Difference]:
-        """Each sub-task's main metric."""
-        trees = {name: self.leaf(name, MAIN) for name in self.subtask_rows}
-        drawn = self.draws(list(trees.values()), resamples, seed)
-        return [
-            self.with_mcnemar(self._difference(name, tree, draws, bootstrap_p(draws)), tree)
-            for (name, tree), draws in zip(trees.items(), drawn)
-        ]
-
-    def with_mcnemar(self, difference: Difference, tree: Plan) -> Difference:
-        """The difference with McNemar's p-value and counts, when it is one share of items."""
-        if not isinstance(tree, Mean) or tree.metric == POSITIVE_SCORE:
-            return difference
-        one, two = self.base[tree.metric][tree.rows] > 0.5, self.other[tree.metric][tree.rows] > 0.5
-        b, c = int((one & ~two).sum()), int((two & ~one).sum())
-        return replace(difference, p=mcnemar(b, c), base_only=b, other_only=c)
-
-    def _difference(self, name: str, tree: Plan, draws: Values, p: float) -> Difference:
-        base, other = evaluate(tree, self.base), evaluate(tree, self.other)
-        low, high = percentile_interval(draws)
-        return Difference(
-            benchmark=self.benchmark,
-            name=name,
-            base=base,
-            other=other,
-            difference=other - base,
-            low=low,
-            high=high,
-            n=len(rows_of(tree)),
-            p=p,
-        )
-
-
-def _check(base: Results, other: Results) -> None:
-    for what, mine, theirs in (
-        ("annotations", base.data_hash, other.data_hash),
-        ("versions of the protocol", base.protocol, other.protocol),
-        ("tie policies", base.tie_policy, other.tie_policy),
-        ("aggregate rules", base.rules, other.rules),
-    ):
-        if mine != theirs:
-            shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
-            raise CompoclipError(
-                f"{base.benchmark}: {base.model} and {other.model} were measured with different "
-                f"{what}{shown}; evaluate both again on the same data"
-            )
-
-
-def _keys(table: pa.Table, results: Results) -> list[tuple[str, str]]:
-    try:
-        return list(zip(table["subtask"].to_pylist(), table["item"].to_pylist()))
-    except KeyError as error:
-        raise CompoclipError(f"{results.items}: no column {error}; evaluate again") from error
-
-
-def _values(table: pa.Table) -> dict[str, Values]:
-    """Outcomes by metric under the official policy, nan where a metric does not apply; for
-    curves the scores that are ranked.
-    """
-    values: dict[str, Values] = {}
-    main = np.full(table.num_rows, np.nan)
-    for column in table.column_names:
-        policy, _, metric = column.partition(".")
-        if policy == "used" and metric:
-            each = np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
-            main = np.where(np.isnan(main), each, main)
-            values[metric] = each
-    values[MAIN] = main
-    ranked = [name for name in RANKED if name in values]
-    if ranked:
-        scores = np.array([each[0] for each in table["scores"].to_pylist()], dtype=float)
-        values |= dict.fromkeys(ranked, scores)
-    values[POSITIVE_SCORE] = np.array(
-        table[POSITIVE_SCORE].to_numpy(zero_copy_only=False), dtype=np.float64
-    )
-    return values
-
-
-def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences as one family: Holm's p-values and the verdicts that follow from them."""
+def _rules(pair: Pair, resamples: int, seed: int) -> list[tuple[Difference, Evidence]]:
+    """Every rule's difference, with the evidence for it."""
+    found = pair.evidence(list(pair.trees.values()), resamples, seed)
     return [
-        replace(each, p_holm=p, verdict=_verdict(each.difference, p))
-        for each, p in zip(differences, holm([each.p for each in differences]))
+        (_of_tree(pair, name, tree, each), each)
+        for (name, tree), each in zip(pair.trees.items(), found)
     ]
 
 
-def _verdict(difference: float, p: float) -> str:
-    if p > LEVEL or difference == 0:
-        return "no difference"
-    return "higher" if difference > 0 else "lower"
+def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Difference]:
+    """The difference in each sub-task's main metric, yet uncorrected."""
+    trees = {name: pair.leaf(name, MAIN) for name in pair.subtask_rows}
+    found = pair.evidence(list(trees.values()), resamples, seed)
+    return [
+        with_counts(_of_tree(pair, name, tree, each), pair, tree)
+        for (name, tree), each in zip(trees.items(), found)
+    ]
 
 
-def _overall(headlines: Sequence[Difference], draws: Sequence[Values]) -> Difference:
-    mean: Values = np.mean(np.stack(draws), axis=0)
-    low, high = percentile_interval(mean)
-    p = bootstrap_p(mean)
-    base = float(np.mean([each.base for each in headlines]))
-    other = float(np.mean([each.other for each in headlines]))
+def _of_tree(pair: Pair, name: str, tree: Plan, evidence: Evidence) -> Difference:
+    values = evaluate(tree, pair.base), evaluate(tree, pair.other)
+    return difference(pair.benchmark, name, values, len(rows_of(tree)), evidence)
+
+
+def with_counts(found: Difference, pair: Pair, tree: Plan) -> Difference:
+    """The difference with the items only one model gets right, when it is a share of items."""
+    if not isinstance(tree, Mean) or tree.metric == POSITIVE_SCORE:
+        return found
+    one, two = pair.base[tree.metric][tree.rows] > 0.5, pair.other[tree.metric][tree.rows] > 0.5
+    return replace(found, base_only=int((one & ~two).sum()), other_only=int((two & ~one).sum()))
+
+
+def difference(
+    benchmark: str, name: str, values: tuple[float, float], n: int, evidence: Evidence
+) -> Difference:
+    """The difference of `values`, of base and other, as its evidence has it; yet uncorrected."""
+    base, other = values
+    low, high = evidence.interval
     return Difference(
-        benchmark="",
-        name="mean of headlines",
+        benchmark=benchmark,
+        name=name,
         base=base,
         other=other,
         difference=other - base,
         low=low,
         high=high,
-        n=sum(each.n for each in headlines),
-        p=p,
-        p_holm=p,
-        verdict=_verdict(other - base, p),
+        n=n,
+        photos=evidence.photos,
+        p=evidence.p,
     )
+
+
+def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
+    """One line with the numbers, by name, that rest on too few photos for a verdict; or none."""
+    few = {name: each.photos for name, each in found if each.p is None}
+    shown = ", ".join(f"{name} {photos}" for name, photos in few.items())
+    return [f"not judged, too few photos: {shown}"] if few else []
+
+
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences as one family: Holm's p-values and the verdicts that follow from them.
+
+    Those of too few photos are not of the family: nothing is asked of them.
+    """
+    return [
+        replace(each, p_holm=p, verdict=_verdict(each, p))
+        for each, p in zip(differences, holm([each.p for each in differences]))
+    ]
+
+
+def _verdict(found: Difference, p: float | None) -> str:
+    if p is None:
+        return too_few(found.photos)
+    if p > LEVEL or found.difference == 0:
+        return "no difference"
+    return "higher" if found.difference > 0 else "lower"
+
+
+def _overall(headlines: Sequence[Difference], evidence: Sequence[Evidence]) -> Difference:
+    base = float(np.mean([each.base for each in headlines]))
+    other = float(np.mean([each.other for each in headlines]))
+    found = difference(
+        benchmark="",
+        name="mean of headlines",
+        values=(base, other),
+        n=sum(each.n for each in headlines),
+        evidence=joined([(each, 1 / len(evidence)) for each in evidence]),
+    )
+    return corrected([found])[0]

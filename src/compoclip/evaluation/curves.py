@@ -84,18 +84,24 @@ def balanced_threshold(scores: Reals, truth: Flags) -> float:
     return float(levels[0] - 1) if best == 0 else float((levels[best - 1] + levels[best]) / 2)
 
 
-def average_precision_11(scores: Reals, truth: Flags) -> float:
-    """11-point interpolated average precision, as in the PASCAL VOC 2007 challenge.
+def average_precision_11(scores: Reals, truth: Flags, devkit: bool = False) -> float:
+    """11-point interpolated average precision of the ELEVATER toolkit, or of PASCAL VOC 2007.
 
-    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. Items
-    with equal scores are retrieved together. nan when no item is true.
+    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. At
+    recall 0 the toolkit counts a precision of 1, as of a ranking that retrieves nothing;
+    `devkit`: the best of all precisions, as the challenge's own code and its paper have it, which
+    is lower where the first item is false. Items with equal scores are retrieved together. nan
+    when no item is true.
 
-    Source: Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
+    Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
+    PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
     """
-    return float(weighted_ap_11(scores, truth, np.ones((1, len(scores))))[0])
+    return float(weighted_ap_11(scores, truth, np.ones((1, len(scores))), devkit=devkit)[0])
 
 
-def weighted_ap_11(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5) -> Values:
+def weighted_ap_11(
+    scores: Reals, truth: Flags, weights: Values, tie: float = 0.5, devkit: bool = False
+) -> Values:
     """`average_precision_11` for each row of `weights` (r, n), whole numbers: item i counts
     weights[r, i] times; (r,).
 
@@ -108,11 +114,11 @@ def weighted_ap_11(scores: Reals, truth: Flags, weights: Values, tie: float = 0.
         last[:-1] = scores[order[1:]] != scores[order[:-1]]
     found = np.cumsum(weights[:, order] * truth[order], axis=1)[:, last]
     retrieved = np.cumsum(weights[:, order], axis=1)[:, last]
-    return _eleven(found, retrieved)
+    return _eleven(found, retrieved, devkit)
 
 
 @lru_cache(maxsize=256)
-def expected_ap_11(true: int, n: int) -> float:
+def expected_ap_11(true: int, n: int, devkit: bool = False) -> float:
     """Mean 11-point average precision of rankings at random of n items, `true` of them true.
 
     It lies above the share of true items, since a lucky start counts for low recalls. From a fixed
@@ -122,10 +128,11 @@ def expected_ap_11(true: int, n: int) -> float:
     draws = min(2000, max(200, _ITEMS_DRAWN // n))
     ranked = rng.permuted(np.tile(np.arange(n) < true, (draws, 1)), axis=1)
     found = np.cumsum(ranked, axis=1, dtype=np.float64)
-    return float(_eleven(found, np.broadcast_to(np.arange(1.0, n + 1), found.shape)).mean())
+    retrieved = np.broadcast_to(np.arange(1.0, n + 1), found.shape)
+    return float(_eleven(found, retrieved, devkit).mean())
 
 
-def _eleven(found: Values, retrieved: Values) -> Values:
+def _eleven(found: Values, retrieved: Values, devkit: bool) -> Values:
     """Eleven-point precision of rankings (r, m): true items and items up to each place; (r,)."""
     precision = np.divide(found, retrieved, out=np.zeros_like(found), where=retrieved > 0)
     best_from = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
@@ -135,6 +142,8 @@ def _eleven(found: Values, retrieved: Values) -> Values:
     mean: Values = np.mean(
         [
             best_from[rows, (10 * found >= level * total[:, None]).argmax(axis=1)]
+            if level or devkit
+            else np.ones(len(found))
             for level in range(11)
         ],
         axis=0,

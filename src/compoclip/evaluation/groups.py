@@ -12,12 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import Plan, evaluate, resample, rows_of
-from compoclip.evaluation.compare import Difference, Pair, corrected, own_seed
+from compoclip.evaluation.aggregate import MeanOf, Plan, evaluate, resample, rows_of
+from compoclip.evaluation.compare import (
+    Difference,
+    corrected,
+    difference,
+    own_seed,
+    with_counts,
+)
 from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.outcomes import Values
+from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES, bootstrap_p, percentile_interval
+from compoclip.evaluation.statistics import RESAMPLES
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ def group_scores(
     """One model's score in each group; a group of one part has that part's stored score.
 
     results: one a benchmark, holding every part. Other groups: n, expected and ties are sums over
-    the parts, all else plain means. Raises CompoclipError when results lack a part or its items.
+    the parts, photos are those of the benchmark with the fewest, all else plain means. Raises
+    CompoclipError when results lack a part or its items.
     """
     named = {each.benchmark: each for each in results}
     several = {name: parts for name, parts in groups.items() if len(parts) > 1}
@@ -75,11 +83,11 @@ def group_scores(
         benchmark: Pair.of(named[benchmark], named[benchmark])
         for benchmark in _benchmarks(several.values())
     }
-    draws = _draws(pairs, several, _drawn_scores, resamples, seed)
+    evidence = _evidence(pairs, several, _of_base, resamples, seed)
     scores = {}
     for name, parts in groups.items():
         found = [part_score(named, part) for part in parts]
-        scores[name] = found[0] if len(found) == 1 else _mean(found, draws[name])
+        scores[name] = found[0] if len(found) == 1 else _mean(found, evidence[name])
     return scores
 
 
@@ -94,8 +102,8 @@ def part_draws(
     named = {each.benchmark: each for each in results}
     groups = {str(number): (part,) for number, part in enumerate(dict.fromkeys(parts))}
     pairs = {name: Pair.of(named[name], named[name]) for name in _benchmarks(groups.values())}
-    draws = _draws(pairs, groups, _drawn_scores, resamples, seed)
-    return {part: draws[name] for name, (part,) in groups.items()}
+    found = _evidence(pairs, groups, _of_base, resamples, seed)
+    return {part: found[name].draws for name, (part,) in groups.items()}
 
 
 def group_differences(
@@ -107,37 +115,27 @@ def group_differences(
 ) -> tuple[Difference, ...]:
     """Two models compared in each group on the same items; p-values corrected over the groups.
 
-    p: McNemar for one sub-task alone, else bootstrap. Raises CompoclipError as `compare` does.
+    Raises CompoclipError as `compare` does.
     """
     mine = {each.benchmark: each for each in base}
     theirs = {each.benchmark: each for each in other}
     pairs = {name: Pair.of(mine[name], theirs[name]) for name in _benchmarks(groups.values())}
-    draws = _draws(pairs, groups, Pair.draws, resamples, seed)
+    evidence = _evidence(pairs, groups, Pair.evidence, resamples, seed)
     found = []
     for name, parts in groups.items():
-        values = [
-            (
-                evaluate(_tree(pairs[part.benchmark], part), pairs[part.benchmark].base),
-                evaluate(_tree(pairs[part.benchmark], part), pairs[part.benchmark].other),
-            )
-            for part in parts
-        ]
+        trees = [(pairs[part.benchmark], _tree(pairs[part.benchmark], part)) for part in parts]
+        values = [(evaluate(tree, pair.base), evaluate(tree, pair.other)) for pair, tree in trees]
         before, after = np.mean(values, axis=0)
-        low, high = percentile_interval(draws[name])
-        each = Difference(
+        each = difference(
             benchmark=parts[0].benchmark if len(parts) == 1 else "",
             name=name,
-            base=float(before),
-            other=float(after),
-            difference=float(after - before),
-            low=low,
-            high=high,
-            n=sum(len(rows_of(_tree(pairs[part.benchmark], part))) for part in parts),
-            p=bootstrap_p(draws[name]),
+            values=(float(before), float(after)),
+            n=sum(len(rows_of(tree)) for _, tree in trees),
+            evidence=evidence[name],
         )
-        if len(parts) == 1:
-            pair = pairs[parts[0].benchmark]
-            each = pair.with_mcnemar(each, _tree(pair, parts[0])) if parts[0].metric else each
+        if len(parts) == 1 and parts[0].metric:
+            pair, tree = trees[0]
+            each = with_counts(each, pair, tree)
         found.append(each)
     return tuple(corrected(found))
 
@@ -157,34 +155,42 @@ def _tree(pair: Pair, part: Part) -> Plan:
         ) from error
 
 
-def _drawn_scores(pair: Pair, trees: Sequence[Plan], resamples: int, seed: int) -> list[Values]:
-    """The base model's value of each tree in every draw."""
-    return resample(trees, pair.base, pair.clusters, resamples, seed)
+def _of_base(pair: Pair, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
+    """What is known of the base model's value of each tree."""
+    drawn = resample(trees, pair.base, pair.clusters, resamples, seed)
+    return [Evidence(draws, pair.photos(tree)) for tree, draws in zip(trees, drawn)]
 
 
-def _draws(
+def _evidence(
     pairs: Mapping[str, Pair],
     groups: Groups,
-    draw: Callable[[Pair, Sequence[Plan], int, int], list[Values]],
+    of: Callable[[Pair, Sequence[Plan], int, int], list[Evidence]],
     resamples: int,
     seed: int,
-) -> dict[str, Values]:
-    """Each group's mean over its parts in every draw; draw: what to draw of the parts."""
-    wanted: dict[str, dict[Part, Plan]] = {name: {} for name in pairs}
-    for part in (part for parts in groups.values() for part in parts):
-        wanted[part.benchmark].setdefault(part, _tree(pairs[part.benchmark], part))
-    drawn: dict[Part, Values] = {}
-    for name, trees in wanted.items():
-        columns = draw(pairs[name], list(trees.values()), resamples, own_seed(seed, name))
-        drawn |= dict(zip(trees, columns))
-    return {
-        name: np.mean(np.stack([drawn[part] for part in parts]), axis=0)
-        for name, parts in groups.items()
-    }
+) -> dict[str, Evidence]:
+    """What is known of each group's mean over its parts; of: the same of some trees of a pair.
+
+    Parts of one benchmark are about the same photos, so they make one tree.
+    """
+    found: dict[str, list[tuple[Evidence, float]]] = {name: [] for name in groups}
+    for benchmark, pair in pairs.items():
+        trees = {
+            name: [_tree(pair, part) for part in parts if part.benchmark == benchmark]
+            for name, parts in groups.items()
+        }
+        own = {
+            name: each[0] if len(each) == 1 else MeanOf(tuple(each))
+            for name, each in trees.items()
+            if each
+        }
+        known = of(pair, list(own.values()), resamples, own_seed(seed, benchmark))
+        for name, each in zip(own, known):
+            found[name].append((each, len(trees[name]) / len(groups[name])))
+    return {name: joined(parts) for name, parts in found.items()}
 
 
-def _mean(scores: Sequence[Score], draws: Values) -> Score:
-    low, high = percentile_interval(draws)
+def _mean(scores: Sequence[Score], evidence: Evidence) -> Score:
+    low, high = evidence.interval
 
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -197,8 +203,9 @@ def _mean(scores: Sequence[Score], draws: Values) -> Score:
         expected=sum(score.expected for score in scores),
         low=low,
         high=high,
-        interval="bootstrap",
+        interval="bootstrap" if low is not None else "none",
         chance=float(np.mean([score.chance for score in scores])),
+        photos=evidence.photos,
         ties=sum(score.ties for score in scores),
         strict=mean([score.strict for score in scores]),
         fractional=mean([score.fractional for score in scores]),

@@ -1,18 +1,33 @@
-"""Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it."""
+"""Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it.
+
+Both are checked when they are read, since people edit them and copy one without the other: what
+does not fit is one line that names the file.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, fields, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compoclip.benchmarks.case import Form
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.results import SCHEMA, Clean, Results, Score
+from compoclip.evaluation.aggregate import RANKED, rule_from_json
+from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
+from compoclip.evaluation.results import SCHEMA, Results, Score
 from compoclip.files import only_writer, read_json, write_atomically
+from compoclip.models.identity import ModelIdentity
+
+_MOST = 2**53  # no number in results comes near; JSON allows any
 
 
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
@@ -60,19 +75,109 @@ def load_results(path: Path) -> list[Results]:
 
 
 def load_items(results: Results) -> pa.Table:
-    """The per-item table of loaded results (columns: see `items.Items.to_arrow`).
+    """The per-item table of loaded results (columns: `items.COLUMNS`).
 
-    Raises CompoclipError when the parquet file is absent or damaged.
+    Raises CompoclipError when the parquet file is absent or damaged, or is not the one that belongs
+    to these results: columns, names of items, values and their numbers must fit.
     """
     path = Path(results.items)
     try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
+        table = pq.read_table(path)
+        table.validate(full=True)
+        _check_items(table, results)
+    except (OSError, pa.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise CompoclipError(
             f"{path}: cannot be read ({reason}); evaluate {results.model} on {results.benchmark} "
             "again"
         ) from error
+    return table
+
+
+def _check_items(table: pa.Table, results: Results) -> None:
+    """Raise ValueError for what is no table of the items of these results."""
+    outcomes = [f"{policy}.{metric}" for policy in POLICIES for metric in _metrics(results)]
+    for name, kind in (*COLUMNS.items(), *dict.fromkeys(outcomes, pa.float64()).items()):
+        if table.column_names.count(name) != 1:
+            raise ValueError(f"{table.column_names.count(name)} columns '{name}', not one")
+        if table.schema.field(name).type != kind:
+            raise ValueError(f"'{name}' holds {table.schema.field(name).type}, not {kind}")
+        if table[name].null_count and name in COLUMNS and name != POSITIVE_SCORE:
+            raise ValueError(f"'{name}' is empty in {table[name].null_count} rows")
+    for name in ("images", "texts", "scores"):
+        if pc.list_flatten(table[name]).null_count:
+            raise ValueError(f"'{name}' holds empty entries")
+    named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
+    if named != table.num_rows:
+        raise ValueError(f"{table.num_rows} rows of {named} items: some are there twice")
+    for name in outcomes:
+        ends = pc.min_max(table[name]).as_py()
+        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] <= 1:
+            raise ValueError(f"'{name}' holds values outside of 0 to 1")
+    odd = np.flatnonzero(~_fitting(table))
+    if len(odd):
+        raise ValueError(
+            f"item '{table['item'][int(odd[0])]}' has images, texts, scores or a truth that do not "
+            f"make a {table['form'][int(odd[0])]} item"
+        )
+    _check_counts(table, results)
+
+
+def _metrics(results: Results) -> list[str]:
+    """The metrics of any sub-task, without the mean cosine."""
+    names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
+    return [name for name in names if name != POSITIVE_SCORE]
+
+
+def _fitting(table: pa.Table) -> np.ndarray:
+    """For each row, whether it has as many images, texts and scores as its form has."""
+    images, texts, scores = (
+        pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
+    )
+    truth, forms = table["truth"].to_numpy(), np.asarray(table["form"].to_pylist(), dtype=object)
+    some = (images >= 1) & (texts >= 1) & (scores >= 1) & (scores <= 2)
+    shapes: dict[str, np.ndarray] = {
+        Form.CHOOSE_TEXT: (images == 1) & (texts >= 2) & (scores == texts),
+        Form.CHOOSE_IMAGE: (texts == 1) & (images >= 2) & (scores == images),
+        Form.GROUP: (images == 2) & (texts == 2) & (scores == 4),
+        Form.TRIPLE: (images == 1) & (texts == 3) & (scores == 3),
+        Form.TEXT_ONLY: (images == 0) & (texts == 3) & (scores == 3),
+        Form.BINARY: (images == 1) & (texts == 1) & (scores == 1),
+        "retrieval": some,
+        "classification": some,
+    }
+    fitting = np.zeros(table.num_rows, dtype=bool)
+    for form, fits in shapes.items():
+        fitting |= (forms == form) & fits
+    found: np.ndarray = fitting & (truth >= 0) & (truth < np.maximum(scores, 2))
+    return found
+
+
+def _check_counts(table: pa.Table, results: Results) -> None:
+    """Every score must be that of the items here: as many, of as many photos, of that mean."""
+    metrics = _metrics(results)
+    wanted = [(f"used.{name}", what) for name in metrics for what in ("count", "mean")]
+    found = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *wanted])
+    here = {row["subtask"]: row for row in found.to_pylist()}
+    if here.keys() != results.scores.keys():
+        raise ValueError(
+            f"its sub-tasks are {', '.join(sorted(here))}, those of the scores "
+            f"{', '.join(sorted(results.scores))}"
+        )
+    for subtask, scores in results.scores.items():
+        row, most = here[subtask], max(score.n for score in scores.values())
+        for metric in metrics:
+            score, n = scores.get(metric), row[f"used.{metric}_count"]
+            if n != (score.n if score else 0):
+                raise ValueError(
+                    f"{n} items of '{subtask}' have the metric {metric}, not as scored"
+                )
+            if score is None:
+                continue
+            if score.n == most and score.photos != row["cluster_count_distinct"]:
+                raise ValueError(f"the photos of '{subtask}' are others than those scored")
+            if metric not in RANKED and abs(score.value - row[f"used.{metric}_mean"]) > 1e-6:
+                raise ValueError(f"the {metric} of '{subtask}' is another than that scored")
 
 
 def _load(path: Path) -> Results:
@@ -85,37 +190,108 @@ def _load(path: Path) -> Results:
             f"{remedy}"
         )
     try:
-        results = _results(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CompoclipError(f"{path}: malformed result file ({error!r}); {remedy}") from error
+        results: Results = _typed(data, Results, "it")
+        _check(results)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CompoclipError(f"{path}: malformed result file ({error}); {remedy}") from error
     if Path(results.items).name != results.items:
         raise CompoclipError(f"{path}: its items file must lie beside it, not at {results.items}")
     return replace(results, items=str(path.parent / results.items))
 
 
-def _results(data: dict[str, Any]) -> Results:
-    required = {
-        f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING
-    }
-    lacking = sorted(required - data.keys())
-    if lacking:
-        raise ValueError(f"lacks {', '.join(lacking)}")
-    values = dict(data)
-    values |= _scores(data)
-    clean = data.get("clean")
-    values["clean"] = None if clean is None else Clean(**{**clean, **_scores(clean)})
-    values["missing"] = tuple(data.get("missing", ()))
-    if values["headline"] not in values["aggregates"]:
-        raise ValueError(f"no aggregate {values['headline']!r}")
-    return Results(**values)
+def _check(results: Results) -> None:
+    """Raise ValueError, KeyError or TypeError for results that contradict themselves."""
+    for name in ("model", "benchmark", "items"):
+        if not getattr(results, name):
+            raise ValueError(f"{name} is empty")
+    if results.headline not in results.aggregates:
+        raise ValueError(f"no aggregate {results.headline!r}")
+    if not results.scores or not all(results.scores.values()):
+        raise ValueError("a sub-task without scores")
+    hints = get_type_hints(ModelIdentity)
+    for name, hint in hints.items():
+        if name not in results.identity:
+            raise ValueError(f"identity lacks {name}")
+        _typed(results.identity[name], hint, f"identity.{name}")
+    for rule in results.rules.values():
+        rule_from_json(rule)
+    for each in (results, *((results.clean,) if results.clean else ())):
+        for metrics in (*each.scores.values(), each.aggregates):
+            for name, score in metrics.items():
+                _check_score(score, name)
 
 
-def _scores(data: dict[str, Any]) -> dict[str, Any]:
-    """The fields "scores" and "aggregates" of a result, read."""
-    return {
-        "scores": {
-            subtask: {metric: Score(**score) for metric, score in metrics.items()}
-            for subtask, metrics in data["scores"].items()
-        },
-        "aggregates": {rule: Score(**score) for rule, score in data["aggregates"].items()},
-    }
+def _check_score(score: Score, name: str) -> None:
+    if not (0 <= score.ties <= score.n <= score.expected and 1 <= score.photos <= score.n):
+        raise ValueError(
+            f"{name}: {score.n} items of {score.expected}, {score.photos} photos, {score.ties} ties"
+        )
+    if (score.low is None) != (score.high is None) or (score.low or 0) > (score.high or 0):
+        raise ValueError(f"{name}: an interval from {score.low} to {score.high}")
+    numbers = (score.value, score.low, score.high, score.chance, score.strict, score.fractional)
+    if POSITIVE_SCORE not in score.metric:
+        wrong = [each for each in numbers if each is not None and not -1e-9 <= each <= 1 + 1e-9]
+        if wrong:
+            raise ValueError(f"{name}: {wrong[0]} is outside of 0 to 1")
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """The value of a JSON file as what a dataclass declares; raises ValueError naming the place."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind is UnionType:
+        if value is None:
+            return None
+        (hint,) = (each for each in inner if each is not NoneType)
+    if hint is Any:
+        return value
+    if is_dataclass(hint) and isinstance(value, dict):
+        return _record(value, hint, where)
+    if kind is dict and isinstance(value, dict):
+        return {_text(k, where): _typed(v, inner[1], f"{where}.{k}") for k, v in value.items()}
+    if kind is tuple and isinstance(value, list):
+        return tuple(_typed(each, inner[0], where) for each in value)
+    if hint is float and type(value) in (int, float) and abs(value) <= _MOST:
+        return float(value)
+    if hint is int and type(value) is int and 0 <= value <= _MOST:
+        return value
+    if hint is bool and type(value) is bool:
+        return value
+    if hint is str and isinstance(value, str):
+        return _text(value, where)
+    raise ValueError(f"{where} is {repr(value)[:40]}")
+
+
+def _text(value: str, where: str) -> str:
+    """The text itself, if it can be written anywhere."""
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{where} is {value!a}, which is no text")
+    return value
+
+
+def _record(values: Mapping[str, Any], kind: Any, where: str) -> Any:
+    hints = _hints(kind)
+    lacking = [
+        each.name
+        for each in fields(kind)
+        if each.default is MISSING and each.default_factory is MISSING and each.name not in values
+    ]
+    unknown = sorted(values.keys() - hints.keys())
+    if lacking or unknown:
+        what = (
+            f"lacks {', '.join(sorted(lacking))}"
+            if lacking
+            else f"has an unknown {', '.join(unknown)}"
+        )
+        raise ValueError(f"{where} {what}")
+    return kind(
+        **{name: _typed(value, hints[name], _place(where, name)) for name, value in values.items()}
+    )
+
+
+def _place(where: str, name: str) -> str:
+    return name if where == "it" else f"{where}.{name}"
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)

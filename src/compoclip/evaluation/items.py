@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,25 @@ import pyarrow as pa
 from compoclip.evaluation.outcomes import Outcomes, Values
 
 POSITIVE_SCORE = "positive_score"
+COLUMNS: Mapping[str, pa.DataType] = MappingProxyType(
+    {
+        "item": pa.string(),
+        "form": pa.string(),
+        "subtask": pa.string(),
+        "labels": pa.map_(pa.string(), pa.string()),
+        "truth": pa.int32(),
+        "images": pa.list_(pa.string()),
+        "texts": pa.list_(pa.string()),
+        "scores": pa.list_(pa.float32()),
+        "cluster": pa.string(),
+        POSITIVE_SCORE: pa.float64(),
+        "tie": pa.bool_(),
+    }
+)
+"""The columns that every table of items has; only `POSITIVE_SCORE` may be null."""
+POLICIES = ("used", "strict", "fractional")
+"""Each metric has a column of numbers for each of them, "used.accuracy"; null where it does not
+apply."""
 MAIN = "main"
 """What rules call each item's own main metric, the first of its form that applies."""
 
@@ -45,28 +65,25 @@ class Items:
         return len(self.ids)
 
     def to_arrow(self) -> pa.Table:
-        """The parquet layout: plain columns, and three a metric: used., strict., fractional."""
-        columns: dict[str, pa.Array] = {
-            "item": pa.array(self.ids, pa.string()),
-            "form": pa.array(self.forms, pa.string()),
-            "subtask": pa.array(self.subtasks, pa.string()),
-            "labels": pa.array(
-                [list(each.items()) for each in self.labels], pa.map_(pa.string(), pa.string())
-            ),
-            "truth": pa.array(self.truth, pa.int32()),
-            "images": pa.array(self.images, pa.list_(pa.string())),
-            "texts": pa.array(self.texts, pa.list_(pa.string())),
-            "scores": pa.array(self.scores, pa.list_(pa.float32())),
-            "cluster": pa.array(self.clusters, pa.string()),
-            POSITIVE_SCORE: pa.array(self.positive, pa.float64(), mask=np.isnan(self.positive)),
-            "tie": pa.array(self.tied(), pa.bool_()),
+        """The parquet layout: `COLUMNS`, three a metric (`POLICIES`), and `extra`."""
+        values = {
+            "item": self.ids,
+            "form": self.forms,
+            "subtask": self.subtasks,
+            "labels": [list(each.items()) for each in self.labels],
+            "truth": self.truth,
+            "images": self.images,
+            "texts": self.texts,
+            "scores": self.scores,
+            "cluster": self.clusters,
+            POSITIVE_SCORE: [None if np.isnan(each) else each for each in self.positive],
+            "tie": self.tied(),
         }
+        columns = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
         for metric, outcomes in self.outcomes.items():
-            for policy in ("used", "strict", "fractional"):
-                values: Values = getattr(outcomes, policy)
-                columns[f"{policy}.{metric}"] = pa.array(
-                    values, pa.float64(), mask=np.isnan(values)
-                )
+            for policy in POLICIES:
+                each: Values = getattr(outcomes, policy)
+                columns[f"{policy}.{metric}"] = pa.array(each, pa.float64(), mask=np.isnan(each))
         for name, extra in self.extra.items():
             columns[name] = pa.array(extra)
         return pa.table(columns)

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from compoclip.console import counted
 from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.layout import span
 from compoclip.evaluation.results import Clean, Results, Score
+from compoclip.evaluation.statistics import FEWEST
 
 _NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
 
 
 def standing(score: Score) -> str:
-    """ "at" chance when the 95 % interval holds it, else "above" or "below"."""
+    """ "at" chance when the 95 % interval holds it, else "above" or "below"; "" for few photos."""
+    if score.low is None or score.high is None or score.photos < FEWEST:
+        return ""
     if score.low <= score.chance <= score.high:
         return "at"
     return "above" if score.low > score.chance else "below"
 
 
 def chance_flag(score: Score) -> str:
-    """ "at chance", "below chance", or "" for a score above it and for rates that are no score."""
+    """ "at chance", "below chance", "too few photos: 7" for a score that is not judged, or "" for
+    one above chance and for rates that are no score."""
     where = standing(score)
-    return "" if where == "above" or score.metric in _NO_ACCURACIES else f"{where} chance"
+    if where == "above" or score.metric in _NO_ACCURACIES:
+        return ""
+    return f"{where} chance" if where else too_few(score.photos)
+
+
+def too_few(photos: int) -> str:
+    """What stands in the place of a verdict that so many photos do not allow."""
+    return f"too few photos: {photos}"
 
 
 def data_notes(results: Results) -> list[str]:
@@ -50,6 +62,6 @@ def clean_note(results: Results, clean: Clean) -> str:
     if score is None:
         return f"{left} nothing is left of {results.headline}"
     return (
-        f"{left} {results.headline} is {100 * score.value:.1f} ({100 * score.low:.1f} to "
-        f"{100 * score.high:.1f}) instead of {100 * all_items.value:.1f}"
+        f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
+        f"instead of {100 * all_items.value:.1f}"
     )

@@ -18,6 +18,19 @@ _LATEX = {
 }
 
 
+def span(low: float | None, high: float | None, sign: str = "") -> str:
+    """An interval of fractions in percent, "70.1 to 75.9"; "-" where there is none. sign: "+" for
+    differences."""
+    return (
+        "-" if low is None or high is None else f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
+    )
+
+
+def bracketed(low: float | None, high: float | None, sign: str = "") -> str:
+    """The same beside a number: "[70.1, 75.9]"; "[-]" where there is none."""
+    return f"[{span(low, high, sign).replace(' to ', ', ')}]"
+
+
 def laid_out(
     rows: Sequence[Sequence[str]],
     header: Sequence[str],

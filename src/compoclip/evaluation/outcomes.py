@@ -23,8 +23,9 @@ class Outcomes:
     """One metric on n cases, each array (n,) in [0, 1].
 
     used: outcome under the official policy. strict: a tie is wrong. fractional: probability of
-    being right when equal scores are put in random order. chance: probability of being right for
-    scores that are all drawn at random. nan: the metric does not apply to the case.
+    being right when equal scores are put in random order. chance: what is reached without looking:
+    the probability of being right for scores that are all drawn at random, or under a threshold
+    for the better constant answer, which beats them. nan: the metric does not apply to the case.
     """
 
     used: Values

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from compoclip.benchmarks.suites import SUITES
 from compoclip.console import table
 from compoclip.evaluation.groups import Part, group_scores
+from compoclip.evaluation.layout import span
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.tables import percent
@@ -52,7 +53,7 @@ def overall_text(model: str, scores: dict[str, Score]) -> str:
         [
             name,
             percent(score.value),
-            f"{percent(score.low)} to {percent(score.high)}",
+            span(score.low, score.high),
             percent(score.chance),
             str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}",
         ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
+"""Raised when numbers of earlier files would not go together with new ones."""
 
 
 @dataclass(frozen=True)
@@ -13,18 +14,21 @@ class Score:
     """One number with everything needed to judge it. Values lie in [0, 1].
 
     n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
-    low, high: 95 % interval; interval: "wilson" or "bootstrap". chance: expected value of guessing.
-    ties: items whose outcome hung on equal scores; strict, fractional: value under those policies.
+    low, high: 95 % interval; interval: "wilson" or "bootstrap"; "none", and both None, for a single
+    photo. chance: what is reached without looking (`outcomes.Outcomes`). photos: how many the items
+    are about; below `statistics.FEWEST` the value is not judged. ties: items whose outcome
+    hung on equal scores; strict, fractional: value under those policies.
     """
 
     metric: str
     value: float
     n: int
     expected: int
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     interval: str
     chance: float
+    photos: int
     ties: int = 0
     strict: float | None = None
     fractional: float | None = None

@@ -1,4 +1,4 @@
-"""Image-text retrieval both ways: R@1, R@5, R@10 from exact ranks (BENCHMARKS 4)."""
+"""Image-text retrieval both ways: R@1, R@5, R@10 from exact ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from compoclip.benchmarks.case import Retrieval, TiePolicy
 from compoclip.benchmarks.names import image_key, image_names, text_names
+from compoclip.evaluation.clusters import linked
 from compoclip.evaluation.features import Features
 from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import Outcomes
@@ -50,7 +51,10 @@ def score_retrieval(
         images=[(keys[i],) for i in asked_images] + _shown(t2i, keys),
         texts=_shown(i2t, content.texts) + [(content.texts[t],) for t in asked_texts],
         scores=_scores(i2t) + _scores(t2i),
-        clusters=[paths[i] for i in asked_images] + [paths[images_of[t][0]] for t in asked_texts],
+        clusters=linked(
+            [[paths[i]] for i in asked_images]
+            + [[paths[i] for i in images_of[t]] for t in asked_texts]
+        ),
         positive=np.concatenate([i2t.best_score, t2i.best_score]).astype(np.float64),
         outcomes={
             f"r{k}": _join(

@@ -27,7 +27,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import rule_to_json
 from compoclip.evaluation.binary import score_binary
 from compoclip.evaluation.cache import FeatureCache
-from compoclip.evaluation.classification import score_classification
+from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
 from compoclip.evaluation.clean import clean_scores, same_faults
 from compoclip.evaluation.encode import (
     EncodeOptions,
@@ -45,7 +45,7 @@ from compoclip.evaluation.results import Results
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.statistics import RESAMPLES
-from compoclip.evaluation.summary import summarise
+from compoclip.evaluation.summary import Listed, summarise
 from compoclip.ranks import ALONE, Ranks
 
 _LISTED_MISSING = 20
@@ -240,7 +240,10 @@ def _measure(
     items = _score(benchmark, content, features)
     _unique(benchmark, items)
     rules, headline = _rules(job)
-    summary = summarise(items, rules, _scored(job), options.resamples, options.seed)
+    listed_items = _listed(benchmark.content)
+    summary = summarise(
+        items, rules, _scored(job), options.resamples, options.seed, listed=listed_items
+    )
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
@@ -292,6 +295,15 @@ def _sizes(benchmark: Benchmark) -> Sizes:
     """Sizes of the groups of the joint metrics, images there or not."""
     content = benchmark.content
     return group_sizes(content if isinstance(content, tuple) else (), benchmark.joint)
+
+
+def _listed(content: Content) -> Listed:
+    if isinstance(content, Classification):
+        labels = [{CLASS_LABEL: content.classes[label]} for label in content.labels]
+        return Listed([SUBTASK] * len(labels), labels, [0] * len(labels))
+    if isinstance(content, Retrieval):
+        return Listed()
+    return Listed(*zip(*((case.subtask, case.labels, case.truth) for case in content)))
 
 
 def _scored(job: _Job) -> dict[str, int]:

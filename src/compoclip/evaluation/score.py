@@ -13,6 +13,7 @@ import numpy as np
 from compoclip.benchmarks.case import METRICS, Case, Form, TiePolicy
 from compoclip.benchmarks.names import image_key
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.clusters import case_clusters
 from compoclip.evaluation.features import Features, cosines
 from compoclip.evaluation.items import Items
 from compoclip.evaluation.outcomes import (
@@ -70,7 +71,7 @@ def score_cases(
         images=[tuple(image_key(ref) for ref in case.images) for case in cases],
         texts=[case.texts for case in cases],
         scores=scores,
-        clusters=[_cluster(case) for case in cases],
+        clusters=case_clusters(cases),
         positive=positive,
         outcomes={name: _overlay(each) for name, each in parts.items()},
         extra={"bucket": buckets} if any(buckets) else {},
@@ -106,11 +107,6 @@ def candidates(case: Case) -> int:
 
 def _policy(policies: Mapping[str, TiePolicy], case: Case) -> TiePolicy:
     return policies.get(case.subtask, policies.get("", TiePolicy.STRICT))
-
-
-def _cluster(case: Case) -> str:
-    """Items about one photo share a cluster; crops of a photo are the same photo."""
-    return case.images[0].photo if case.images else f"{case.subtask}/{case.id}"
 
 
 def _block_scores(form: Form, block: Sequence[Case], features: Features) -> Scores:

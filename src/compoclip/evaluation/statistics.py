@@ -1,6 +1,8 @@
 """Intervals and tests for benchmark scores: what a difference between two numbers is worth.
 
-All functions are deterministic given their seed and know nothing of benchmarks or files.
+All functions are deterministic given their seed and know nothing of benchmarks or files. Items
+about one photo are not independent, so that everything here counts photos: intervals redraw them,
+the test changes their signs. `scripts/verdicts.py` simulates how often both err.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 Floats = NDArray[np.float64]
+Interval = tuple[float | None, float | None]
 
 RESAMPLES = 2000
+FEWEST = 10
+"""Photos below which a number is shown and not judged."""
 _DRAWS_AT_ONCE = 4_000_000
 
 
@@ -52,21 +57,24 @@ def mcnemar(b: int, c: int) -> float:
     n, fewer = b + c, min(b, c)
     if n == 0:
         return 1.0
-    tail = 2 * float(stats.binom.cdf(fewer, n, 0.5))
+    tail = 2 * float(special.bdtr(fewer, n, 0.5))
     return min(1.0, tail if n < 25 else tail - float(stats.binom.pmf(fewer, n, 0.5)))
 
 
-def holm(pvalues: Sequence[float]) -> list[float]:
+def holm(pvalues: Sequence[float | None]) -> list[float | None]:
     """Holm's adjusted p-values, in the order given: reject those at or below the level.
+
+    None, where nothing was tested, stays None and does not count.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
-    p = np.asarray(pvalues, dtype=np.float64)
+    p = np.array([each for each in pvalues if each is not None], dtype=np.float64)
     order = np.argsort(p, kind="stable")
     stepped = p[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
-    return [float(x) for x in adjusted]
+    found = iter(adjusted.tolist())
+    return [None if each is None else next(found) for each in pvalues]
 
 
 def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
@@ -84,20 +92,72 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
         yield counts.reshape(rows, clusters).astype(np.float64)
 
 
-def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap draws, without the undefined ones (nan).
+def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
+    """Percentile interval of bootstrap draws of `photos` photos, without undefined draws (nan).
 
-    Source: Davison and Hinkley, Bootstrap Methods and their Application (1997), section 5.3.
+    The share that is cut off at each end is that which makes the interval of a mean as wide as
+    Student's: plain percentiles are too narrow for few photos. (None, None) for one photo, which
+    says nothing about others, and without draws.
+
+    Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
+    expanded percentile interval.
     """
-    low, high = np.nanquantile(draws, [0.5 - level / 2, 0.5 + level / 2])
+    known = draws[~np.isnan(draws)]
+    if photos < 2 or not len(known):
+        return None, None
+    wide = np.sqrt(photos / (photos - 1)) * stats.t.isf(0.5 - level / 2, photos - 1)
+    tail = float(special.ndtr(-wide))
+    low, high = np.quantile(known, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def bootstrap_p(draws: Floats) -> float:
-    """Two-sided p-value that a difference is not zero, from its bootstrap draws.
+def sign_flip(adds: Floats) -> float:
+    """Two-sided p-value that a difference is not zero; adds: what every photo adds to it.
 
-    Twice the smaller share of draws on either side of zero, the observed sample counted among them
-    (so never zero), at most 1.
+    Were two models alike, each photo could as well have added the same with the other sign. p is
+    the share of all 2^photos choices of signs that give at least the observed sum, so it holds for
+    few photos and for photos of very different weight, and needs no draws: where the photos that
+    add something add equally much it is McNemar's test (`mcnemar`, an item a photo being the usual
+    case), else the saddlepoint approximation, whose relative error stays small far out in the tail.
+
+    Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
+    Approximation for the Distribution of the Sum of Independent Random Variables (1980).
     """
-    side = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
-    return min(1.0, 2 * (side + 1) / (len(draws) + 1))
+    size = np.abs(adds[adds != 0])
+    if not len(size):
+        return 1.0
+    size = size / size.max()
+    scale = float(np.abs(adds).max())
+    total = abs(float(adds.sum())) / scale
+    if size.min() > 1 - 1e-9:
+        return mcnemar(int((adds > 0).sum()), int((adds < 0).sum()))
+    if total > size.sum() * (1 - 1e-12):  # all on one side: no other choice of signs reaches it
+        return min(1.0, 2.0 ** (1 - len(size)))
+    variance = float((size**2).sum())
+    if total**2 < 1e-6 * variance:
+        return 1.0
+    # The tilt at which `total` is the mean of the tilted sum; K is the cumulant generating function
+    # of a sum of signs times `size`.
+    tilt = _tilt(size, total)
+    cosh = np.cosh(np.minimum(tilt * size, 300))
+    k = float((np.logaddexp(tilt * size, -tilt * size) - np.log(2)).sum())
+    w = np.sqrt(2 * (tilt * total - k))
+    u = tilt * np.sqrt(float(((size / cosh) ** 2).sum()))
+    return float(min(1.0, 2 * special.ndtr(-(w + np.log(u / w) / w))))
+
+
+def _tilt(size: Floats, total: float) -> float:
+    """The root of sum(size * tanh(tilt * size)) = total, by Newton's method within brackets."""
+    tilt, low, high = total / float((size**2).sum()), 0.0, np.inf
+    for _ in range(200):
+        tanh = np.tanh(tilt * size)
+        gap = float((size * tanh).sum()) - total
+        low, high = (tilt, high) if gap < 0 else (low, tilt)
+        slope = float((size**2 * (1 - tanh**2)).sum())
+        step = tilt - gap / slope if slope > 0 else np.inf
+        if not low < step < high:
+            step = 2 * tilt if np.isinf(high) else (low + high) / 2
+        if abs(step - tilt) <= 1e-10 * tilt:
+            break
+        tilt = step
+    return tilt

@@ -27,7 +27,7 @@ from compoclip.evaluation.aggregate import (
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Items
 from compoclip.evaluation.outcomes import Indices, Outcomes, Values
 from compoclip.evaluation.results import Score
-from compoclip.evaluation.statistics import RESAMPLES, percentile_interval, wilson
+from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,15 @@ class Summary:
     aggregates: dict[str, Score]
 
 
+@dataclass(frozen=True)
+class Listed:
+    """All items of the annotation files, photos there or not: what they are, one entry each."""
+
+    subtasks: Sequence[str] = ()
+    labels: Sequence[Mapping[str, str]] = ()
+    truth: Sequence[int] = ()
+
+
 def summarise(
     items: Items,
     rules: Mapping[str, Aggregate],
@@ -45,13 +54,15 @@ def summarise(
     resamples: int = RESAMPLES,
     seed: int = 0,
     lenient: bool = False,
+    listed: Listed | None = None,
 ) -> Summary:
     """Scores of all sub-tasks and rules, plus the aggregate "positive_score" over all items.
 
     expected: sub-task -> items of the full benchmark, where more than are here; "sub-task/metric"
-    where a metric counts other things, such as groups of items. Intervals: Wilson for items that
-    share no photo, else a bootstrap over photos, always for means of means and areas under a curve.
-    Where all items are right or all are wrong: Wilson for the number of photos.
+    where a metric counts other things, such as groups of items. listed: tells how many of these
+    have the labels that a rule picks. Intervals: Wilson for items that share no photo, else a
+    bootstrap over photos, always for means of means and areas under a curve. Where all items are
+    right or all are wrong: Wilson for the number of photos; for a single photo none.
     A rule whose sub-tasks have no items at all is left out, and for partial data (or `lenient`) one
     that the items there are do not define.
     """
@@ -81,6 +92,9 @@ def summarise(
             about = (items.subtasks, items.labels, frame.applies, frame.main, items.truth)
             found = plan_or_none(rule, *about) if gap or lenient else plan(rule, *about)
             if found is not None:
+                if gap and listed is not None and _by_label(rule):
+                    all_items = _listed_items(rule, listed, frame, expected or {})
+                    gap = max(0, all_items - len(rows_of(found)))
                 trees["", name], lacking["", name] = found, gap
 
     scores = _score_all(frame, items, trees, lacking, resamples, seed)
@@ -91,6 +105,24 @@ def summarise(
         },
         aggregates={name: score for (part, name), score in scores.items() if not part},
     )
+
+
+def _by_label(rule: Aggregate) -> bool:
+    """Whether the rule looks at labels of items, and may leave out some of a sub-task."""
+    return rule.macro_by is not None or any(
+        isinstance(part, Aggregate) and _by_label(part) for part in rule.parts
+    )
+
+
+def _listed_items(
+    rule: Aggregate, listed: Listed, frame: _Frame, expected: Mapping[str, int]
+) -> int:
+    """Items that the rule uses of the full benchmark. Those that no file lists may be any."""
+    everything = {name: np.ones(len(listed.subtasks), dtype=bool) for name in frame.applies}
+    whole = plan_or_none(rule, listed.subtasks, listed.labels, everything, frame.main, listed.truth)
+    here = Counter(listed.subtasks)
+    unlisted = sum(max(0, expected.get(part, 0) - here[part]) for part in rule.subtasks())
+    return unlisted + (0 if whole is None else len(rows_of(whole)))
 
 
 @dataclass(frozen=True)
@@ -175,20 +207,19 @@ def _score_all(
 ) -> dict[tuple[str, str], Score]:
     _, clusters = np.unique(np.asarray(items.clusters), return_inverse=True)
     drawn = [key for key, tree in trees.items() if not _independent(tree, clusters)]
-    intervals: dict[tuple[str, str], tuple[float, float]] = {}
-    if drawn:
-        draws = resample([trees[k] for k in drawn], frame.used, items.clusters, resamples, seed)
-        intervals = {key: percentile_interval(each) for key, each in zip(drawn, draws)}
+    draws = resample([trees[k] for k in drawn], frame.used, items.clusters, resamples, seed)
+    drawn_values = dict(zip(drawn, draws))
     scores = {}
     for key, tree in trees.items():
         rows = rows_of(tree)
         value = evaluate(tree, frame.used)
-        bootstrap = key in intervals and not _all_alike(tree, frame.used)
-        if bootstrap:
-            low, high = intervals[key]
-        else:
-            n = len(np.unique(clusters[rows]))
-            low, high = wilson(float(round(value * n)), n)
+        photos = len(np.unique(clusters[rows]))
+        interval: Interval = (None, None)
+        if key in drawn_values and not _all_alike(tree, frame.used):
+            kind, interval = "bootstrap", percentile_interval(drawn_values[key], photos)
+        elif photos > 1:
+            kind, interval = "wilson", wilson(float(round(value * photos)), photos)
+        low, high = interval
         parts: dict[str, float] = {}
         ties = 0
         if not any(each.metric == POSITIVE_SCORE for each in leaves(tree)):
@@ -204,8 +235,9 @@ def _score_all(
             expected=len(rows) + lacking[key],
             low=low,
             high=high,
-            interval="bootstrap" if bootstrap else "wilson",
+            interval=kind if low is not None else "none",
             chance=parts.get("chance", 0.0),
+            photos=photos,
             ties=ties,
             strict=parts.get("strict"),
             fractional=parts.get("fractional"),

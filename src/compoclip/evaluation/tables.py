@@ -6,7 +6,7 @@ from compoclip.console import table
 from compoclip.evaluation.compare import Comparison, Difference
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.judgement import chance_flag, data_notes
-from compoclip.evaluation.layout import Layout, laid_out
+from compoclip.evaluation.layout import Layout, laid_out, span
 from compoclip.evaluation.results import Results, Score
 
 
@@ -42,7 +42,7 @@ def clean_cell(score: Score | None) -> str:
     """ "72.9 (60.1 to 80.2) of 42": a score without faulty items; "-" where nothing is left."""
     if score is None:
         return "-"
-    return f"{percent(score.value)} ({percent(score.low)} to {percent(score.high)}) of {score.n}"
+    return f"{percent(score.value)} ({span(score.low, score.high)}) of {score.n}"
 
 
 def _without(cells: list[str], column: int) -> list[str]:
@@ -57,7 +57,7 @@ def _cells(score: Score) -> list[str]:
     return [
         score.metric,
         percent(score.value),
-        f"{percent(score.low)} to {percent(score.high)}",
+        span(score.low, score.high),
         "" if positive else percent(score.chance),
         n,
         "" if positive else ties,
@@ -94,7 +94,7 @@ def _row(name: str, difference: Difference) -> list[str]:
         percent(difference.base),
         percent(difference.other),
         f"{100 * difference.difference:+.1f}",
-        f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}",
+        span(difference.low, difference.high, "+"),
         str(difference.n),
         _p(difference.p),
         _p(difference.p_holm),
@@ -102,7 +102,9 @@ def _row(name: str, difference: Difference) -> list[str]:
     ]
 
 
-def _p(p: float) -> str:
+def _p(p: float | None) -> str:
+    if p is None:
+        return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 

@@ -24,13 +24,14 @@ _LOST = {"skipped": "unreadable images skipped", "truncated": "texts cut to the 
 
 @dataclass(frozen=True)
 class CardResult:
-    """One row of the results table. value, low, high, chance in [0, 1]; n: items measured."""
+    """One row of the results table. value, chance in [0, 1]; low, high: the 95 %
+    interval, None where there is none; n: items measured."""
 
     benchmark: str
     metric: str
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     chance: float
     n: int
 
@@ -221,7 +222,9 @@ def _results(results: Sequence[CardResult]) -> str:
             _cell(each.benchmark),
             _cell(each.metric),
             f"{100 * each.value:.1f}",
-            f"{100 * each.low:.1f} to {100 * each.high:.1f}",
+            "-"
+            if each.low is None or each.high is None
+            else f"{100 * each.low:.1f} to {100 * each.high:.1f}",
             f"{100 * each.chance:.1f}",
             f"{each.n:,}",
         )

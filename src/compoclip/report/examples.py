@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip.benchmarks.skills import SKILLS
-from compoclip.errors import CompoclipError
 from compoclip.evaluation.groups import Part
 from compoclip.evaluation.io import load_items
 from compoclip.report.cards import Card, Desk, Record, card
@@ -82,12 +81,7 @@ def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
     """The common items of a benchmark by sub-task."""
     places: dict[str, dict[tuple[str, str], int]] = {}
     for model, table in tables.items():
-        try:
-            keys = zip(table["subtask"].to_pylist(), table["item"].to_pylist())
-        except KeyError as error:
-            raise CompoclipError(
-                f"{benchmark}: the items of {model} have no column {error}; evaluate again"
-            ) from error
+        keys = zip(table["subtask"].to_pylist(), table["item"].to_pylist())
         places[model] = {key: row for row, key in enumerate(keys)}
     first, *rest = places.values()
     common: dict[str, list[str]] = {}

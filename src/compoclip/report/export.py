@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from compoclip.evaluation.layout import Layout, laid_out
+from compoclip.evaluation.layout import Layout, laid_out, span
 from compoclip.evaluation.profile import LOWER_IS_BETTER, MATCH, NEITHER_IS_BETTER
 from compoclip.evaluation.published.beside import beside, entries_of
 from compoclip.evaluation.published.read import published_table, table_names
@@ -95,7 +95,7 @@ def _subtasks(study: Study, layout: Layout) -> str:
 
 
 def _interval(score: Score) -> str:
-    return f"{percent(score.low)} to {percent(score.high)}"
+    return span(score.low, score.high)
 
 
 def _file(name: str) -> str:

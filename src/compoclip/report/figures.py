@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from compoclip.evaluation.compare import Difference
 from compoclip.evaluation.profile import (
     BRITTLENESS,
     COMPOSITION,
@@ -27,7 +28,7 @@ from compoclip.report.wording import percent, points, short, signed_interval
 def changes(study: Study) -> tuple[Plot, ...]:
     """One plot a model: the change of every skill against the base with its interval."""
     everything = [d for m in study.others for d in study.skills.differences[m].values()]
-    reach = 100 * max([0.02, *(abs(v) for d in everything for v in (d.low, d.high))]) * 1.08
+    reach = 100 * max([0.02, *(abs(v) for d in everything for v in _reaches(d))]) * 1.08
     plots = []
     for model in study.others:
         rows = list(study.skills.differences[model].values())
@@ -38,7 +39,7 @@ def changes(study: Study) -> tuple[Plot, ...]:
                 way = direction(d)
                 colour = {BETTER: theme.better, WORSE: theme.worse}.get(way, theme.soft)
                 marker = {BETTER: "^", WORSE: "v"}.get(way, "o")
-                axes.plot([100 * d.low, 100 * d.high], [y, y], color=colour, linewidth=2)
+                axes.plot([100 * v for v in _reaches(d)], [y, y], color=colour, linewidth=2)
                 axes.plot(
                     100 * d.difference,
                     y,
@@ -68,6 +69,11 @@ def changes(study: Study) -> tuple[Plot, ...]:
             )
         )
     return tuple(plots)
+
+
+def _reaches(d: Difference) -> tuple[float, float]:
+    """The ends of the interval; where there is none, the difference itself."""
+    return (d.difference, d.difference) if d.low is None or d.high is None else (d.low, d.high)
 
 
 def invariance(study: Study) -> tuple[Plot, ...]:

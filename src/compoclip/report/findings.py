@@ -18,6 +18,7 @@ from compoclip.evaluation.profile import (
     SENSITIVITY,
 )
 from compoclip.evaluation.results import Score
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.report.study import Study
 from compoclip.report.wording import listed, percent, points, signed_interval, words_for
 
@@ -51,10 +52,15 @@ class Findings:
 
 def direction(difference: Difference) -> str:
     """ "better", "worse" or "same", by the corrected paired test; less brittleness is better."""
-    if difference.verdict == "no difference" or difference.name in NEITHER_IS_BETTER:
+    if not judged(difference) or difference.name in NEITHER_IS_BETTER:
         return SAME
     up = difference.verdict == "higher"
     return BETTER if up != (difference.name in LOWER_IS_BETTER) else WORSE
+
+
+def judged(difference: Difference) -> bool:
+    """Whether the test found it higher or lower."""
+    return difference.verdict in ("higher", "lower")
 
 
 def findings(study: Study) -> tuple[Findings, ...]:
@@ -73,7 +79,7 @@ def _model(study: Study, model: str) -> Findings:
     chance = _chance(study, model)
     return Findings(
         model=model,
-        lead=_lead(study, model, by[BETTER], by[WORSE], len(differences)),
+        lead=_lead(study, model, by[BETTER], by[WORSE], by[SAME]),
         better=tuple(_change(d) for d in by[BETTER]),
         worse=tuple(_change(d) for d in by[WORSE]),
         same=tuple(_change(d) for d in by[SAME]),
@@ -84,23 +90,31 @@ def _model(study: Study, model: str) -> Findings:
 
 
 def _lead(
-    study: Study, model: str, up: Sequence[Difference], down: Sequence[Difference], n: int
+    study: Study,
+    model: str,
+    up: Sequence[Difference],
+    down: Sequence[Difference],
+    same: Sequence[Difference],
 ) -> str:
-    still = n - len(up) - len(down)
+    few = sum(d.p is None for d in same)
+    still = len(same) - few
     parts = []
     if up:
         parts.append(f"better on {_named(up)}")
     if down:
         parts.append(f"worse on {_named(down)}")
-    if not parts:
+    unjudged = f" {words_for(few, 'skill')} not judged: fewer than {FEWEST} photos." if few else ""
+    if not parts and still:
         return (
-            f"On none of the {words_for(n, 'skill')} can {model} be told from {study.base}: "
-            "no difference is larger than chance explains."
+            f"On none of the {words_for(still, 'skill')} can {model} be told from {study.base}: "
+            f"no difference is larger than chance explains.{unjudged}"
         )
+    if not parts:
+        return f"{model} cannot be compared with {study.base}:{unjudged}"
     rest = ""
     if still:
         rest = f"; on {words_for(still, 'other skill')} no reliable change"
-    return f"Compared with {study.base}, {model} is {listed(parts)}{rest}."
+    return f"Compared with {study.base}, {model} is {listed(parts)}{rest}.{unjudged}"
 
 
 def _named(differences: Sequence[Difference]) -> str:
@@ -111,7 +125,8 @@ def _change(d: Difference) -> Change:
     return Change(
         d.name,
         points(d.difference),
-        f"{percent(d.base)} → {percent(d.other)}, interval {signed_interval(d.low, d.high)}",
+        f"{percent(d.base)} → {percent(d.other)}, interval {signed_interval(d.low, d.high)}"
+        + (f"; {d.verdict}" if d.p is None else ""),
     )
 
 
@@ -178,5 +193,5 @@ def _general(study: Study, model: str) -> list[str]:
 
 
 def _sentence(d: Difference) -> str:
-    end = "" if d.verdict != "no difference" else ", no reliable change"
+    end = "" if judged(d) else f", {'no reliable change' if d.p is not None else d.verdict}"
     return f"{percent(d.base)} → {percent(d.other)} ({points(d.difference)}{end})"

@@ -17,19 +17,33 @@ _SMALL = 5.6  # and at that of the grey labels
 
 
 class Ranged(Protocol):
-    """A value with its 95 % interval, in [0, 1]."""
+    """A value with its 95 % interval, None for none, in [0, 1]."""
 
     @property
     def value(self) -> float:
         """The value."""
 
     @property
-    def low(self) -> float:
+    def low(self) -> float | None:
         """Lower end."""
 
     @property
-    def high(self) -> float:
+    def high(self) -> float | None:
         """Upper end."""
+
+
+def ends(each: Ranged) -> tuple[float, float]:
+    """The ends of its interval; the value itself where there is none."""
+    if each.low is None or each.high is None:
+        return each.value, each.value
+    return each.low, each.high
+
+
+def error_bar(each: Ranged) -> list[list[float]]:
+    """How far the interval reaches below and above the value, in points, as matplotlib wants it:
+    not negative, though a bootstrap's interval need not hold the value."""
+    low, high = ends(each)
+    return [[100 * max(0.0, each.value - low)], [100 * max(0.0, high - each.value)]]
 
 
 @dataclass(frozen=True)
@@ -86,8 +100,8 @@ def scatter(
     points = [(d.x.value, d.y.value) for d in dots] + [(r.x, r.y) for r in references]
     best = on_front(points) if front else []
     limits = [
-        _limits([v for d in dots for v in (d.x.low, d.x.high)] + [r.x for r in references]),
-        _limits([v for d in dots for v in (d.y.low, d.y.high)] + [r.y for r in references]),
+        _limits([v for d in dots for v in ends(d.x)] + [r.x for r in references]),
+        _limits([v for d in dots for v in ends(d.y)] + [r.y for r in references]),
     ]
     frame = (size[0] - 66.0, size[1] - 54.0)
     scale = [frame[k] / (limits[k][1] - limits[k][0]) for k in (0, 1)]
@@ -152,8 +166,8 @@ def _bar(axes: Axes, theme: Theme, dot: Dot) -> None:
     axes.errorbar(
         100 * x.value,
         100 * y.value,
-        xerr=[[100 * (x.value - x.low)], [100 * (x.high - x.value)]],
-        yerr=[[100 * (y.value - y.low)], [100 * (y.high - y.value)]],
+        xerr=error_bar(x),
+        yerr=error_bar(y),
         fmt=MARKERS[dot.place % len(MARKERS)],
         color=theme.model(dot.place),
         markersize=8,
@@ -172,7 +186,7 @@ def _taken(
     """What labels should not cover: intervals, grey points, the diagonal."""
     boxes: list[Box] = []
     for dot in dots:
-        (a, b), (c, d) = pixel(dot.x.low, dot.y.low), pixel(dot.x.high, dot.y.high)
+        (a, b), (c, d) = (pixel(x, y) for x, y in zip(ends(dot.x), ends(dot.y)))
         cx, cy = pixel(dot.x.value, dot.y.value)
         boxes += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
     places = [pixel(r.x, r.y) for r in references]

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.compare import Comparison, Difference, compare
+from compoclip.evaluation.compare import (
+    Comparison,
+    Difference,
+    compare,
+    require_one_checkpoint,
+)
 from compoclip.evaluation.groups import (
     Groups,
     group_differences,
@@ -128,13 +133,8 @@ def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
                     f"{each.items}; give one, or evaluate under another name (NAME=MODEL)"
                 )
             mine[each.benchmark] = each
-    for model, results in found.items():
-        weights = {each.identity.get("weights") for each in results.values()}
-        if len(weights) > 1:
-            raise CompoclipError(
-                f"results of {model} come from {len(weights)} different checkpoints; "
-                "evaluate it again, or under two names (NAME=MODEL)"
-            )
+    for results in found.values():
+        require_one_checkpoint(list(results.values()))
     return found
 
 

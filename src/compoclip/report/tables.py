@@ -173,7 +173,7 @@ def _cell(score: Score, change: Difference | None, flagged: bool) -> Cell:
         interval=cell.interval,
         change=points(change.difference),
         tip=f"95 % interval of the change {signed_interval(change.low, change.high)}, "
-        f"p {p_value(change.p_holm)} after Holm",
+        + (change.verdict if change.p_holm is None else f"p {p_value(change.p_holm)} after Holm"),
         way=way,
         strength=0 if way == SAME else 1 + (size >= 0.05) + (size >= 0.15),
         flag=flag,

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from compoclip.analysis.sweep import KEPT, Point, Rule, Sweep
 from compoclip.evaluation.profile import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, write_figure
+from compoclip.report.scatter import error_bar
 
 _SIZE = (430, 360)
 _SCOPES = {"all": "all weights", "image": "image tower only", "text": "text tower only"}
@@ -70,8 +71,8 @@ def _lines(axes: Axes, theme: Theme, measured: Sweep, axis: str) -> None:
         axes.errorbar(
             100 * x.value,
             100 * y.value,
-            xerr=[[100 * (x.value - x.low)], [100 * (x.high - x.value)]],
-            yerr=[[100 * (y.value - y.low)], [100 * (y.high - y.value)]],
+            xerr=error_bar(x),
+            yerr=error_bar(y),
             fmt=marker,
             color=theme.ink,
             ecolor=theme.soft,

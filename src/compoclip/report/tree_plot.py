@@ -19,6 +19,7 @@ from compoclip.analysis.tree_score import (
     TreeScores,
 )
 from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, write_figure
+from compoclip.report.scatter import ends
 from compoclip.report.wording import short
 
 _SIZE = (340, 300)
@@ -71,9 +72,8 @@ def _line(
         linestyle=DASHES[k % len(DASHES)],
         markersize=5,
     )
-    axes.fill_between(
-        across, [e.low for e in shown], [e.high for e in shown], color=colour, alpha=0.15, lw=0
-    )
+    low, high = zip(*map(ends, shown))
+    axes.fill_between(across, low, high, color=colour, alpha=0.15, lw=0)
 
 
 def _finish(axes: Axes, theme: Theme) -> None:

@@ -18,14 +18,14 @@ def points(difference: float) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
 
 
-def interval(low: float, high: float) -> str:
-    """An interval of fractions: "70.1 to 75.9"."""
-    return f"{percent(low)} to {percent(high)}"
+def interval(low: float | None, high: float | None) -> str:
+    """An interval of fractions: "70.1 to 75.9"; "–" where there is none."""
+    return "–" if low is None or high is None else f"{percent(low)} to {percent(high)}"
 
 
-def signed_interval(low: float, high: float) -> str:
-    """An interval of differences: "−1.2 to +3.4"."""
-    return f"{points(low)} to {points(high)}"
+def signed_interval(low: float | None, high: float | None) -> str:
+    """An interval of differences: "−1.2 to +3.4"; "–" where there is none."""
+    return "–" if low is None or high is None else f"{points(low)} to {points(high)}"
 
 
 def cosine(value: float) -> str:

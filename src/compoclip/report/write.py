@@ -14,7 +14,7 @@ from compoclip.benchmarks.skills import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.profile import COMPOSITION
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.statistics import FEWEST, RESAMPLES
 from compoclip.files import write_atomically
 from compoclip.models.loaded import LoadedModel
 from compoclip.report import figures
@@ -106,6 +106,7 @@ def render(
         version=__version__,
         resamples=resamples,
         seed=seed,
+        fewest=FEWEST,
         script=script,
         script_hash=_csp_hash(script),
         colours=list(zip(LIGHT.models, DARK.models)),

@@ -30,14 +30,14 @@ class Entry:
 class Cell:
     """One of our numbers, in [0, 1] (a difference: in [-1, 1]).
 
-    low, high: 95 % interval. chance: None for differences. n, expected: items used and of the full
-    benchmarks. have, of: numbers that went in, and that the column is made of. marks: remarks,
-    e.g. "partial".
+    low, high: 95 % interval, None for a single photo. chance: None for differences. n, expected:
+    items used and of the full benchmarks. have, of: numbers that went in, and that the column is
+    made of. marks: remarks, e.g. "partial".
     """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     chance: float | None
     n: int
     expected: int
@@ -237,7 +237,7 @@ def _cell(
         marks.append(STANDS_IN)
     if column.derived:
         drawn = np.sum([weight * draws[number.key] for number, weight in terms], axis=0)
-        low, high = percentile_interval(drawn)
+        low, high = percentile_interval(drawn, min(score.photos for score in scores))
     else:
         low, high = scores[0].low, scores[0].high
     return Cell(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compoclip.evaluation.layout import Layout, laid_out
+from compoclip.evaluation.layout import Layout, laid_out, span
 from compoclip.evaluation.published.beside import STANDS_IN, Cell, Measured
 from compoclip.evaluation.published.read import PublishedTable, Row
 
@@ -160,7 +160,7 @@ def _mark(mark: str) -> str:
 
 
 def _interval(cell: Cell | None) -> str:
-    return "-" if cell is None else f"{100 * cell.low:.1f} to {100 * cell.high:.1f}"
+    return "-" if cell is None else span(cell.low, cell.high)
 
 
 def _chance(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:

@@ -1,0 +1,225 @@
+"""Results that people edited or mixed up: one line that names the file and what to do."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.evaluation.io import load_items, load_results
+from report_study import make_study
+
+Capture = pytest.CaptureFixture[str]
+PLACES: tuple[tuple[str, ...], ...] = (
+    ("model",),
+    ("benchmark",),
+    ("protocol",),
+    ("identity",),
+    ("identity", "weights"),
+    ("identity", "base"),
+    ("identity", "image_size"),
+    ("data_hash",),
+    ("tie_policy",),
+    ("scores",),
+    ("scores", "object"),
+    ("scores", "object", "accuracy"),
+    *(
+        (where, name, *rest, field)
+        for where, name, rest in (("scores", "object", ("accuracy",)), ("aggregates", "micro", ()))
+        for field in ("metric", "value", "n", "low", "high", "chance", "photos", "ties", "expected")
+    ),
+    ("aggregates",),
+    ("headline",),
+    ("skills",),
+    ("skills", "object"),
+    ("items",),
+    ("rules",),
+    ("rules", "micro"),
+    ("rules", "micro", "parts"),
+    ("rules", "micro", "exclude"),
+    ("left_out",),
+    ("missing",),
+    ("missing_count",),
+    ("partial",),
+    ("truncated_texts",),
+    ("versions",),
+    ("versions", "numpy"),
+    ("seconds",),
+    ("known_as",),
+    ("resamples",),
+    ("clean",),
+    ("score",),
+)
+WRONG: tuple[Any, ...] = (True, -1.5, [[None]], {"a": {"b": 1}}, "\ud800", math.nan, 10**400)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    return make_study(folder, photos=16, models=("base", "fsc-clip"), resamples=10)
+
+
+@pytest.fixture
+def results(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "results"))
+
+
+def verbs(results: Path, tmp_path: Path) -> list[list[str]]:
+    report = ["report", str(results), "-o", str(tmp_path / "r.html"), "--resamples", "5"]
+    models = [str(results / name) for name in ("base", "fsc-clip")]
+    return [["compare", *models, "--resamples", "5"], report]
+
+
+def refused(capsys: Capture, argv: list[str], *words: str) -> None:
+    capsys.readouterr()
+    assert main(argv) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.count("\n") == 0
+    assert "not foreseen" not in error
+    for word in words:
+        assert word in error
+
+
+def edited(data: Any, place: tuple[str, ...], value: Any) -> Any:
+    data = copy.deepcopy(data)
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize("place", PLACES, ids=".".join)
+def test_a_number_or_name_of_another_kind(
+    results: Path, tmp_path: Path, capsys: Capture, place: tuple[str, ...]
+) -> None:
+    path = results / "base" / "foils@world.json"
+    good = json.loads(path.read_text())
+    for value in WRONG:
+        if (value is True and place == ("partial",)) or (value == -1.5 and place == ("seconds",)):
+            continue  # is right there
+        path.write_text(json.dumps(edited(good, place, value)))
+        compare, _ = verbs(results, tmp_path)
+        refused(capsys, compare, str(path), "evaluate again")
+        with pytest.raises(Exception, match="evaluate again"):
+            load_results(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("scores", "object", "accuracy", "n"), 7, "7 items of 16, 16 photos"),
+        (("scores", "object", "accuracy", "value"), 0.99, "the accuracy of 'object' is another"),
+        (("scores", "object", "accuracy", "photos"), 3, "the photos of 'object' are others"),
+        (("scores", "object", "accuracy", "photos"), 0, "0 photos"),
+        (("scores", "object", "accuracy", "high"), None, "an interval from"),
+        (("scores", "object", "accuracy", "chance"), 1.5, "outside of 0 to 1"),
+        (("scores", "object"), {}, "a sub-task without scores"),
+        (("extra",), 1, "unknown extra"),
+        (("identity",), {}, "identity lacks architecture"),
+        (("headline",), "none", "no aggregate 'none'"),
+        (("rules", "micro", "weighting"), "heavy", "weighting (macro or micro)"),
+    ],
+)
+def test_contradictions(
+    results: Path, tmp_path: Path, capsys: Capture, place: tuple[str, ...], value: Any, words: str
+) -> None:
+    path = results / "base" / "foils@world.json"
+    path.write_text(json.dumps(edited(json.loads(path.read_text()), place, value)))
+    for argv in verbs(results, tmp_path):
+        refused(capsys, argv, str(path.with_suffix("")), words, "evaluate")
+
+
+def doubled(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table, table])
+
+
+def without_photos(table: pa.Table) -> pa.Table:
+    return table.set_column(
+        table.schema.get_field_index("cluster"), "cluster", pa.array(["x"] * table.num_rows)
+    )
+
+
+def column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
+    "doubled": (doubled, "some are there twice"),
+    "one row twice": (lambda t: pa.concat_tables([t, t.slice(3, 1)]), "some are there twice"),
+    "one row less": (lambda t: t.slice(1), "not as scored"),
+    "half": (lambda t: t.slice(t.num_rows // 2), "its sub-tasks are"),
+    "empty": (lambda t: t.slice(0, 0), "its sub-tasks are"),
+    "no item": (lambda t: t.drop(["item"]), "0 columns 'item', not one"),
+    "two clusters": (lambda t: t.append_column("cluster", t["cluster"]), "cluster"),
+    "no outcomes": (lambda t: t.drop(["used.accuracy"]), "0 columns 'used.accuracy'"),
+    "numbers": (lambda t: column(t, "subtask", pa.array(range(t.num_rows))), "holds int64, not"),
+    "nulls": (
+        lambda t: column(t, "form", pa.nulls(t.num_rows, pa.string())),
+        "'form' is empty in",
+    ),
+    "empty entries": (
+        lambda t: column(t, "texts", pa.array([[None, "x"]] * t.num_rows, pa.list_(pa.string()))),
+        "'texts' holds empty entries",
+    ),
+    "points": (
+        lambda t: column(t, "used.accuracy", pc.multiply(t["used.accuracy"], 100.0)),
+        "outside of 0 to 1",
+    ),
+    "other outcomes": (
+        lambda t: column(t, "used.accuracy", pc.subtract(1.0, t["used.accuracy"])),
+        "is another than that scored",
+    ),
+    "one photo": (without_photos, "are others than those scored"),
+    "truth": (
+        lambda t: column(t, "truth", pa.array([9] * t.num_rows, pa.int32())),
+        "do not make a choose-text item",
+    ),
+    "form": (
+        lambda t: column(t, "form", pa.array(["group"] * t.num_rows)),
+        "do not make a group item",
+    ),
+    "other names": (
+        lambda t: column(t, "item", pa.array([f"n{k}" for k in range(t.num_rows)])),
+        "foils@world",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_are_not_those_of_the_scores(
+    results: Path, tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    path = results / "fsc-clip" / "foils@world.parquet"
+    change, words = TABLES[name]
+    pq.write_table(change(pq.read_table(path)), path)
+    for argv in verbs(results, tmp_path):
+        refused(capsys, argv, str(path), words, "evaluate")
+
+
+def test_complete_results_of_other_items_are_refused(
+    results: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    path = results / "fsc-clip" / "foils@world.parquet"
+    table = pq.read_table(path)
+    names = table["item"].to_pylist()
+    pq.write_table(column(table, "item", pa.array(["renamed", *names[1:]])), path)
+    for argv in verbs(results, tmp_path):
+        refused(capsys, argv, str(path), "both complete", "evaluate base and fsc-clip again")
+
+
+def test_what_was_written_is_read(results: Path) -> None:
+    for each in load_results(results):
+        assert load_items(each).num_rows >= max(
+            score.n for metrics in each.scores.values() for score in metrics.values()
+        )

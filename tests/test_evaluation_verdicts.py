@@ -1,0 +1,143 @@
+"""How often verdicts are wrong and how often they see what is there, simulated: the functions that
+`compare` calls, on data sets of equal and of unequal models (`scripts/verdicts.py`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from compoclip.evaluation.aggregate import Curve, Mean, MeanOf, additions, evaluate
+from compoclip.evaluation.compare import compare, corrected
+from compoclip.evaluation.run import Options
+from compoclip.evaluation.run import evaluate as measure
+from compoclip.evaluation.statistics import sign_flip
+from evaluation_helpers import FakeEncoder, choice_benchmark
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from verdicts import FAMILIES, Shape, data_sets, seen, wrong
+
+SETS = 200
+
+
+def by_chance(sets: int) -> tuple[float, float]:
+    """How many wrong families come up in 99 of 100 simulations of a right test."""
+    low, high = stats.binom.interval(0.99, sets, 0.05)
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(10, 1),
+        Shape(30, 1),
+        Shape(100, 1),
+        Shape(10, 5, alike=0.3),
+        Shape(30, 5, alike=0.0),
+        Shape(30, 5, alike=0.3),
+        Shape(100, 5, alike=0.3),
+        Shape(30, 30, alike=0.3),
+    ],
+    ids=str,
+)
+def test_equal_models_are_told_apart_in_5_percent_of_families(shape: Shape) -> None:
+    found = wrong(shape, SETS, seed=1)
+    assert found.keys() == {1, 10, 60}
+    least, most = by_chance(SETS)
+    assert max(found.values()) <= most
+    if (shape.photos >= 30 and shape.items >= 5) or shape.photos >= 100:
+        assert min(found.values()) >= least  # with enough to go by, not merely careful
+
+
+def test_many_items_of_many_photos() -> None:
+    found = wrong(Shape(100, 30, alike=0.3), 60, seed=1)
+    least, most = by_chance(60)
+    assert least <= min(found.values()) <= max(found.values()) <= most
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(30, 5, alike=0.3), Shape(100, 1), Shape(60, 30, alike=0.5)]
+)
+def test_a_clear_difference_is_seen_in_any_family(shape: Shape) -> None:
+    assert seen(shape, sets=3, gain=3.0) == dict.fromkeys(FAMILIES, 1.0)
+
+
+def test_51_clear_differences_are_51_verdicts(tmp_path: Path) -> None:
+    class Skilled(FakeEncoder):
+        def _feature(self, name: str) -> np.ndarray:
+            one, two = np.eye(2, dtype=np.float32)
+            if name.startswith("photo"):
+                return one
+            right = int(name.split()[1].split("_")[0]) % 10 < int(self.identity.weights)
+            return one if name.startswith("right") == right else two
+
+    sets = [choice_benchmark(tmp_path / "p", n=60, name=f"set{k}") for k in range(51)]
+    low, high = (
+        measure(skill, Skilled(skill), sets, tmp_path / "out", Options(resamples=20))
+        for skill in ("2", "8")
+    )
+    found = compare(low, high, resamples=20)
+    assert [d.difference for d in found.headlines] == pytest.approx([0.6] * 51)
+    assert {d.verdict for d in found.headlines} == {"higher"}
+    assert {d.verdict for d in found.subtasks} == {"higher"}
+
+
+def test_verdicts_do_not_depend_on_the_number_of_draws(tmp_path: Path) -> None:
+    toy = choice_benchmark(tmp_path / "p", n=60, shared=20)
+    one, two = (
+        measure(name, FakeEncoder(name), [toy], tmp_path / "out", Options(resamples=20))
+        for name in ("one", "two")
+    )
+    p_values = {
+        tuple((d.p, d.p_holm, d.verdict) for d in (*found.headlines, *found.subtasks))
+        for found in (compare(one, two, resamples, seed) for resamples, seed in ((0, 0), (9, 4)))
+    }
+    assert len(p_values) == 1
+
+
+def test_ten_photos_say_what_ten_photos_can() -> None:
+    (differences,) = data_sets(Shape(10, 30), 1, seed=0, gain=9.0)
+    assert {each.p for each in differences} == {2 * 2**-10}
+    assert {each.verdict for each in corrected(differences[:25])} == {"higher"}
+    assert {each.verdict for each in corrected(differences[:26])} == {"no difference"}
+
+
+def test_what_photos_add_makes_up_the_difference() -> None:
+    rng = np.random.default_rng(0)
+    n, photos = 90, 14
+    base, other = ({"m": rng.random(n), "auc": rng.random(n)} for _ in range(2))
+    units = rng.integers(photos, size=n)
+    rows = np.arange(n)
+    tree = MeanOf(
+        (
+            Mean("m", rows[:30]),
+            MeanOf((Mean("m", rows[20:25]), Curve("auc", rows[:40], rows[40:]))),
+        )
+    )
+    adds = additions(tree, base, other, units)
+    assert len(adds) == photos
+    assert adds.sum() == pytest.approx(evaluate(tree, other) - evaluate(tree, base))
+    gap = other["m"] - base["m"]
+    (only,) = [additions(each, base, other, units) for each in (tree.parts[0],)]
+    assert only == pytest.approx(np.bincount(units[:30], gap[:30] / 30, minlength=photos))
+
+
+@pytest.mark.parametrize(("true", "false", "a_photo"), [(15, 45, 1), (30, 30, 3), (4, 60, 1)])
+def test_equal_areas_under_a_curve_are_told_apart_in_5_percent(true, false, a_photo) -> None:
+    rng = np.random.default_rng(3)
+    n, found = true + false, 0
+    curve = Curve("auc", np.arange(true), np.arange(true, n))
+    units = np.arange(n) % (n // a_photo)
+    kind = (np.arange(n) < true).astype(float)
+    for _ in range(150):
+        shared = rng.normal(size=n) + kind
+        base, other = (
+            {"auc": shared + rng.normal(size=n) + rng.normal(size=n)[units]} for _ in range(2)
+        )
+        found += sign_flip(additions(curve, base, other, units)) <= 0.05
+    assert found <= by_chance(150)[1]
+    better = {"auc": base["auc"] + 5 * kind}
+    assert sign_flip(additions(curve, base, better, units)) < (0.05 if true > 4 else 0.3)
