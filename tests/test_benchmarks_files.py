@@ -27,7 +27,8 @@ def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
         (b"\xff\xfe\x00", "not UTF-8"),
         ("[" * 200_000, "nested too deeply"),
         ("", "not valid JSON"),
-        ("1" * 5000, "not the official file"),
+        ("1" * 5000, "a number with thousands of digits"),
+        ('{"a": "\\ud83d"}', "half a surrogate pair"),
     ],
 )
 def test_bad_json_names_the_file(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -82,13 +83,15 @@ def test_text_keeps_white_space() -> None:
 
 def test_box_is_left_upper_right_lower() -> None:
     assert files.box(vg_row(), "f") == (1, 2, 4, 6.5)
+    beyond = vg_row(bbox_x=-1, bbox_y=-2)  # as the official code, which crops with black there
+    assert files.box(beyond, "f") == (-1, -2, 2, 2.5)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bbox_w": 0}, "not inside any image"),
-        ({"bbox_x": -1}, "not inside any image"),
+        ({"bbox_w": 0}, "a box 0 x 4.5 pixels holds nothing"),
+        ({"bbox_h": -3}, "a box 3 x -3 pixels holds nothing"),
         ({"bbox_y": "2"}, "'bbox_y' must be a number, found text"),
         ({"bbox_y": True}, "'bbox_y' must be a number"),
         ({"bbox_h": float("nan")}, "'bbox_h' must be a number"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from benchmark_files import expect_one_line, write_json, write_photo
 from compoclip.benchmarks import bivlc, cola, mmvp_vlm
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.check import check
 from compoclip.benchmarks.coverage import present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.score import score_cases
-from evaluation_helpers import FakeEncoder, features_from, flat, rule_value
+from compoclip.evaluation.targets import find_in
+from evaluation_helpers import FakeEncoder, features_from, features_of, flat, rule_value
 
 
 def colorswap_row(**changes: Any) -> dict[str, Any]:
@@ -128,8 +134,8 @@ def test_bivlc(tmp_path: Path) -> None:
 
 
 def test_bivlc_group_score_is_over_all_items(tmp_path: Path) -> None:
-    rows = [bivlc_row()] + [bivlc_row(subtype="obj")] * 3
-    write_bivlc(tmp_path, *rows)
+    rows = [bivlc_row(caption=f"{k} towels", subtype="obj") for k in range(3)]
+    write_bivlc(tmp_path, bivlc_row(), *rows)
     for name in ("000000565045.jpg", "0_negative.jpg"):
         write_photo(tmp_path / "bivlc" / "images" / name)
     found = load_benchmark("bivlc:swap_*", tmp_path)
@@ -148,14 +154,88 @@ def test_bivlc_as_parquet(tmp_path: Path) -> None:
     path = tmp_path / "bivlc" / "bivlc.parquet"
     pq.write_table(pa.Table.from_pylist([bivlc_row()]), path)
     assert load_benchmark("bivlc", tmp_path).content == lines.content
-    pq.write_table(pa.Table.from_pylist([bivlc_row(image={"bytes": b"x", "path": "1.jpg"})]), path)
-    with pytest.raises(CompoclipError, match="column 'image' holds no text; write the pictures"):
-        load_benchmark("bivlc", tmp_path)
     pq.write_table(pa.table({"image": ["1.jpg"]}), path)
-    with pytest.raises(CompoclipError, match="no column 'caption'"):
+    with pytest.raises(CompoclipError, match="no column 'negative_image'; its columns are 'image'"):
+        load_benchmark("bivlc", tmp_path)
+    held = [bivlc_row(image={"bytes": data, "path": "1.jpg"}) for data in (b"x", None)]
+    pq.write_table(pa.Table.from_pylist(held), path)
+    with pytest.raises(CompoclipError, match="row 1: 'image' holds no picture"):
         load_benchmark("bivlc", tmp_path)
     path.write_bytes(b"PAR1")
-    with pytest.raises(CompoclipError, match="cannot be read as Parquet") as caught:
+    with pytest.raises(CompoclipError, match="not a whole Parquet file") as caught:
+        load_benchmark("bivlc", tmp_path)
+    expect_one_line(caught.value, str(path))
+
+
+class OfBytes(FakeEncoder):
+    """Features of a picture that depend on its bytes alone."""
+
+    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+        read = Members()
+        stored = [read(i.path, i.member) if i.member else i.path.read_bytes() for i in images]
+        return np.stack([self._feature(data.hex()) for data in stored])
+
+
+def clusters(cases: Sequence[Case]) -> int:
+    features = features_of(cases, np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32))
+    return len(set(score_cases(cases, features).clusters))
+
+
+def picture(k: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (40 * k, 20, 200 - 40 * k)).save(stream, "png")
+    return stream.getvalue()
+
+
+def test_bivlc_as_the_hub_has_it(tmp_path: Path) -> None:
+    """Pictures inside, in two tables; three questions about one photo stay one photo."""
+    hub, exported = tmp_path / "hub", tmp_path / "exported"
+    words = [(f"{k} towels", f"no {k} towels", ("obj", "att")[k % 2]) for k in range(4)]
+    rows = [
+        {
+            **bivlc_row(caption=caption, negative_caption=negative, subtype=subtype),
+            "image": {"bytes": picture(k // 3), "path": f"{k}.png"},
+            "negative_image": {"bytes": picture(k + 2), "path": None},
+        }
+        for k, (caption, negative, subtype) in enumerate(words)
+    ]
+    folder = hub / "bivlc" / "data"
+    folder.mkdir(parents=True)
+    for shard in (0, 1):
+        table = pa.Table.from_pylist(rows[2 * shard : 2 * shard + 2])
+        pq.write_table(table, folder / f"test-0000{shard}-of-00002.parquet")
+    names = [(f"{k // 3}.png", f"negative_{k}.png") for k in range(4)]
+    for k, pair in enumerate(names):
+        for name, number in zip(pair, (k // 3, k + 2)):
+            path = exported / "bivlc" / "images" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture(number))
+    lines = [
+        {**row, "image": image, "negative_image": negative}
+        for row, (image, negative) in zip(rows, names)
+    ]
+    write_bivlc(exported, *lines)
+
+    inside, outside = (load_benchmark("bivlc:swap_*", root) for root in (hub, exported))
+    assert [c.id for c in inside.content] == [c.id for c in outside.content]
+    first = folder / "test-00000-of-00002.parquet"
+    assert [c.images[0].photo for c in inside.content[:3]] == [f"{first}@image:0"] * 3
+    assert present(inside) == (inside.content, ())
+    options = Options(allow_partial=True, resamples=50)
+    results = [
+        evaluate("m", OfBytes(), [found], tmp_path / name, options)[0]
+        for name, found in (("inside", inside), ("outside", outside))
+    ]
+    assert results[0].aggregates == results[1].aggregates
+    assert clusters(inside.content) == clusters(outside.content) == 2
+    states = {each.path: each.state for each in check("bivlc", hub).files}
+    assert states == {"bivlc/bivlc.jsonl": "archive"}
+    assert "bivlc" in [target.spec for target in find_in(hub)]
+
+
+def test_bivlc_rows_listed_twice(tmp_path: Path) -> None:
+    path = write_bivlc(tmp_path, bivlc_row(), bivlc_row(caption="other"), bivlc_row())
+    with pytest.raises(CompoclipError, match=r"line 3: the same as .*line 1") as caught:
         load_benchmark("bivlc", tmp_path)
     expect_one_line(caught.value, str(path))
 
@@ -164,7 +244,7 @@ def test_bivlc_as_parquet(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ([], "line 1: expected a JSON object"),
-        ({"image": "1.jpg"}, "line 1: no key 'caption'"),
+        ({"image": "1.jpg"}, "line 1: no key 'negative_image'"),
         (bivlc_row(subtype="size"), "type 'swap' with subtype 'size' is unknown"),
         (bivlc_row(negative_image="/x.jpg"), "leads outside"),
         (bivlc_row(negative_caption=None), "must be text, found null"),

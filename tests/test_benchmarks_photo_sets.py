@@ -263,9 +263,9 @@ def cut_shard(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (spoil_label, "2.tar: s0.cls: label 'cat' is no whole number"),
+        (spoil_label, "2.tar: 's0.cls': label 'cat' is no whole number"),
         (drop_label, "2.tar: sample 's0' has no .cls or .npy label"),
-        (spoil_vector, "2.tar: s0.npy: not a numpy vector"),
+        (spoil_vector, "2.tar: 's0.npy': not a numpy vector"),
         (cut_shard, "2.tar: not a whole tar file"),
     ],
 )

@@ -20,7 +20,8 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
     """The error to raise for a file or folder that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return CompoclipError(f"{path}: no such file; {remedy}")
-    return CompoclipError(f"{path}: cannot be read ({error.strerror or error}); check the path")
+    reason = " ".join(str(error.strerror or error).split())  # some are told on several lines
+    return CompoclipError(f"{path}: cannot be read ({reason}); check the path")
 
 
 def read_text(

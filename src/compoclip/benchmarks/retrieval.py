@@ -118,7 +118,7 @@ def load(
         photos, paths, left_out = _read(path, split_file)
     flat = images or (default if name != "coco" else None)
     refs = tuple(
-        ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r}"))
+        ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
         for photo in photos
     )
     texts = [text for photo in photos for text in photo.captions]

@@ -117,7 +117,7 @@ def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Ca
         where = f"{path}: line {line}"
         label = files.field(row, "label", where)
         if isinstance(label, bool) or label not in (0, 1):
-            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r}")
+            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r:.40}")
         name = files.text(row, "image", where)
         photos = images or root / "coco" / _coco_folder(row, where)
         cases.append(
@@ -127,7 +127,7 @@ def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Ca
                 images=(ImageRef(files.image_path(photos, name, where)),),
                 texts=(files.text(row, "caption", where),),
                 subtask=subtask,
-                truth=label,
+                truth=int(label),
                 labels={
                     "label": "true" if label else "false",
                     "relation": files.text(row, "relation", where),
@@ -146,7 +146,7 @@ def _coco_folder(row: dict[str, object], where: str) -> str:
     link = PurePosixPath(files.text(row, "image_link", where))
     if link.parent.name not in _COCO:
         raise CompoclipError(
-            f"{where}: 'image_link' {str(link)!r} names neither {' nor '.join(_COCO)}; give the "
-            "folder of the photos as images"
+            f"{where}: 'image_link' {str(link)!r:.80} names neither {' nor '.join(_COCO)}; give "
+            "the folder of the photos as images"
         )
     return link.parent.name
