@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from benchmark_files import expect_one_line
 from compoclip.benchmarks.download import Expected, Patience, download
+from compoclip.benchmarks.download import _redirected as redirected
 from compoclip.benchmarks.unpack import unpack
 from compoclip.errors import CompoclipError, UsageError
 from web_server import Site, served
@@ -141,6 +144,121 @@ def test_no_redirection_leads_to_local_files(site: Site, tmp_path: Path) -> None
     assert download(f"{site.url}/r", tmp_path / "out", patience=QUICK) == len(DATA)
 
 
+def refused(site: Site, path: str, folder: Path) -> str:
+    """The line that a download ends with, told of the first answer."""
+    site.asked.clear()
+    with pytest.raises(CompoclipError) as raised:
+        download(f"{site.url}{path}", folder / "out", patience=QUICK)
+    expect_one_line(raised.value, site.url)
+    assert str(raised.value).isprintable()
+    assert not (folder / "out").exists()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("http://[::1", "which is no address"),
+        ("ftp://127.0.0.1/x", "which is neither http nor https"),
+        ("data:,x", "which is neither http nor https"),
+        ("//[", "which is no address"),
+        ("http://127.0.0.1:99999999/", "which is no address"),
+        ("http://127.0.0.1:x/", "which is no address"),
+        ("http://a..b/", "check the address"),
+    ],
+)
+def test_redirections_that_lead_nowhere_end_at_once(
+    site: Site, tmp_path: Path, to: str, message: str
+) -> None:
+    site.redirects["/r"] = to
+    assert message in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 1  # asking again would not help
+
+
+def test_redirections_in_a_loop(site: Site, tmp_path: Path) -> None:
+    site.redirects["/r"] = "/r"
+    assert "redirected 10 times" in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 11
+
+
+def test_no_redirection_leads_from_https_to_http() -> None:
+    with pytest.raises(CompoclipError, match=r"http://b/y, which is not encrypted; .*--url-base"):
+        redirected("https://a/x", "http://b/y")
+    assert redirected("https://a/x", "//b/y z") == "https://b/y%20z"
+    assert redirected("http://a/x", "https://b/y") == "https://b/y"
+    assert redirected("http://a/x", "/y") == "http://a/y"
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "-5", "x", "\u00b2", "5, 5", ""])
+def test_lengths_that_are_none(site: Site, tmp_path: Path, length: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+    site.raw["/r"] = [head.encode("latin-1") + b"12345"]
+    assert "the server states a length of" in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 1
+
+
+def test_marks_of_a_version_that_no_request_can_carry(site: Site, tmp_path: Path) -> None:
+    """A header over two lines is one of the answer, and none of the next request."""
+    head = b'HTTP/1.1 200 OK\r\nETag: "a\r\n b"\r\nContent-Length: 9\r\n\r\n'
+    rest = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 3-8/9\r\nContent-Length: 6\r\n\r\n456789"
+    site.raw["/r"] = [head + b"123", rest]
+    download(f"{site.url}/r", tmp_path / "out", patience=QUICK)
+    assert (tmp_path / "out").read_bytes() == b"123456789"
+    (tmp_path / "b.part").write_bytes(DATA[:7])
+    (tmp_path / "b.part.version").write_bytes(b"\xff\xfe\n")
+    download(f"{site.url}/a.bin", tmp_path / "b", patience=QUICK)
+    assert (tmp_path / "b").read_bytes() == DATA
+
+
+PIECES = (
+    b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 206 Part\r\n", b"HTTP/1.1 302 \x1b[31m\r\n", b"HTTP/1.1 416 No\r\n",
+    b"HTTP/1.1 503 Busy\r\n", b"HTTP/9 999999 ?\r\n", b"", b"\r\n", b"\xff\x00\r\n", b"ICY 200\r\n",
+    b"Content-Length: 5\r\n", b"Content-Length: 99999999999999999999\r\n", b"Content-Length: -1\r\n",
+    b"Content-Range: bytes 5-9/10\r\n", b"Content-Range: bytes */5\r\n", b"Content-Range: x\r\n",
+    b"Transfer-Encoding: chunked\r\n", b"Location: /r\r\n", b"Location: http://[\r\n", b"Location: \xff\r\n",
+    b"Location: ftp://x/\r\n", b"Location: /ok\r\n", b'ETag: "x"\r\n', b"ETag: \x1b\r\n", b"Retry-After: x\r\n",
+    b"\r\n12345", b"\r\n5\r\n12345\r\n0\r\n\r\n", b"\r\nffffffffffffffffffff\r\nx", b"x" * 70_000, b": \r\n",
+    b"Content-Encoding: gzip\r\n", b"<html>", b"Last-Modified: a\r\n b\r\n",
+)  # fmt: skip
+
+
+@settings(
+    max_examples=150,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    answers=st.lists(
+        st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map(b"".join),
+        min_size=1,
+        max_size=3,
+    ),
+    left=st.sampled_from((None, b"12345", b"1")),
+    known=st.sampled_from((Expected(), Expected(size=5), Expected(md5="0" * 32))),
+)
+def test_whatever_a_server_answers_ends_in_a_file_or_one_line(
+    site: Site, tmp_path: Path, answers: list[bytes], left: bytes | None, known: Expected
+) -> None:
+    site.files["/ok"] = b"12345"
+    site.raw["/r"] = list(answers)
+    for name in ("out", "out.part", "out.part.version"):
+        (tmp_path / name).unlink(missing_ok=True)
+    if left is not None:
+        (tmp_path / "out.part").write_bytes(left)
+    try:
+        size = download(f"{site.url}/r", tmp_path / "out", known, patience=QUICK)
+    except CompoclipError as error:
+        assert str(error).isprintable()
+        assert len(str(error)) < 1000
+        assert site.url in str(error)
+        assert not (tmp_path / "out").exists()
+    else:
+        assert (tmp_path / "out").stat().st_size == size
+        assert not (tmp_path / "out.part").exists()
+
+
 def test_a_full_disk(site: Site, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no device that is always full")
@@ -161,7 +279,9 @@ def test_an_unwritable_place(site: Site, tmp_path: Path) -> None:
 def zipped(path: Path, members: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
-            archive.writestr(name, data)
+            info = zipfile.ZipInfo("x")
+            info.filename = name  # any, also one that the constructor refuses
+            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
     return path
 
 
@@ -226,3 +346,73 @@ def test_links_bombs_and_damage(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match="leads outside"):
         unpack(archive_path, tmp_path / "folder")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "./", "a\nb", "a\x1bb"])
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_members_without_a_proper_name(make, name: str, tmp_path: Path) -> None:
+    archive = make(tmp_path / "a.zip", {"ok": b"1", name: b"2"})
+    if name == "./" and make is zipped:  # the archive's own folder
+        assert unpack(archive, tmp_path / "out") == 1
+        return
+    with pytest.raises(CompoclipError, match="has no proper name") as raised:
+        unpack(archive, tmp_path / "out")
+    expect_one_line(raised.value, "a.zip")
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo(b"\xff\xfe".decode("utf-8", "surrogateescape")))
+    with pytest.raises(CompoclipError, match=r"member '\\udcff\\udcfe' has no proper name"):
+        unpack(tmp_path / "a.tar", tmp_path / "out")
+    raw = zipped(tmp_path / "a.zip", {"\u00e9": b"1"}).read_bytes()
+    (tmp_path / "a.zip").write_bytes(raw.replace("\u00e9".encode(), b"\xff\xff"))
+    with pytest.raises(CompoclipError, match="cannot be unpacked") as raised:
+        unpack(tmp_path / "a.zip", tmp_path / "out")
+    expect_one_line(raised.value, "a.zip")
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_archives_without_a_file(make, tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="holds no file"):
+        unpack(make(tmp_path / "a.zip", {}), tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("archives")
+    members = {"a/1.txt": b"one" * 40, "a/b/2.txt": b"two", "a/3": b""}
+    plain = folder / "plain.tar"
+    with tarfile.open(plain, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in (*members, "a/" + "\u00e9" * 80):
+            archive.addfile(tarfile.TarInfo(name))
+    made = [zipped(folder / "a.zip", members), tarred(folder / "a.tar.gz", members), plain]
+    return {path.name: path.read_bytes() for path in made}
+
+
+@settings(
+    max_examples=250,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_whatever_an_archive_holds_ends_in_files_or_one_line(
+    archives: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(archives)))
+    raw = bytearray(archives[name])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place] = data.draw(st.sampled_from((0, 1, 0x2F, 0x39, 0x7F, 0xFF)))
+    raw = raw[: data.draw(st.sampled_from((len(raw), len(raw) * 2 // 3)))]
+    folder = tmp_path_factory.mktemp("unpacked")
+    (folder / name).write_bytes(raw)
+    try:
+        number = unpack(folder / name, folder / "out")
+    except CompoclipError as error:
+        assert str(error).isprintable()
+        assert str(folder) in str(error)
+    else:
+        assert number == sum(path.is_file() for path in (folder / "out").rglob("*"))

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmark_files import SUGARCREPE, write_photo, write_sugarcrepe
+from benchmark_files import (
+    SUGARCREPE,
+    sugarcrepe_row,
+    write_json,
+    write_photo,
+    write_sugarcrepe,
+)
 from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.catalogue import catalogue, entry
 from compoclip.benchmarks.check import check
@@ -20,7 +26,11 @@ from compoclip.benchmarks.sources import SOURCES, Source
 from compoclip.cli import data_fetch
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.targets import find_in
+from test_benchmarks_crepe import row as crepe_row
+from test_benchmarks_crepe import write_csv
 from test_benchmarks_download import zipped
+from test_benchmarks_spatial import vsr_row
 from web_server import Site, served
 
 Capture = pytest.CaptureFixture[str]
@@ -175,10 +185,12 @@ def test_fetch_annotations_and_photos(mirror: Site, tmp_path: Path, capsys: Capt
     mirror.break_at["/zips/val2017.zip"] = [100]
     assert main([*arguments, "--yes", "--json"]) == 0
     captured = capsys.readouterr()
-    assert set(json.loads(captured.out)["fetched"]) == {
+    fetched = json.loads(captured.out)
+    assert set(fetched["fetched"]) == {
         *(f"sugarcrepe/{name}.json" for name in SUGARCREPE),
         "coco/val2017",
     }
+    assert fetched["not_verified"] == fetched["fetched"]
     assert captured.err.index("together") < captured.err.index("bytes")  # first what, then doing it
     assert check("sugarcrepe", root).complete
     assert not list(root.rglob("*.part*"))
@@ -250,6 +262,82 @@ def test_official_checksums_are_asked_of_a_mirror(site: Site, tmp_path: Path) ->
     assert not list(tmp_path.rglob("*.json*"))
 
 
+SVO_HEAD = "sentence,pos_url,neg_url,subj_neg,verb_neg,obj_neg\n"
+SVO = f"{SVO_HEAD}a man sits,http://x/1,http://x/2,False,True,False\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "content", "wrong"),
+    [
+        ("svo_probes/svo_probes.csv", SVO, ""),
+        ("svo_probes/svo_probes.csv", "<!DOCTYPE html>\n<p>Sorry, <b>no</b></p>\n", "kind"),
+        ("svo_probes/svo_probes.csv", "a,b\n1,2\n", "kind"),
+        ("svo_probes/svo_probes.csv", SVO_HEAD, "content"),
+        ("mmvp_vlm/Questions.csv", "Question ID,Type,Statement\n1,Texts,a\n", ""),
+        ("mmvp_vlm/Questions.csv", "<html>\n</html>\n", "content"),
+        ("imagecode/valid_data.json", '{"set": {"0": "a dog"}}', ""),
+        ("imagecode/valid_data.json", '{"message": "rate limited"}', "content"),
+        ("imagecode/valid_data.json", "<html></html>", "kind"),
+        ("imagecode/valid_data.json", "{}", "content"),
+        ("imagecode/valid_data.json", "404", "kind"),
+        ("flickr30k/flickr30k_test.json", '[{"image": "1.jpg", "caption": ["a"]}]', ""),
+        ("flickr30k/flickr30k_test.json", '[{"image": "1.jpg"}]', "content"),
+        ("vl_checklist/data/Relation/vg/action.json", '[["1.jpg", {"POS": ["a"]}]]', ""),
+        ("hard_positives/data/vl_checklist_relations.json", "[[1]]", "content"),
+    ],
+)
+def test_files_without_a_checksum_have_to_be_of_their_kind(
+    site: Site, tmp_path: Path, target: str, content: str, wrong: str
+) -> None:
+    source = SOURCES[target]
+    site.files[fetching.rebased(source.url, "")] = content.encode()
+    job = fetching.Job(source, Expected(), "missing")
+    assert job.checked_by == "nothing published"
+    if not wrong:
+        line = fetching.fetch(job, tmp_path, url_base=site.url)
+        assert line.endswith(f"{len(content)} bytes, not verified: no published checksum")
+        assert (tmp_path / target).read_text() == content
+        return
+    with pytest.raises(
+        CompoclipError, match=rf"its {wrong} \(.*official file; it was del"
+    ) as raised:
+        fetching.fetch(job, tmp_path, url_base=site.url)
+    assert "\n" not in str(raised.value)
+    assert site.url in str(raised.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_archives_without_a_checksum_have_to_be_archives(site: Site, tmp_path: Path) -> None:
+    source = SOURCES["visual7w"]
+    job = fetching.Job(source, Expected(), "missing")
+    assert job.checked_by == "nothing, plain http"
+    path = fetching.rebased(source.url, "")
+    site.files[path] = b"<html>gone</html>"
+    with pytest.raises(CompoclipError, match=r"its kind \(no zip or tar archive\)"):
+        fetching.fetch(job, tmp_path, url_base=site.url)
+    assert not list(tmp_path.iterdir())
+    site.files[path] = zipped(tmp_path / "v.zip", {}).read_bytes()
+    with pytest.raises(CompoclipError, match="holds no file; delete it and fetch it again"):
+        fetching.fetch(job, tmp_path, url_base=site.url)
+    (tmp_path / "visual7w.zip").unlink()
+    site.files[path] = zipped(tmp_path / "v.zip", {"images/1.jpg": b"1"}).read_bytes()
+    line = fetching.fetch(job, tmp_path, url_base=site.url)
+    assert line.endswith("visual7w: 1 file, not verified: no published checksum")
+
+
+def test_what_is_not_verified_is_said(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
+    root = tmp_path / "root"
+    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
+    assert main([*arguments, "--yes", "--annotations-only"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("nothing published") == len(SUGARCREPE)
+    assert captured.err.count("not verified: no published checksum") == len(SUGARCREPE)
+    assert "7 files fetched, 7 of them not verified: no published checksum; " in captured.out
+    assert main(["data", "ls", "svo_probes", "vsr"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("no published checksum: what is fetched is not verified") == 1
+
+
 def test_both_folders_of_visual_genome(tmp_path: Path, shared_data: Path) -> None:
     (tmp_path / "cola").symlink_to(shared_data / "annotations" / "cola")
     lack = fetching.lacking(["cola"], tmp_path)
@@ -293,3 +381,43 @@ def test_a_box_beyond_its_photo_is_damage(tmp_path: Path) -> None:
     found = check("aro:vg_relation", tmp_path, decoding=True)
     assert found.damaged_count == 1
     assert "outside" in found.damaged[0]
+
+
+@pytest.mark.parametrize("edition", [True, False])
+def test_check_finds_files_where_the_readers_do(
+    tmp_path: Path, capsys: Capture, edition: bool
+) -> None:
+    """VSR as its repository keeps it, CREPE's tables in one folder, one of Flickr8k's files."""
+    if edition:
+        write_json(tmp_path / "edition.json", {"edition": "mini"})
+    for name in ("random_dev", "random_test", "zeroshot_dev", "zeroshot_test"):
+        path = tmp_path / "vsr" / f"{name.replace('_', '/')}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [vsr_row(), vsr_row(0)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for name in ("atom", "swap", "negate"):
+        file = f"prod_vg_hard_negs_{name}_complexity_4.csv"
+        write_csv(tmp_path / "crepe" / "prod_hard_negatives" / file, crepe_row())
+    rows = [{"image": "1.jpg", "caption": ["a", "b"]}]
+    write_json(tmp_path / "flickr8k" / "flickr8k_test.json", rows)
+    for name in ("coco/train2017/000000451431.jpg", "vg/VG_100K/13.jpg", "flickr8k/images/1.jpg"):
+        write_photo(tmp_path / name)
+    code = main(["data", "check", "--data", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert code == (0 if edition else 1)
+    assert "MISSING" not in printed
+    if edition:
+        assert printed.count(": complete") == 3
+    state = "there" if edition else "there, but not the official bytes"
+    assert f"  vsr/random/dev.jsonl: {state}, " in printed
+    assert "  flickr8k/flickr8k_test.json: there, " in printed
+    assert {"vsr", "crepe_prod", "retrieval:flickr8k"} <= {each.spec for each in find_in(tmp_path)}
+
+
+def test_more_items_than_the_official_files_hold(tmp_path: Path) -> None:
+    rows = {str(k): sugarcrepe_row(caption=f"cup {k}") for k in range(246)}
+    write_sugarcrepe(tmp_path, swap_obj=rows)
+    found = check("sugarcrepe:swap_obj", tmp_path)
+    assert "swap_obj: 246 items, the official files hold 245; is a file there twice?" in (
+        found.problems
+    )

@@ -57,7 +57,7 @@ def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[st
                         f"{archive}: the member {info.filename!r:.80} leads outside the archive; "
                         "this is not the official one"
                     )
-                if info.is_dir() or "__MACOSX" in pure.parts:
+                if info.filename.endswith("/") or "__MACOSX" in pure.parts:
                     continue
                 if pure.name in wanted.values():
                     if pure.name in members:
@@ -73,7 +73,7 @@ def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[st
     except OSError as error:
         raise files.unreadable(archive, error) from error
     except DAMAGED as error:
-        reason = " ".join(str(error).split())
+        reason = files.reason(error)
         raise CompoclipError(f"{archive}: cannot be unpacked ({reason}); {_AGAIN}") from error
 
 

@@ -95,7 +95,7 @@ def _cases(paths: Sequence[Path], photos: Path) -> list[Case]:
     cases: list[Case] = []
     numbers: Counter[str] = Counter()
     seen: dict[str, ImageRef] = {}
-    places: dict[tuple[object, ...], str] = {}
+    places: dict[object, str] = {}
     for path in paths:
         for where, row, refs in _rows(path, photos, seen):
             caption, negative, kind, subtype = (files.text(row, name, where) for name in _TEXTS)
@@ -105,9 +105,7 @@ def _cases(paths: Sequence[Path], photos: Path) -> list[Case]:
                     f"{where}: type {kind!r:.40} with subtype {subtype!r:.40} is unknown; known: "
                     f"{', '.join(META.parts)}"
                 )
-            earlier = places.setdefault((subtask, caption, negative, *refs), where)
-            if earlier != where:
-                raise CompoclipError(f"{where}: the same as {earlier}; {files.OFFICIAL}")
+            files.once((subtask, caption, negative, *refs), where, places)
             key = f"{subtask}/{numbers[subtask]}"
             numbers[subtask] += 1
             cases.append(Case(key, Form.GROUP, refs, (caption, negative), subtask))

@@ -184,12 +184,12 @@ def text(row: Mapping[str, Any], key: str, where: str) -> str:
     return nonempty(field(row, key, where), f"{where}: {key!r}")
 
 
-def nonempty(value: Any, where: str) -> str:
+def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
     """`value` when it is a string that is not blank; else CompoclipError starting with `where`."""
     if not isinstance(value, str):
         raise CompoclipError(f"{where} must be text, found {_kind(value)}")
     if not value.strip():
-        raise CompoclipError(f"{where} is empty; {OFFICIAL}")
+        raise CompoclipError(f"{where} is empty; {remedy}")
     return value
 
 
@@ -201,15 +201,28 @@ def number(row: Mapping[str, Any], key: str, where: str) -> float:
     return float(value)
 
 
-def identifier(row: Mapping[str, Any], key: str, where: str, seen: set[object]) -> str:
+def identifier(
+    row: Mapping[str, Any], key: str, where: str, seen: set[object], remedy: str = OFFICIAL
+) -> str:
     """An id field (text or whole number) that no earlier row had; it is added to `seen`."""
     value = field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
         raise CompoclipError(f"{where}: {key!r} must be a number or text, found {_kind(value)}")
     if str(value) in seen:
-        raise CompoclipError(f"{where}: {key!r} {value!r:.60} occurs twice; {OFFICIAL}")
+        raise CompoclipError(f"{where}: {key!r} {value!r:.60} occurs twice; {remedy}")
     seen.add(str(value))
     return str(value)
+
+
+def once(key: object, where: str, seen: dict[object, str], remedy: str = OFFICIAL) -> None:
+    """Note in `seen` where the row `key` stands; CompoclipError when an earlier row is the same.
+
+    For rows without an id of their own, of which the official files have none twice: a file that
+    was put together of two copies would count every item twice.
+    """
+    earlier = seen.setdefault(key, where)
+    if earlier != where:
+        raise CompoclipError(f"{where}: the same as {earlier}; {remedy}")
 
 
 def box(row: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:

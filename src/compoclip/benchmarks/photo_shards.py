@@ -104,7 +104,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
     except OSError as error:
         raise room_files.unreadable(shard, error) from error
     except DAMAGED_TAR as error:
-        reason = ascii(str(error))[1:80]
+        reason = room_files.reason(error)
         raise CompoclipError(
             f"{shard}: not a whole tar file ({reason}); fetch the shard again"
         ) from error

@@ -70,7 +70,7 @@ def _columns(schema: pa.Schema, path: Path) -> tuple[str, str]:
     if image is None or label is None:
         lacking = "encoded images (bytes)" if image is None else f"labels ({', '.join(_LABELS)})"
         raise CompoclipError(
-            f"{path}: no column with {lacking}; its columns are {column_names(schema)}"
+            f"{path}: no column with {lacking}; its columns are {column_names(schema.names)}"
         )
     return image, label
 

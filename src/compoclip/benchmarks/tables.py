@@ -29,14 +29,17 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _BATCH = 1024
 
 
-def read_rows(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, Row]]:
+def read_rows(
+    path: Path, columns: Sequence[str], remedy: str, lacking: str = "is this the official file?"
+) -> Iterator[tuple[str, Row]]:
     """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 0.
 
-    `remedy` is added to the message when the file is absent. Raises CompoclipError naming the file
-    when it is absent, malformed, larger than `files.MOST_BYTES`, lacks a column or has one twice.
+    remedy: what to do when the file is absent; lacking: when it lacks a column. Raises
+    CompoclipError naming the file when it is absent, malformed, larger than `files.MOST_BYTES`,
+    lacks a column or has one twice.
     """
     files.require_size(path, remedy)
-    require_columns(path, delimited_header(path), columns, "is this the official file?")
+    require_columns(path, delimited_header(path), columns, lacking)
     for index, row in read_delimited(path):
         yield f"{path}: row {index}", row
 
@@ -45,10 +48,17 @@ def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], re
     """Raise CompoclipError when one of `columns` is not `there`, or any of those there twice."""
     for column in columns:
         if column not in there:
-            raise CompoclipError(f"{path}: no column {column!r}; {remedy}")
+            raise CompoclipError(
+                f"{path}: no column {column!r}, only {column_names(there)}; {remedy}"
+            )
     double = next((name for name, n in Counter(there).items() if n > 1), None)
     if double is not None:
         raise CompoclipError(f"{path}: two columns are called {double!r:.60}; keep one of them")
+
+
+def column_names(there: Sequence[str]) -> str:
+    """The columns of a table, for messages."""
+    return ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
 
 
 @contextmanager
@@ -79,7 +89,7 @@ def opened_parquet(path: Path, damaged: str = "fetch it again") -> Iterator[pq.P
     except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise room_files.unreadable(path, error) from error
-        reason = " ".join(str(error).split())[:120]
+        reason = room_files.reason(error)
         raise CompoclipError(f"{path}: not a whole Parquet file ({reason}); {damaged}") from error
 
 
@@ -97,9 +107,7 @@ def parquet_rows(
     left = files.MOST_BYTES
     with opened_parquet(path, remedy) as table:
         schema = table.schema_arrow
-        require_columns(
-            path, schema.names, columns, f"its columns are {column_names(schema)}; {remedy}"
-        )
+        require_columns(path, schema.names, columns, remedy)
         kept = [each.name for each in schema if _plain(each.type)]
         for batch in table.iter_batches(_BATCH, columns=kept):
             left -= sum(_text_bytes(column) for column in batch.columns)
@@ -107,11 +115,6 @@ def parquet_rows(
                 raise files.too_large(path)
             rows += batch.to_pylist()
     return rows
-
-
-def column_names(schema: pa.Schema) -> str:
-    """The columns of a table, for messages."""
-    return ", ".join(f"{name!r:.40}" for name in schema.names[:40])
 
 
 def _plain(kind: pa.DataType) -> bool:

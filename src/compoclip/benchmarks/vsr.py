@@ -41,6 +41,11 @@ META = Meta(
     licence="Apache-2.0",
     access="open",
     files=tuple(f"vsr/{split}_{part}.jsonl" for split in _SPLITS for part in ("dev", "test")),
+    elsewhere={
+        f"vsr/{split}_{part}.jsonl": f"vsr/{split}/{part}.jsonl"
+        for split in _SPLITS
+        for part in ("dev", "test")
+    },
     images=tuple(f"coco/{folder}" for folder in _COCO),
     parts=_SPLITS,
     chance={"": 1 / 2},
@@ -112,7 +117,8 @@ def _rules(kept: Sequence[str], cases: Sequence[Case]) -> dict[str, Aggregate]:
 
 def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Case]:
     remedy = "put it there or select the split you have, e.g. vsr:zeroshot"
-    cases = []
+    cases: list[Case] = []
+    seen: dict[object, str] = {}
     for line, row in files.read_jsonl(path, remedy):
         where = f"{path}: line {line}"
         label = files.field(row, "label", where)
@@ -120,6 +126,7 @@ def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Ca
             raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r:.40}")
         name = files.text(row, "image", where)
         photos = images or root / "coco" / _coco_folder(row, where)
+        files.once((name, files.text(row, "caption", where), label), where, seen)
         cases.append(
             Case(
                 id=f"{subtask}/{line}",

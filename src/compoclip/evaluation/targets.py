@@ -147,15 +147,15 @@ def find_in(root: Path) -> list[Target]:
         if about.family:
             found += [f"{name}:{part}" for part in _family_parts(root, name)]
             continue
-        absent = [file for file in about.files if not _there(root, file)]
-        if any(_there(root, archive) for archive in about.archives):
+        absent = [file for file in about.files if about.place(root, file) is None]
+        if any(about.place(root, archive) for archive in about.archives):
             absent = []
         own = [file for file in about.files if file.startswith(f"{name}/")]
         if not absent and about.requires:
             note(f"{name}: left out, it needs {about.requires}=...; name it with that option")
         elif not absent:
             found.append(name)
-        elif any(_there(root, file) for file in own):
+        elif any(about.place(root, file) for file in own):
             note(f"{name}: left out, {root / absent[0]} is not there; name the parts you want")
     if not found:
         raise CompoclipError(
@@ -163,11 +163,6 @@ def find_in(root: Path) -> list[Target]:
             "name benchmarks and their places instead"
         )
     return [Target(spec, root) for spec in found]
-
-
-def _there(root: Path, file: str) -> bool:
-    """Whether a file, or one that fits a pattern, lies below `root`."""
-    return any(root.glob(file)) if "*" in file else (root / file).is_file()
 
 
 def _family_parts(root: Path, name: str) -> list[str]:
