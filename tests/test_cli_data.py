@@ -320,9 +320,9 @@ def test_archives_without_a_checksum_have_to_be_archives(site: Site, tmp_path: P
     with pytest.raises(CompoclipError, match="holds no file; delete it and fetch it again"):
         fetching.fetch(job, tmp_path, url_base=site.url)
     (tmp_path / "visual7w.zip").unlink()
-    site.files[path] = zipped(tmp_path / "v.zip", {"images/1.jpg": b"1"}).read_bytes()
+    site.files[path] = zipped(tmp_path / "v.zip", {"im/1.jpg": b"1", "im/2.jpg": b"2"}).read_bytes()
     line = fetching.fetch(job, tmp_path, url_base=site.url)
-    assert line.endswith("visual7w: 1 file, not verified: no published checksum")
+    assert line.endswith("visual7w: 2 files, not verified: no published checksum")
 
 
 def test_what_is_not_verified_is_said(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
