@@ -150,7 +150,6 @@ def refused(site: Site, path: str, folder: Path) -> str:
     with pytest.raises(CompoclipError) as raised:
         download(f"{site.url}{path}", folder / "out", patience=QUICK)
     expect_one_line(raised.value, site.url)
-    assert str(raised.value).isprintable()
     assert not (folder / "out").exists()
     return str(raised.value)
 
@@ -210,16 +209,26 @@ def test_marks_of_a_version_that_no_request_can_carry(site: Site, tmp_path: Path
     assert (tmp_path / "b").read_bytes() == DATA
 
 
-PIECES = (
-    b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 206 Part\r\n", b"HTTP/1.1 302 \x1b[31m\r\n", b"HTTP/1.1 416 No\r\n",
-    b"HTTP/1.1 503 Busy\r\n", b"HTTP/9 999999 ?\r\n", b"", b"\r\n", b"\xff\x00\r\n", b"ICY 200\r\n",
-    b"Content-Length: 5\r\n", b"Content-Length: 99999999999999999999\r\n", b"Content-Length: -1\r\n",
-    b"Content-Range: bytes 5-9/10\r\n", b"Content-Range: bytes */5\r\n", b"Content-Range: x\r\n",
-    b"Transfer-Encoding: chunked\r\n", b"Location: /r\r\n", b"Location: http://[\r\n", b"Location: \xff\r\n",
-    b"Location: ftp://x/\r\n", b"Location: /ok\r\n", b'ETag: "x"\r\n', b"ETag: \x1b\r\n", b"Retry-After: x\r\n",
-    b"\r\n12345", b"\r\n5\r\n12345\r\n0\r\n\r\n", b"\r\nffffffffffffffffffff\r\nx", b"x" * 70_000, b": \r\n",
-    b"Content-Encoding: gzip\r\n", b"<html>", b"Last-Modified: a\r\n b\r\n",
-)  # fmt: skip
+STATUS = (
+    *(b"HTTP/1.1 200 OK", b"HTTP/1.1 206 Part", b"HTTP/1.1 302 \x1b[31m", b"HTTP/1.1 416 No"),
+    *(b"HTTP/1.1 503 Busy", b"HTTP/9 999999 ?", b"", b"\xff\x00", b"ICY 200", b"<html>"),
+)
+HEADERS = (
+    *(b"Content-Length: 5", b"Content-Length: 99999999999999999999", b"Content-Length: -1"),
+    *(b"Content-Range: bytes 5-9/10", b"Content-Range: bytes */5", b"Content-Range: x"),
+    *(b"Location: /r", b"Location: http://[", b"Location: \xff", b"Location: ftp://x/"),
+    *(b"Location: /ok", b'ETag: "x"', b"ETag: \x1b", b"Last-Modified: a\r\n b", b": ", b""),
+    *(b"Transfer-Encoding: chunked", b"Content-Encoding: gzip", b"x" * 70_000),
+)
+BODIES = (b"12345", b"", b"123456", b"5\r\n12345\r\n0\r\n\r\n", b"f" * 20 + b"\r\nx", b"-1\r\n")
+
+
+@st.composite
+def an_answer(draw: st.DrawFn) -> bytes:
+    """The bytes that a server sends: sometimes HTTP, sometimes nearly."""
+    headers = draw(st.lists(st.sampled_from(HEADERS), max_size=4))
+    lines = [draw(st.sampled_from(STATUS)), *headers, b"", draw(st.sampled_from(BODIES))]
+    return b"\r\n".join(lines)
 
 
 @settings(
@@ -230,11 +239,7 @@ PIECES = (
     suppress_health_check=list(HealthCheck),
 )
 @given(
-    answers=st.lists(
-        st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map(b"".join),
-        min_size=1,
-        max_size=3,
-    ),
+    answers=st.lists(an_answer(), min_size=1, max_size=3),
     left=st.sampled_from((None, b"12345", b"1")),
     known=st.sampled_from((Expected(), Expected(size=5), Expected(md5="0" * 32))),
 )
@@ -250,9 +255,7 @@ def test_whatever_a_server_answers_ends_in_a_file_or_one_line(
     try:
         size = download(f"{site.url}/r", tmp_path / "out", known, patience=QUICK)
     except CompoclipError as error:
-        assert str(error).isprintable()
-        assert len(str(error)) < 1000
-        assert site.url in str(error)
+        expect_one_line(error, site.url)
         assert not (tmp_path / "out").exists()
     else:
         assert (tmp_path / "out").stat().st_size == size
@@ -412,7 +415,6 @@ def test_whatever_an_archive_holds_ends_in_files_or_one_line(
     try:
         number = unpack(folder / name, folder / "out")
     except CompoclipError as error:
-        assert str(error).isprintable()
-        assert str(folder) in str(error)
+        expect_one_line(error, str(folder))
     else:
         assert number == sum(path.is_file() for path in (folder / "out").rglob("*"))

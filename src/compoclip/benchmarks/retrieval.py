@@ -153,6 +153,6 @@ def _read(
     """Photos, the files that were read, and counts of what was left out."""
     if path.suffix.lower() == ".json":
         return read_captions(path), {"captions": path}, {}
-    split = split_file or path.with_name(_SPLIT)
+    split = split_file or path.parent / _SPLIT
     photos, left_out = read_flickr8k(path, split)
     return photos, {"captions": path, "split": split}, left_out
