@@ -292,10 +292,10 @@ def test_samples_without_an_image_are_counted(tmp_path: Path) -> None:
     [
         ({"image": ["a.png"], "label": [0]}, "no column with encoded images"),
         ({"image": [b"x"], "kind": [0]}, "no column with labels"),
-        ({"image": [b"x"], "label": [-1]}, "row 0: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": [None]}, "row 0: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": ["cat"]}, "row 0: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": [[]]}, "row 0: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [-1]}, "row 1: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [None]}, "row 1: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": ["cat"]}, "row 1: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [[]]}, "row 1: 'label' must be a whole number"),
         ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
     ],
 )

@@ -122,7 +122,7 @@ def _rows(
         inside = tables.picture_columns(path)
         held = {name: tables.pictures(path, name, seen) for name in _PICTURES if name in inside}
         read = tables.parquet_rows(path, (*_PICTURES, *_TEXTS))
-        rows = ((f"{path}: row {index}", row) for index, row in enumerate(read))
+        rows = ((f"{path}: row {number}", row) for number, row in enumerate(read, 1))
     else:
         rows = ((f"{path}: line {line}", row) for line, row in files.read_jsonl(path))
     for index, (where, row) in enumerate(rows):

@@ -55,7 +55,7 @@ def read_tables(paths: Sequence[Path]) -> PhotoSet:
             values = table.read([label])[label].to_pylist()
         names = names or _names(schema, label)
         for row, value in enumerate(values):
-            found = _label(value, f"{path}: row {row}: {label!r}")
+            found = _label(value, f"{path}: row {row + 1}: {label!r}")
             images.append(ImageRef(path, member=f"{image}:{row}"))
             labels.append(found)
             keys.append(f"{path.name}:{row} {','.join(map(str, found))}")

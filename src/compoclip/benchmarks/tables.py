@@ -156,7 +156,9 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
             values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
             data = values[0].as_py()
             if not isinstance(data, bytes) or not data:
-                raise CompoclipError(f"{path}: row {row}: {column!r:.60} holds no picture; add it")
+                raise CompoclipError(
+                    f"{path}: row {row + 1}: {column!r:.60} holds no picture; add it"
+                )
             ref = ImageRef(path, member=f"{column}:{row}")
             found.append(seen.setdefault(files.bytes_hash(data), ref))
     return found
