@@ -109,6 +109,7 @@ def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
 
 
 def expect_one_line(error: Exception, file: str) -> None:
-    """A message that names the file, on one line."""
+    """A message that names the file, on one line that can be printed and read."""
     assert file in str(error)
-    assert "\n" not in str(error)
+    assert str(error).isprintable(), repr(str(error)[:300])
+    assert len(str(error)) < 2000, str(error)[:300]

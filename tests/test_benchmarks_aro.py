@@ -6,7 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from benchmark_files import vg_row, write_json
 from compoclip.benchmarks import aro
@@ -16,6 +18,7 @@ from compoclip.benchmarks.order import KINDS, shuffled, split_words, trigrams
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.captions.pre_caption import pre_caption
 from compoclip.captions.types import Token
+from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError
 
 TEXT = "A small dog chases two big cats, near the old red barn."
@@ -105,6 +108,18 @@ def test_visual_genome_cases_are_cropped_and_raw(tmp_path: Path) -> None:
         "micro", "macro", "vg_relation", "vg_relation_paper", "vg_attribution",
     }  # fmt: skip
     assert found.headline == "micro"
+
+
+def test_a_box_that_begins_outside_its_photo(tmp_path: Path) -> None:
+    """The official crop fills what lies beyond the photo with black, on any side of it."""
+    write_vg(tmp_path, [vg_row(bbox_x=-2, bbox_y=-1, bbox_w=4, bbox_h=3)], "relation")
+    path = tmp_path / "aro" / "images" / "5.jpg"
+    path.parent.mkdir(parents=True)
+    Image.new("RGB", (8, 8), "white").save(path, "png")
+    (case,) = load_benchmark("aro:vg_relation", tmp_path).content
+    assert case.images[0].box == (-2, -1, 2, 2)
+    cropped = np.asarray(decode(path, box=case.images[0].box))[:, :, 0]
+    assert cropped.tolist() == [[0] * 4, [0, 0, 255, 255], [0, 0, 255, 255]]
 
 
 def test_averages_of_the_official_rules(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def syst_row(**changes: Any) -> dict[str, Any]:
     lists = {
         "valid_hard_negs_atom": str(NEGATIVES[:4]),
         "valid_hard_negs_comp": str([*NEGATIVES, "f"]),
-        "valid_hard_negs_combined": "[]",
+        "valid_hard_negs_combined": str([*NEGATIVES, "f", "g"]),
     }
     return {**row(), **lists, **changes}
 
@@ -189,6 +189,25 @@ def test_systematicity_needs_the_pre_training_set(tmp_path: Path) -> None:
     only = load_benchmark("crepe_syst:comp_unseen", tmp_path, pretrained="cc12m")
     assert [c.subtask for c in only.content] == ["comp_unseen"] * 2
     assert only.data_hash != found.data_hash
+
+
+def test_combined_negatives_are_measured_where_asked_for(tmp_path: Path) -> None:
+    """The files hold them; no published table and no rule of the published ones does."""
+    write_csv(syst(tmp_path, "seen"), syst_row(), syst_row(valid_hard_negs_combined="{'a'}"))
+    write_csv(syst(tmp_path, "unseen"), syst_row(valid_hard_negs_combined="[]"), syst_row())
+    found = load_benchmark("crepe_syst:combined_*", tmp_path, pretrained="cc12m")
+    assert [(c.subtask, len(c.texts)) for c in found.content] == [
+        ("combined_seen", 8), ("combined_seen", 2), ("combined_unseen", 8),
+    ]  # fmt: skip
+    assert found.content[0].texts[1:] == (*NEGATIVES, "f", "g")
+    assert found.left_out == {"rows without combined negatives": 1}
+    assert found.headline == "micro"
+    assert set(found.aggregates) == {"micro", "macro", "combined"}
+    published = load_benchmark("crepe_syst", tmp_path, pretrained="cc12m")
+    assert {c.subtask for c in published.content} == {
+        "comp_seen", "comp_unseen", "atom_seen", "atom_unseen",
+    }  # fmt: skip
+    assert "combined" not in published.aggregates
 
 
 def test_a_data_root_offers_what_needs_no_option(

@@ -1,19 +1,18 @@
-"""Downloads that break off, resume, lie or are refused; archives that are unpacked safely."""
+"""Downloads that break off, resume, lie or are refused."""
 
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from benchmark_files import expect_one_line
 from compoclip.benchmarks.download import Expected, Patience, download
-from compoclip.benchmarks.unpack import unpack
+from compoclip.benchmarks.download import _redirected as redirected
 from compoclip.errors import CompoclipError, UsageError
 from web_server import Site, served
 
@@ -141,6 +140,124 @@ def test_no_redirection_leads_to_local_files(site: Site, tmp_path: Path) -> None
     assert download(f"{site.url}/r", tmp_path / "out", patience=QUICK) == len(DATA)
 
 
+def refused(site: Site, path: str, folder: Path) -> str:
+    """The line that a download ends with, told of the first answer."""
+    site.asked.clear()
+    with pytest.raises(CompoclipError) as raised:
+        download(f"{site.url}{path}", folder / "out", patience=QUICK)
+    expect_one_line(raised.value, site.url)
+    assert not (folder / "out").exists()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("http://[::1", "which is no address"),
+        ("ftp://127.0.0.1/x", "which is neither http nor https"),
+        ("data:,x", "which is neither http nor https"),
+        ("//[", "which is no address"),
+        ("http://127.0.0.1:99999999/", "which is no address"),
+        ("http://127.0.0.1:x/", "which is no address"),
+        ("http://a..b/", "check the address"),
+    ],
+)
+def test_redirections_that_lead_nowhere_end_at_once(
+    site: Site, tmp_path: Path, to: str, message: str
+) -> None:
+    site.redirects["/r"] = to
+    assert message in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 1  # asking again would not help
+
+
+def test_redirections_in_a_loop(site: Site, tmp_path: Path) -> None:
+    site.redirects["/r"] = "/r"
+    assert "redirected 10 times" in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 11
+
+
+def test_no_redirection_leads_from_https_to_http() -> None:
+    with pytest.raises(CompoclipError, match=r"http://b/y, which is not encrypted; .*--url-base"):
+        redirected("https://a/x", "http://b/y")
+    assert redirected("https://a/x", "//b/y z") == "https://b/y%20z"
+    assert redirected("http://a/x", "https://b/y") == "https://b/y"
+    assert redirected("http://a/x", "/y") == "http://a/y"
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "-5", "x", "\u00b2", "5, 5", ""])
+def test_lengths_that_are_none(site: Site, tmp_path: Path, length: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+    site.raw["/r"] = [head.encode("latin-1") + b"12345"]
+    assert "the server states a length of" in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 1
+
+
+def test_marks_of_a_version_that_no_request_can_carry(site: Site, tmp_path: Path) -> None:
+    """A header over two lines is one of the answer, and none of the next request."""
+    head = b'HTTP/1.1 200 OK\r\nETag: "a\r\n b"\r\nContent-Length: 9\r\n\r\n'
+    rest = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 3-8/9\r\nContent-Length: 6\r\n\r\n456789"
+    site.raw["/r"] = [head + b"123", rest]
+    download(f"{site.url}/r", tmp_path / "out", patience=QUICK)
+    assert (tmp_path / "out").read_bytes() == b"123456789"
+    (tmp_path / "b.part").write_bytes(DATA[:7])
+    (tmp_path / "b.part.version").write_bytes(b"\xff\xfe\n")
+    download(f"{site.url}/a.bin", tmp_path / "b", patience=QUICK)
+    assert (tmp_path / "b").read_bytes() == DATA
+
+
+STATUS = (
+    *(b"HTTP/1.1 200 OK", b"HTTP/1.1 206 Part", b"HTTP/1.1 302 \x1b[31m", b"HTTP/1.1 416 No"),
+    *(b"HTTP/1.1 503 Busy", b"HTTP/9 999999 ?", b"", b"\xff\x00", b"ICY 200", b"<html>"),
+)
+HEADERS = (
+    *(b"Content-Length: 5", b"Content-Length: 99999999999999999999", b"Content-Length: -1"),
+    *(b"Content-Range: bytes 5-9/10", b"Content-Range: bytes */5", b"Content-Range: x"),
+    *(b"Location: /r", b"Location: http://[", b"Location: \xff", b"Location: ftp://x/"),
+    *(b"Location: /ok", b'ETag: "x"', b"ETag: \x1b", b"Last-Modified: a\r\n b", b": ", b""),
+    *(b"Transfer-Encoding: chunked", b"Content-Encoding: gzip", b"x" * 70_000),
+)
+BODIES = (b"12345", b"", b"123456", b"5\r\n12345\r\n0\r\n\r\n", b"f" * 20 + b"\r\nx", b"-1\r\n")
+
+
+@st.composite
+def an_answer(draw: st.DrawFn) -> bytes:
+    """The bytes that a server sends: sometimes HTTP, sometimes nearly."""
+    headers = draw(st.lists(st.sampled_from(HEADERS), max_size=4))
+    lines = [draw(st.sampled_from(STATUS)), *headers, b"", draw(st.sampled_from(BODIES))]
+    return b"\r\n".join(lines)
+
+
+@settings(
+    max_examples=150,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    answers=st.lists(an_answer(), min_size=1, max_size=3),
+    left=st.sampled_from((None, b"12345", b"1")),
+    known=st.sampled_from((Expected(), Expected(size=5), Expected(md5="0" * 32))),
+)
+def test_whatever_a_server_answers_ends_in_a_file_or_one_line(
+    site: Site, tmp_path: Path, answers: list[bytes], left: bytes | None, known: Expected
+) -> None:
+    site.files["/ok"] = b"12345"
+    site.raw["/r"] = list(answers)
+    for name in ("out", "out.part", "out.part.version"):
+        (tmp_path / name).unlink(missing_ok=True)
+    if left is not None:
+        (tmp_path / "out.part").write_bytes(left)
+    try:
+        size = download(f"{site.url}/r", tmp_path / "out", known, patience=QUICK)
+    except CompoclipError as error:
+        expect_one_line(error, site.url)
+        assert not (tmp_path / "out").exists()
+    else:
+        assert (tmp_path / "out").stat().st_size == size
+        assert not (tmp_path / "out.part").exists()
+
+
 def test_a_full_disk(site: Site, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no device that is always full")
@@ -156,73 +273,3 @@ def test_an_unwritable_place(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompoclipError, match="cannot be written"):
         download(f"{site.url}/a.bin", tmp_path / "file" / "a.bin", patience=QUICK)
-
-
-def zipped(path: Path, members: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return path
-
-
-def tarred(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
-@pytest.mark.parametrize(("make", "name"), [(zipped, "a.zip"), (tarred, "a.tar.gz")])
-def test_the_one_folder_of_an_archive_is_dropped(make, name: str, tmp_path: Path) -> None:
-    one = make(tmp_path / name, {"val/1.jpg": b"1", "val/sub/2.jpg": b"22"})
-    assert unpack(one, tmp_path / "one") == 2
-    assert (tmp_path / "one" / "sub" / "2.jpg").read_bytes() == b"22"
-    two = make(tmp_path / name, {"val/1.jpg": b"1", "2.jpg": b"22"})
-    assert unpack(two, tmp_path / "two") == 2
-    assert (tmp_path / "two" / "val" / "1.jpg").is_file()
-    assert (tmp_path / "two" / "2.jpg").is_file()
-
-
-def test_unpacking_goes_on_after_an_interruption(tmp_path: Path) -> None:
-    archive = zipped(tmp_path / "a.zip", {"v/1": b"one", "v/2": b"two"})
-    (tmp_path / "v").mkdir()
-    (tmp_path / "v" / "1").write_bytes(b"uno")  # of the right size: kept
-    (tmp_path / "v" / "2").write_bytes(b"t")  # short: written again
-    assert unpack(archive, tmp_path / "v") == 2
-    assert (tmp_path / "v" / "1").read_bytes() == b"uno"
-    assert (tmp_path / "v" / "2").read_bytes() == b"two"
-
-
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "C:\\x", "a\\x"])
-@pytest.mark.parametrize("make", [zipped, tarred])
-def test_no_member_leaves_the_folder(make, name: str, tmp_path: Path) -> None:
-    archive = make(tmp_path / "a.zip", {"ok/1": b"1", name: b"2"})
-    with pytest.raises(CompoclipError, match="leads outside") as raised:
-        unpack(archive, tmp_path / "in" / "side")
-    expect_one_line(raised.value, "a.zip")
-    assert not (tmp_path / "in").exists()
-
-
-def test_links_bombs_and_damage(tmp_path: Path) -> None:
-    bomb = zipped(tmp_path / "bomb.zip", {"a/zeros": bytes(3_000_000)})
-    with pytest.raises(CompoclipError, match="not the official archive"):
-        unpack(bomb, tmp_path / "out")
-    with tarfile.open(tmp_path / "link.tar", "w") as archive:
-        info = tarfile.TarInfo("x")
-        info.type, info.linkname = tarfile.SYMTYPE, "/etc"
-        archive.addfile(info)
-    with pytest.raises(CompoclipError, match="no plain file"):
-        unpack(tmp_path / "link.tar", tmp_path / "out")
-    good = zipped(tmp_path / "cut.zip", {"a/1": b"x" * 999}).read_bytes()
-    (tmp_path / "cut.zip").write_bytes(good[: len(good) // 2])
-    with pytest.raises(CompoclipError, match="cannot be unpacked") as raised:
-        unpack(tmp_path / "cut.zip", tmp_path / "out")
-    expect_one_line(raised.value, "cut.zip")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "sub").symlink_to(tmp_path)
-    archive_path = zipped(tmp_path / "a.zip", {"sub/x": b"1", "y": b"2"})
-    with pytest.raises(CompoclipError, match="leads outside"):
-        unpack(archive_path, tmp_path / "folder")
-    assert not (tmp_path / "x").exists()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmark_files import vg_row
-from compoclip.benchmarks import files
+from compoclip.benchmarks import archives, files, tables
+from compoclip.benchmarks.parts import close
 from compoclip.benchmarks.prompts import fill, read_index, read_names, read_templates
 from compoclip.captions.pre_caption import pre_caption
 from compoclip.errors import CompoclipError
@@ -27,7 +31,8 @@ def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
         (b"\xff\xfe\x00", "not UTF-8"),
         ("[" * 200_000, "nested too deeply"),
         ("", "not valid JSON"),
-        ("1" * 5000, "not the official file"),
+        ("1" * 5000, "a number with thousands of digits"),
+        ('{"a": "\\ud83d"}', "half a surrogate pair"),
     ],
 )
 def test_bad_json_names_the_file(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -82,13 +87,15 @@ def test_text_keeps_white_space() -> None:
 
 def test_box_is_left_upper_right_lower() -> None:
     assert files.box(vg_row(), "f") == (1, 2, 4, 6.5)
+    beyond = vg_row(bbox_x=-1, bbox_y=-2)  # as the official code, which crops with black there
+    assert files.box(beyond, "f") == (-1, -2, 2, 2.5)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bbox_w": 0}, "not inside any image"),
-        ({"bbox_x": -1}, "not inside any image"),
+        ({"bbox_w": 0}, "a box 0 x 4.5 pixels holds nothing"),
+        ({"bbox_h": -3}, "a box 3 x -3 pixels holds nothing"),
         ({"bbox_y": "2"}, "'bbox_y' must be a number, found text"),
         ({"bbox_y": True}, "'bbox_y' must be a number"),
         ({"bbox_h": float("nan")}, "'bbox_h' must be a number"),
@@ -174,3 +181,55 @@ def test_the_first_alias_names_the_class(tmp_path: Path) -> None:
             read_names(_write(tmp_path, bad), "fer-2013")
     with pytest.raises(CompoclipError, match="names no class"):
         read_index(_write(tmp_path, "{}"))
+
+
+def test_no_more_than_a_stated_size_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 40)
+    monkeypatch.setattr(archives, "MOST_BYTES", 40)
+    path = _write(tmp_path, "[" + " " * 40 + "]")
+    for read in (files.read_json, files.read_jsonl, files.read_text):
+        with pytest.raises(CompoclipError, match="MiB, which no file of annotations has") as caught:
+            read(path)
+        assert str(caught.value).startswith(str(path))
+    with pytest.raises(CompoclipError, match="which no file of annotations has"):
+        list(tables.read_rows(_write(tmp_path, "a,b\n" + "1,2\n" * 12, "x.csv"), ("a",), ""))
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in "ab":
+            archive.writestr(name, "x" * 30)
+    assert archives.read_members(tmp_path / "x.zip", {"one": "a"})["one"][1] == b"x" * 30
+    with pytest.raises(CompoclipError, match=r"x.zip: b: more than .* MiB"):
+        archives.read_members(tmp_path / "x.zip", {"one": "a", "two": "b"})
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array(["x" * 300_000]).take(pa.array([0] * 2000)), "more than 256 MiB"),
+        (pa.nulls(tables.MOST_ROWS + 1, pa.string()), r"more than the 2,097,152 rows"),
+        (
+            pa.ListArray.from_arrays([0, 17_000_000], pa.nulls(17_000_000, pa.string())),
+            r"or 16,777,216 values",
+        ),
+    ],
+)
+def test_small_tables_that_unpack_to_much(tmp_path: Path, column: pa.Array, message: str) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"caption": column}), path)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(CompoclipError, match=message) as caught:
+        tables.parquet_rows(path, ("caption",))
+    assert str(caught.value).startswith(str(path))
+
+
+def test_names_that_no_file_can_have() -> None:
+    for name in ("x" * 256, "a/" + "\u00e9" * 200 + ".jpg", "a/" * 600 + "b.jpg"):
+        with pytest.raises(CompoclipError, match="is longer than a file's can be"):
+            files.image_path(Path("photos"), name, "f: row 1")
+
+
+def test_hints_are_short_whatever_names_a_file_holds() -> None:
+    hint = close("x", ["a\nb", *(f"{k} {'y' * 99}" for k in range(5000))])
+    assert hint.isprintable()
+    assert len(hint) < 1100

@@ -1,16 +1,23 @@
-"""The reader of foils: layouts, sub-tasks from the data, skills, and malformed rows."""
+"""The reader of foils: formats, sub-tasks from the data, skills, statements, malformed rows."""
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from benchmark_files import expect_one_line, write_photo
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.targets import find_in
+from evaluation_helpers import FakeEncoder
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -67,17 +74,143 @@ def test_one_file_by_option(tmp_path: Path) -> None:
         load_benchmark("foils:other", tmp_path)
 
 
+ROWS = [
+    row(id=1, subtask="left of", negative_caption=["a plate", "a \u00e9clair, no cup"]),
+    row(id=2, subtask="left of", caption="[sic]", negative_caption=["a dish"]),
+]
+
+
+def as_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def as_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    table = pa.Table.from_pylist(rows)
+    packed = table.column("subtask").dictionary_encode()  # as pandas stores categories
+    pq.write_table(table.set_column(table.column_names.index("subtask"), "subtask", packed), path)
+
+
+def as_json(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def as_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+
+
+WRITERS = {
+    ".csv": as_csv,
+    ".tsv": as_csv,
+    ".parquet": as_parquet,
+    ".json": as_json,
+    ".jsonl": as_jsonl,
+}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("ids", [True, False])
+def test_every_format_with_one_or_many_negatives(tmp_path: Path, suffix: str, ids: bool) -> None:
+    path = tmp_path / "foils" / f"mine{suffix}"
+    path.parent.mkdir()
+    WRITERS[suffix](path, [{k: v for k, v in r.items() if ids or k != "id"} for r in ROWS])
+    found = load_benchmark("foils", tmp_path)
+    assert isinstance(found.content, tuple)
+    assert [case.texts for case in found.content] == [
+        ("a cup", "a plate", "a \u00e9clair, no cup"),
+        ("[sic]", "a dish"),
+    ]
+    numbers = ["1", "2"] if ids else [f"mine{suffix}:1", f"mine{suffix}:2"]
+    assert [case.id for case in found.content] == [f"left of/{number}" for number in numbers]
+    assert "foils" in [target.spec for target in find_in(tmp_path)]
+
+
+STATEMENTS = [
+    {"image": f"{k}.png", "caption": f"cup {k}", "label": k % 2, "subtask": task, "kind": "cup"}
+    for task in ("left", "left_dev", "above")
+    for k in range(4)
+]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
+    rows = [each for each in STATEMENTS if each["subtask"] != "above"]
+    path = tmp_path / f"mine{suffix}"
+    WRITERS[suffix](path, STATEMENTS)
+    for k in range(4):
+        write_photo(tmp_path / f"{k}.png")
+    found = load_benchmark("foils", tmp_path, annotations=path)
+    assert isinstance(found.content, tuple)
+    assert [case.truth for case in found.content] == [0, 1, 0, 1] * 3
+    assert {case.form for case in found.content} == {Form.BINARY}
+    assert found.content[1].labels == {"label": "true", "kind": "cup"}
+    assert found.tuned_on == {"left": "left_dev"}
+    assert found.aggregates["macro"].parts == ("left", "above")
+    options = Options(resamples=20)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    assert set(result.scores) == {"left", "above"}
+    assert {"macro", "micro", "balanced_accuracy"} <= set(result.aggregates)
+    assert result.scores["left"]["auc"].n == 4
+    part = load_benchmark("foils:left", tmp_path, annotations=path)
+    assert isinstance(part.content, tuple)
+    assert len(part.content) == len(rows)
+    with pytest.raises(UsageError, match="no sub-task 'left_dev'"):
+        load_benchmark("foils:left_dev", tmp_path, annotations=path)
+
+
+def test_words_for_truth(tmp_path: Path) -> None:
+    truths = {"true": 1, "False": 0, " 1 ": 1, "0": 0, "TRUE": 1, "no": None}
+    lines = [
+        f'{{"image": "1.png", "caption": "{k}", "label": "{word}"}}\n'
+        for k, word in enumerate(truths)
+    ]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(lines[:-1]), encoding="utf-8")
+    found = load_benchmark("foils", tmp_path, annotations=path)
+    assert isinstance(found.content, tuple)
+    assert [case.truth for case in found.content] == [1, 0, 1, 0, 1]
+    path.write_text("".join(lines), encoding="utf-8")
+    with pytest.raises(CompoclipError, match="line 6: 'label' must be 1 or 0, true or false"):
+        load_benchmark("foils", tmp_path, annotations=path)
+
+
+def test_pictures_inside_a_table(tmp_path: Path) -> None:
+    rows = [
+        {"image": {"bytes": data}, "caption": f"{k}", "negative_caption": ["x", "y"]}
+        for k, data in enumerate((b"one", b"two", b"one"))
+    ]
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    found = load_benchmark("foils", tmp_path, annotations=path)
+    assert isinstance(found.content, tuple)
+    photos = [case.images[0].photo for case in found.content]
+    assert photos == [f"{path}@image:0", f"{path}@image:1", f"{path}@image:0"]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ((row(), row()), "line 2: 'id' 1 occurs twice"),
+        ((row(), row()), "line 2: 'id' 1 occurs twice; number the rows anew"),
+        ((row(id=None), row(id=None)), r"line 2: the same as .*x.jsonl: line 1; mend the file"),
         ((row(skill="luck"),), "line 1: unknown skill 'luck'; known: object"),
         ((row(), row(id=2, skill="object")), "line 2: skill 'object', but earlier rows"),
         ((row(image="../1.png"),), "leads outside the image folder"),
-        ((row(caption=" "),), "'caption' is empty"),
-        ((row(negative_caption=["a", "b"]),), "'negative_caption' must be text"),
+        ((row(caption=" "),), "'caption' is empty; mend the row"),
+        ((row(negative_caption=[]),), "'negative_caption' must be a text or a list of texts"),
+        ((row(negative_caption=["a", ""]),), "negative caption 2 is empty; mend the row"),
+        ((row(negative_caption=[1]),), "negative caption 1 must be text, found the number 1"),
+        ((row(negative_caption=None),), "has neither 'negative_caption' .* nor|give one of them"),
+        ((row(label=1),), "has both 'negative_caption'"),
+        (
+            (row(), row(id=2, negative_caption=None, label=1)),
+            "line 2: statements with a 'label' and captions .* two folders",
+        ),
+        ((row(negative_caption=None, label=1),), "'x' has no true or no false statements; add"),
         ((row(subtask=3),), "'subtask' must be text"),
-        (({"id": 1},), "no key 'image'"),
+        (({"id": 1},), "no 'image', only 'id'; mend the row"),
         ((), "no rows"),
     ],
 )
@@ -88,11 +221,38 @@ def test_malformed_rows_end_in_one_line(
     with pytest.raises(CompoclipError, match=message) as caught:
         load_benchmark("foils", tmp_path)
     assert "\n" not in str(caught.value)
+    assert "official" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.csv", "image,text\n1.png,a\n", "no column 'caption', only 'image', 'text'; add it"),
+        ("x.csv", "image,caption,caption\n", "two columns are called 'caption'"),
+        ("x.csv", "image,caption\n1.png,a\n", "row 1: has neither 'negative_caption'"),
+        ("x.tsv", 'image\tcaption\n1.png\t"a', "check quoting and delimiter"),
+        ("x.json", "{}", "expected a JSON list"),
+        ("x.json", "[1]", "row 1: expected a JSON object"),
+        ("x.json", "[", "not valid JSON .*; mend the file"),
+        ("x.jsonl", "{", "line 1: not valid JSON .*; mend the file"),
+        ("x.parquet", "PAR1", "not a whole Parquet file .*; mend the file"),
+    ],
+)
+def test_malformed_files_are_the_users_own(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("foils", tmp_path, annotations=path)
+    expect_one_line(caught.value, str(path))
+    assert "official" not in str(caught.value)
+    assert "fetch" not in str(caught.value)
 
 
 def test_absent_files(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match="no such file"):
+    with pytest.raises(CompoclipError, match="no such file; check the path"):
         load_benchmark("foils", tmp_path)
     (tmp_path / "foils").mkdir()
-    with pytest.raises(CompoclipError, match=r"holds no \.jsonl or \.json"):
+    with pytest.raises(CompoclipError, match=r"holds no \.csv, \.json, \.jsonl"):
         load_benchmark("foils", tmp_path)

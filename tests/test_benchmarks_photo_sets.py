@@ -263,9 +263,9 @@ def cut_shard(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (spoil_label, "2.tar: s0.cls: label 'cat' is no whole number"),
+        (spoil_label, "2.tar: 's0.cls': label 'cat' is no whole number"),
         (drop_label, "2.tar: sample 's0' has no .cls or .npy label"),
-        (spoil_vector, "2.tar: s0.npy: not a numpy vector"),
+        (spoil_vector, "2.tar: 's0.npy': not a numpy vector"),
         (cut_shard, "2.tar: not a whole tar file"),
     ],
 )
@@ -292,10 +292,10 @@ def test_samples_without_an_image_are_counted(tmp_path: Path) -> None:
     [
         ({"image": ["a.png"], "label": [0]}, "no column with encoded images"),
         ({"image": [b"x"], "kind": [0]}, "no column with labels"),
-        ({"image": [b"x"], "label": [-1]}, "row 0: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": [None]}, "row 0: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": ["cat"]}, "row 0: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": [[]]}, "row 0: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [-1]}, "row 1: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [None]}, "row 1: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": ["cat"]}, "row 1: 'label' must be a whole number"),
+        ({"image": [b"x"], "label": [[]]}, "row 1: 'label' must be a whole number"),
         ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
     ],
 )

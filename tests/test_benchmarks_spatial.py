@@ -276,8 +276,11 @@ def write_vsr(root: Path, *rows: dict[str, Any], name: str = "zeroshot_test") ->
 
 
 def test_vsr_cases(tmp_path: Path) -> None:
-    rows = [vsr_row(k % 2, relation="on") for k in range(20)]
-    rows += [vsr_row(1, relation="under")] * 30 + [vsr_row(k % 2) for k in range(19)]
+    relations = ["on"] * 20 + ["under"] * 30 + ["inside"] * 19
+    rows = [
+        vsr_row(1 if name == "under" else k % 2, relation=name, caption=f"It is {name} {k}.")
+        for k, name in enumerate(relations)
+    ]
     found = load_benchmark("vsr:zeroshot", write_vsr(tmp_path, *rows))
     assert found.expected == {"zeroshot": 1222, "zeroshot_dev": 340}
     first = found.content[1]
@@ -315,6 +318,15 @@ def test_malformed_vsr(tmp_path: Path, row: dict[str, Any], message: str) -> Non
     with pytest.raises(CompoclipError, match=message) as caught:
         load_benchmark("vsr", tmp_path)
     expect_one_line(caught.value, "zeroshot_test.jsonl")
+
+
+def test_a_vsr_file_that_holds_two_copies(tmp_path: Path) -> None:
+    write_vsr(tmp_path)
+    path = tmp_path / "vsr" / "random_test.jsonl"
+    path.write_text(path.read_text() * 2, encoding="utf-8")
+    with pytest.raises(CompoclipError, match=r"line 3: the same as .*line 1; fetch") as caught:
+        load_benchmark("vsr", tmp_path)
+    expect_one_line(caught.value, str(path))
 
 
 def test_unknown_parts() -> None:

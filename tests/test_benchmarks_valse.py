@@ -148,6 +148,12 @@ def test_malformed_archives(tmp_path: Path) -> None:
         load_benchmark("valse:plurals", tmp_path)
     with pytest.raises(CompoclipError, match=r"holds no existence\.json"):
         load_benchmark("valse", tmp_path)
+    with zipfile.ZipFile(path, "a") as archive:
+        nameless = zipfile.ZipInfo("x")
+        nameless.filename = ""
+        archive.writestr(nameless, "")
+    with pytest.raises(CompoclipError, match=r"zip: plurals\.json: not valid JSON"):
+        load_benchmark("valse:plurals", tmp_path)
     (path.parent / "other.zip").write_bytes(b"")
     with pytest.raises(CompoclipError, match="holds 2 archives"):
         load_benchmark("valse", tmp_path)

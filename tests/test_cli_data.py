@@ -1,27 +1,30 @@
-"""`compoclip data ls|check|fetch` on small roots and a local server."""
+"""`compoclip data ls|check` on small roots."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from benchmark_files import SUGARCREPE, write_photo, write_sugarcrepe
-from compoclip.benchmarks import fetch as fetching
+from benchmark_files import (
+    SUGARCREPE,
+    sugarcrepe_row,
+    write_json,
+    write_photo,
+    write_sugarcrepe,
+)
 from compoclip.benchmarks.catalogue import catalogue, entry
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.meta import STATUSES
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.sources import SOURCES, Source
-from compoclip.cli import data_fetch
+from compoclip.benchmarks.sources import SOURCES
 from compoclip.cli.main import main
-from compoclip.errors import CompoclipError, UsageError
-from test_benchmarks_download import zipped
-from web_server import Site, served
+from compoclip.evaluation.targets import find_in
+from test_benchmarks_crepe import row as crepe_row
+from test_benchmarks_crepe import write_csv
+from test_benchmarks_spatial import vsr_row
 
 Capture = pytest.CaptureFixture[str]
 
@@ -141,132 +144,6 @@ def test_the_real_files_are_official(shared_data: Path) -> None:
     assert found.left_out == {"rows that fewer than two annotators found right": 1080}
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with served(Site()) as found:
-        yield found
-
-
-@pytest.fixture
-def mirror(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """SugarCrepe in miniature on the local server, its photos in an archive."""
-    made = official_like(tmp_path / "made")
-    for name in SUGARCREPE:
-        url = SOURCES[f"sugarcrepe/{name}.json"].url
-        path = fetching.rebased(url, "")
-        site.files[path] = (made / "sugarcrepe" / f"{name}.json").read_bytes()
-    photo = (made / "coco" / "val2017" / "1.jpg").read_bytes()
-    archive = zipped(tmp_path / "v.zip", {f"val2017/{n}.jpg": photo for n in (1, 2)})
-    site.files["/zips/val2017.zip"] = archive.read_bytes()
-    small = {
-        target: Source(target, source.url, archive=source.archive)
-        for target, source in SOURCES.items()
-    }
-    monkeypatch.setattr(fetching, "SOURCES", small)
-    about = meta("sugarcrepe").__dict__
-    monkeypatch.setitem(about, "hashes", {})
-    monkeypatch.setitem(about, "expected", dict.fromkeys(SUGARCREPE, 2))
-    return site
-
-
-def test_fetch_annotations_and_photos(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
-    mirror.break_at["/zips/val2017.zip"] = [100]
-    assert main([*arguments, "--yes", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert set(json.loads(captured.out)["fetched"]) == {
-        *(f"sugarcrepe/{name}.json" for name in SUGARCREPE),
-        "coco/val2017",
-    }
-    assert captured.err.index("together") < captured.err.index("bytes")  # first what, then doing it
-    assert check("sugarcrepe", root).complete
-    assert not list(root.rglob("*.part*"))
-    assert not list(root.rglob("*.zip"))
-    mirror.asked.clear()
-    assert main([*arguments, "--yes"]) == 0
-    assert mirror.asked == []
-    assert "0 files fetched" in capsys.readouterr().out
-
-    (root / "coco" / "val2017" / "2.jpg").unlink()
-    (root / "sugarcrepe" / "swap_obj.json").unlink()
-    assert main([*arguments, "--yes", "--annotations-only"]) == 0
-    assert [path.rpartition("/")[2] for path, _ in mirror.asked] == ["swap_obj.json"]
-    assert main([*arguments, "--yes"]) == 0
-    assert "1 of 2 photos missing" in capsys.readouterr().err
-    assert check("sugarcrepe", root).complete
-
-
-def test_fetch_asks_first(
-    mirror: Site, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
-    assert main(arguments) == 2
-    assert "say --yes" in capsys.readouterr().err
-    monkeypatch.setattr(data_fetch, "_agreed", lambda: False)
-    assert main(arguments) == 1
-    assert "nothing was fetched" in capsys.readouterr().err
-    assert mirror.asked == []
-    assert not root.exists()
-
-
-def test_fetch_refuses_what_is_gated(tmp_path: Path, capsys: Capture) -> None:
-    for name in ("winoground", "colorswap"):
-        assert main(["data", "fetch", name, "--data", str(tmp_path), "--yes"]) == 1
-        error = capsys.readouterr().err
-        assert "accept the terms" in error
-        assert meta(name).source in error
-        assert error.count("\n") == 1
-    assert main(["data", "fetch", "spec", "--data", str(tmp_path), "--yes"]) == 1
-    captured = capsys.readouterr()
-    assert "spec/count/image2text.json: by hand" in captured.out
-    assert main(["data", "fetch", "--data", str(tmp_path)]) == 2
-    assert main(["data", "fetch", "retrieval", "--data", str(tmp_path)]) == 2
-    (tmp_path / "edition.json").write_text('{"edition": "world"}')
-    with pytest.raises(CompoclipError, match="edition 'world'"):
-        fetching.lacking(["sugarcrepe"], tmp_path)
-
-
-def test_a_missing_file_ends_with_one_line(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
-    path = fetching.rebased(SOURCES["sugarcrepe/swap_att.json"].url, "")
-    del mirror.files[path]
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
-    assert main([*arguments, "--yes"]) == 1
-    assert "answers 404" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_official_checksums_are_asked_of_a_mirror(site: Site, tmp_path: Path) -> None:
-    (job,) = [
-        each
-        for each in fetching.lacking(["cola"], tmp_path, annotations_only=True).jobs
-        if each.source.target.startswith("cola/")
-    ]
-    assert job.expected == Expected(56_746, "", next(iter(meta("cola").hashes.values())))
-    site.files[fetching.rebased(job.source.url, "")] = b"[]"
-    with pytest.raises(CompoclipError, match="blake2b checksum"):
-        fetching.fetch(job, tmp_path, url_base=site.url)
-    assert not list(tmp_path.rglob("*.json*"))
-
-
-def test_both_folders_of_visual_genome(tmp_path: Path, shared_data: Path) -> None:
-    (tmp_path / "cola").symlink_to(shared_data / "annotations" / "cola")
-    lack = fetching.lacking(["cola"], tmp_path)
-    assert [job.source.target for job in lack.jobs] == ["vg/VG_100K", "vg/VG_100K_2"]
-    assert "420 of 420 photos" in lack.jobs[0].reason or "photos missing" in lack.jobs[0].reason
-
-
-def test_sets_of_families(tmp_path: Path) -> None:
-    lack = fetching.lacking(["retrieval:coco"], tmp_path)
-    assert [job.source.target for job in lack.jobs] == [
-        "coco/coco_karpathy_test.json",
-        "coco/val2014",
-    ]
-    with pytest.raises(UsageError, match="family"):
-        fetching.lacking(["retrieval:cocoa"], tmp_path)
-
-
 def test_files_that_may_lack_are_no_problem(tmp_path: Path) -> None:
     folder = tmp_path / "elevater" / "mnist"
     folder.mkdir(parents=True)
@@ -293,3 +170,43 @@ def test_a_box_beyond_its_photo_is_damage(tmp_path: Path) -> None:
     found = check("aro:vg_relation", tmp_path, decoding=True)
     assert found.damaged_count == 1
     assert "outside" in found.damaged[0]
+
+
+@pytest.mark.parametrize("edition", [True, False])
+def test_check_finds_files_where_the_readers_do(
+    tmp_path: Path, capsys: Capture, edition: bool
+) -> None:
+    """VSR as its repository keeps it, CREPE's tables in one folder, one of Flickr8k's files."""
+    if edition:
+        write_json(tmp_path / "edition.json", {"edition": "mini"})
+    for name in ("random_dev", "random_test", "zeroshot_dev", "zeroshot_test"):
+        path = tmp_path / "vsr" / f"{name.replace('_', '/')}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [vsr_row(), vsr_row(0)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for name in ("atom", "swap", "negate"):
+        file = f"prod_vg_hard_negs_{name}_complexity_4.csv"
+        write_csv(tmp_path / "crepe" / "prod_hard_negatives" / file, crepe_row())
+    rows = [{"image": "1.jpg", "caption": ["a", "b"]}]
+    write_json(tmp_path / "flickr8k" / "flickr8k_test.json", rows)
+    for name in ("coco/train2017/000000451431.jpg", "vg/VG_100K/13.jpg", "flickr8k/images/1.jpg"):
+        write_photo(tmp_path / name)
+    code = main(["data", "check", "--data", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert code == (0 if edition else 1)
+    assert "MISSING" not in printed
+    if edition:
+        assert printed.count(": complete") == 3
+    state = "there" if edition else "there, but not the official bytes"
+    assert f"  vsr/random/dev.jsonl: {state}, " in printed
+    assert "  flickr8k/flickr8k_test.json: there, " in printed
+    assert {"vsr", "crepe_prod", "retrieval:flickr8k"} <= {each.spec for each in find_in(tmp_path)}
+
+
+def test_more_items_than_the_official_files_hold(tmp_path: Path) -> None:
+    rows = {str(k): sugarcrepe_row(caption=f"cup {k}") for k in range(246)}
+    write_sugarcrepe(tmp_path, swap_obj=rows)
+    found = check("sugarcrepe:swap_obj", tmp_path)
+    assert "swap_obj: 246 items, the official files hold 245; is a file there twice?" in (
+        found.problems
+    )

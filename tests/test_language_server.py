@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmark_files import expect_one_line
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.language.engine import Answer, AskError, Sampling
 from compoclip.language.server import ChatServer, Patience
@@ -90,10 +91,17 @@ def test_urls(form: str) -> None:
     assert ChatServer("h:1/api/v3", "m").name == "http://h:1/api/v3"
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "http://", "http://u:p@h/v1", "http://h/v1?key=x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://h", "http://", "http://u:p@h/v1", "http://h/v1?key=x", "http://[::1", "h:99999"),
+        *("http://h:x/v1", "http://a..b/v1", "http://h/a b", "http://h/\u00e9", "http://h/\x1b"),
+    ],
+)
 def test_wrong_urls(url: str) -> None:
-    with pytest.raises(UsageError, match="--server"):
+    with pytest.raises(UsageError, match="--server") as raised:
         ChatServer(url, "m")
+    assert str(raised.value).isprintable()
 
 
 def test_what_may_pass_is_tried_again_after_growing_waits(serve: Any) -> None:
@@ -170,6 +178,55 @@ def test_what_stops_at_once(status: int, message: str, serve: Any) -> None:
     with pytest.raises(CompoclipError, match=message):
         patient(url, []).ask(MESSAGES, SAMPLING)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("to", ["http://[::1", "ftp://x", "http://h:99999999/", "\x1b[31m"])
+def test_a_server_that_has_moved_to_nowhere(to: str, serve: Any) -> None:
+    url, seen = serve(lambda handler, n: reply(handler, 302, "", Location=to))
+    with pytest.raises(CompoclipError, match="has moved to ") as raised:
+        patient(url, []).ask(MESSAGES, SAMPLING)
+    assert str(raised.value).isprintable()
+    assert len(seen) == 1
+
+
+HEADS = (
+    *(("Content-Length", value) for value in ("9" * 5000, "\u00b2", "-1", "x", "")),
+    *(
+        ("Retry-After", value)
+        for value in ("nan", "-inf", "9" * 5000, "\u00b2", "x, 1 y 1 1:1:1 z")
+    ),
+    ("Retry-After", "Mon, 01 Jan 0001 00:00:00 -0000"),
+    ("Retry-After", "Fri, 31 Dec 9999 23:59:59 -2359"),
+    ("Retry-After", "Mon, 01 Jan 2024 00:00:00"),
+)
+
+
+@pytest.mark.parametrize(("name", "value"), HEADS)
+@pytest.mark.parametrize("status", [200, 429])
+def test_headers_that_make_no_sense(serve: Any, name: str, value: str, status: int) -> None:
+    body = json.dumps({"choices": [{"message": {"content": "a cup"}}]}).encode()
+    head = f"HTTP/1.0 {status} OK\r\n{name}: {value}\r\n\r\n".encode("latin-1")
+
+    def script(handler: BaseHTTPRequestHandler, n: int) -> None:
+        handler.wfile.write(head + body)
+
+    url, _ = serve(script)
+    server = patient(url, [], retries=0)
+    try:
+        assert server.ask(MESSAGES, SAMPLING).text == "a cup"
+    except AskError as error:
+        expect_one_line(error, "")
+
+
+@pytest.mark.parametrize(
+    "body", ["[" * 100_000, '{"error": ' * 50_000, "9" * 5000, "\x1b[31m", "[]"]
+)
+@pytest.mark.parametrize("status", [200, 400])
+def test_bodies_that_make_no_sense(serve: Any, body: str, status: int) -> None:
+    url, _ = serve(lambda handler, n: reply(handler, status, body))
+    with pytest.raises(AskError) as raised:
+        patient(url, [], retries=0).ask(MESSAGES, SAMPLING)
+    assert str(raised.value).isprintable()
 
 
 def test_the_key_is_sent_only_where_it_is_named_and_shows_nowhere(

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Site:
     """files: path -> content. break_at: path -> bytes to send before hanging up, one a request.
     no_range: paths whose ranges are ignored. status: path -> codes to answer first. tags: path ->
-    ETag. asked: (path, Range header) of every request."""
+    ETag. raw: path -> whole answers to send byte by byte as they are, the last one for good. asked:
+    (path, Range header) of every request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     break_at: dict[str, list[int]] = field(default_factory=dict)
@@ -21,6 +22,7 @@ class Site:
     status: dict[str, list[int]] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
+    raw: dict[str, list[bytes]] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
@@ -33,6 +35,11 @@ def served(site: Site) -> Iterator[Site]:
         def do_GET(self) -> None:
             wanted = self.headers.get("Range")
             site.asked.append((self.path, wanted))
+            if self.path in site.raw:
+                answers = site.raw[self.path]
+                self.wfile.write(answers.pop(0) if len(answers) > 1 else answers[0])
+                self.close_connection = True
+                return
             if self.path in site.redirects:
                 self.send_response(302)
                 self.send_header("Location", site.redirects[self.path])

@@ -26,7 +26,13 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
     """The error to raise for a file or folder that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return CompoclipError(f"{path}: no such file; {remedy}")
-    return CompoclipError(f"{path}: cannot be read ({error.strerror or error}); check the path")
+    return CompoclipError(f"{path}: cannot be read ({reason(error)}); check the path")
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, on one short line; libraries tell some on several, and quote any byte."""
+    said = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return "".join(c if c.isprintable() else "?" for c in said)[:160] or type(error).__name__
 
 
 def read_text(
@@ -121,9 +127,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def unwritable(path: Path, error: Exception) -> CompoclipError:
     """The error to raise for a file or folder that cannot be written."""
-    reason = getattr(error, "strerror", None) or error
     return CompoclipError(
-        f"{path}: cannot be written ({reason}); free space or choose another place"
+        f"{path}: cannot be written ({reason(error)}); free space or choose another place"
     )
 
 

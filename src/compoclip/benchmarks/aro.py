@@ -198,7 +198,7 @@ def _order_cases(
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))
     cases = []
     for photo in photos:
-        image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r}"))
+        image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
         for k, caption in enumerate(photo.captions):
             key = f"{subtask}/{photo.image}#{k}"
             texts = (caption, *shuffled(caption, next(parsed).tokens, key))

@@ -1,45 +1,46 @@
 """BiVLC: SugarCrepe with a picture of the negative caption too (Miranda et al., NeurIPS 2024).
 
-The hub keeps the pictures inside its table, so export it: the pictures as files, the rest as
-`<root>/bivlc/bivlc.jsonl`, one object a line, or as `<root>/bivlc/bivlc.parquet` with the same
-columns (option `annotations`: another such file):
+Read from the hub's Parquet files, `<root>/bivlc/*.parquet` or `<root>/bivlc/data/*.parquet`, which
+hold the pictures, or from `<root>/bivlc/bivlc.jsonl`, one object a line, with the pictures as files
+(option `annotations`: another such file):
 
     {"image": "000000565045.jpg", "caption": "...", "negative_caption": "...",
      "negative_image": "0_negative.jpg", "type": "replace", "subtype": "obj"}
 
-Image names are relative to `<root>/bivlc/images` (argument `images`: another folder). Sub-tasks are
-`<type>_<subtype>`. The three scores of Winoground with strict ties; the headline is the group score
-over all items, `text` and `image` are the paper's I2T and T2I, all three also by type.
+Image names are relative to `<root>/bivlc/images` (argument `images`: another folder); Parquet may
+hold names, too. SugarCrepe asks several questions about one photo: a picture that stands in several
+rows of Parquet is known by its bytes to be one photo. Sub-tasks are `<type>_<subtype>`. The three
+scores of Winoground with strict ties; the headline is the group score over all items, `text` and
+`image` are the paper's I2T and T2I, all three also by type.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from compoclip.benchmarks import files, sugarcrepe
+from compoclip.benchmarks import files, sugarcrepe, tables
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import of_cases, select
+from compoclip.benchmarks.photo_tables import find_tables
 from compoclip.errors import CompoclipError
 
-_COLUMNS = ("image", "caption", "negative_caption", "negative_image", "type", "subtype")
+_PICTURES = ("image", "negative_image")
+_TEXTS = ("caption", "negative_caption", "type", "subtype")
 _SCORES = ("group", "text", "image")
 META = Meta(
     id="bivlc",
     title="BiVLC",
     citation="Miranda et al., BiVLC: Extending Vision-Language Compositionality Evaluation with "
     "Text-to-Image Retrieval, NeurIPS 2024 Datasets and Benchmarks",
-    source="dataset-hub page imirandam/BiVLC, exported to files; photos: COCO val2017 and SDXL-DPO",
+    source="dataset-hub page imirandam/BiVLC; photos: COCO val2017 and SDXL-DPO, in its tables",
     licence="MIT",
-    access="open; export the table's pictures to bivlc/images and its rows to bivlc/bivlc.jsonl",
+    access="open; put the Parquet files of the dataset page into bivlc",
     files=("bivlc/bivlc.jsonl",),
-    archives=("bivlc/bivlc.parquet",),
+    archives=("bivlc/*.parquet", "bivlc/data/*.parquet"),
     images=("bivlc/images",),
     parts=sugarcrepe.META.parts,
     chance={"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6},
@@ -69,18 +70,16 @@ def load(
     unknown sub-task.
     """
     kept = select(META.id, META.parts, subtasks)
-    path = annotations or _found(root / "bivlc")
+    paths = (annotations,) if annotations else find_tables(root / "bivlc")
+    paths = paths or (root / "bivlc" / "bivlc.jsonl",)
     photos = images or root / "bivlc" / "images"
-    cases = [case for case in _cases(path, photos) if case.subtask in kept]
+    cases = [case for case in _cases(paths, photos) if case.subtask in kept]
     if not cases:
-        raise CompoclipError(f"{path}: no rows of {', '.join(kept)}; export the table again")
-    digest = files.data_hash({"rows": path})
+        raise CompoclipError(f"{paths[0]}: no rows of {', '.join(kept)}; fetch the files again")
+    digest = files.data_hash(
+        {"rows": paths[0]} if len(paths) == 1 else {path.name: path for path in paths}
+    )
     return of_cases(META, kept, cases, digest, _rules(kept), "group")
-
-
-def _found(folder: Path) -> Path:
-    parquet = folder / "bivlc.parquet"
-    return parquet if parquet.is_file() else folder / "bivlc.jsonl"
 
 
 def _rules(kept: Sequence[str]) -> dict[str, Aggregate]:
@@ -92,50 +91,45 @@ def _rules(kept: Sequence[str]) -> dict[str, Aggregate]:
     return rules
 
 
-def _cases(path: Path, photos: Path) -> list[Case]:
-    cases = []
+def _cases(paths: Sequence[Path], photos: Path) -> list[Case]:
+    cases: list[Case] = []
     numbers: Counter[str] = Counter()
-    for where, row in _rows(path):
-        image, caption, negative, negative_image, kind, subtype = (
-            files.text(row, name, where) for name in _COLUMNS
-        )
-        subtask = f"{kind}_{subtype}"
-        if subtask not in META.parts:
-            raise CompoclipError(
-                f"{where}: type {kind!r} with subtype {subtype!r} is unknown; known: "
-                f"{', '.join(META.parts)}"
-            )
-        refs = tuple(
-            ImageRef(files.image_path(photos, name, where)) for name in (image, negative_image)
-        )
-        key = f"{subtask}/{numbers[subtask]}"
-        numbers[subtask] += 1
-        cases.append(Case(key, Form.GROUP, refs, (caption, negative), subtask))
+    seen: dict[str, ImageRef] = {}
+    places: dict[object, str] = {}
+    for path in paths:
+        for where, row, refs in _rows(path, photos, seen):
+            caption, negative, kind, subtype = (files.text(row, name, where) for name in _TEXTS)
+            subtask = f"{kind}_{subtype}"
+            if subtask not in META.parts:
+                raise CompoclipError(
+                    f"{where}: type {kind!r:.40} with subtype {subtype!r:.40} is unknown; known: "
+                    f"{', '.join(META.parts)}"
+                )
+            files.once((subtask, caption, negative, *refs), where, places)
+            key = f"{subtask}/{numbers[subtask]}"
+            numbers[subtask] += 1
+            cases.append(Case(key, Form.GROUP, refs, (caption, negative), subtask))
     return cases
 
 
-def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    if path.suffix != ".parquet":
-        return [(f"{path}: line {line}", row) for line, row in files.read_jsonl(path)]
-    try:
-        schema = pq.read_schema(path)
-        absent = [name for name in _COLUMNS if name not in schema.names]
-        inside = [n for n in _COLUMNS if n in schema.names and not _is_text(schema.field(n).type)]
-        rows = [] if absent or inside else pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise CompoclipError(
-            f"{path}: cannot be read as Parquet ({reason}); export the table again"
-        ) from error
-    if absent:
-        raise CompoclipError(f"{path}: no column {absent[0]!r}; export the table again")
-    if inside:
-        raise CompoclipError(
-            f"{path}: column {inside[0]!r} holds no text; write the pictures to files and put "
-            "their names there"
+def _rows(
+    path: Path, photos: Path, seen: dict[str, ImageRef]
+) -> Iterator[tuple[str, Mapping[str, Any], tuple[ImageRef, ImageRef]]]:
+    """(file and row for messages, row, its two pictures)."""
+    rows: Iterable[tuple[str, Mapping[str, Any]]]
+    held: dict[str, list[ImageRef]] = {}
+    if path.suffix == ".parquet":
+        inside = tables.picture_columns(path)
+        held = {name: tables.pictures(path, name, seen) for name in _PICTURES if name in inside}
+        read = tables.parquet_rows(path, (*_PICTURES, *_TEXTS))
+        rows = ((f"{path}: row {number}", row) for number, row in enumerate(read, 1))
+    else:
+        rows = ((f"{path}: line {line}", row) for line, row in files.read_jsonl(path))
+    for index, (where, row) in enumerate(rows):
+        image, negative = (
+            held[name][index]
+            if name in held
+            else ImageRef(files.image_path(photos, files.text(row, name, where), where))
+            for name in _PICTURES
         )
-    return [(f"{path}: row {index}", row) for index, row in enumerate(rows)]
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        yield where, row, (image, negative)

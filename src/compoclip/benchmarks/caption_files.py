@@ -17,7 +17,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.errors import CompoclipError
 
-_TOKEN_LINE = re.compile(r"(?P<name>\S.*?)#(?P<k>\d+)(?:\t|\s+)(?P<caption>.*)")
+_TOKEN_LINE = re.compile(r"(?P<name>\S.*?)#(?P<k>\d{1,9})(?:\t|\s+)(?P<caption>.*)")
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Ca
             continue
         entry = _karpathy(row, where) if karpathy else _blip(row, where)
         if not entry.captions:
-            raise CompoclipError(f"{where}: photo {entry.image!r} has no caption")
+            raise CompoclipError(f"{where}: photo {entry.image!r:.80} has no caption")
         if entry.image in found:
-            raise CompoclipError(f"{where}: photo {entry.image!r} is listed twice")
+            raise CompoclipError(f"{where}: photo {entry.image!r:.80} is listed twice")
         found[entry.image] = entry
     if not found:
         raise CompoclipError(f"{path}: no photos{f' of split {split!r}' if karpathy else ''}")
@@ -87,7 +87,7 @@ def read_flickr8k(
     for number, line in enumerate(files.read_text(split, remedy).split("\n"), start=1):
         name = line.strip()
         if name in names:
-            raise CompoclipError(f"{split}: line {number}: photo {name!r} is listed twice")
+            raise CompoclipError(f"{split}: line {number}: photo {name!r:.80} is listed twice")
         if name:
             names[name] = {}
     outside = 0
@@ -107,7 +107,7 @@ def read_flickr8k(
         names[match["name"]][k] = files.nonempty(match["caption"], f"{where}: the caption")
     for name, captions in names.items():
         if not captions:
-            raise CompoclipError(f"{tokens}: no caption for photo {name!r} of {split}")
+            raise CompoclipError(f"{tokens}: no caption for photo {name!r:.80} of {split}")
     if not names:
         raise CompoclipError(f"{split}: no photo names")
     photos = tuple(

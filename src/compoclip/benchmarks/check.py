@@ -107,11 +107,14 @@ def check(
     absent = set(missing)
     here_refs = [ref for ref in refs if ref.photo not in absent]
     damaged = _damaged(here_refs) if decoding else []
-    problems += [
-        f"{part}: {count.here} of {count.expected} items"
-        for part, count in items.items()
-        if count.here < count.expected
-    ]
+    for part, count in items.items():
+        if count.here < count.expected:
+            problems.append(f"{part}: {count.here} of {count.expected} items")
+        if count.here > count.expected:
+            problems.append(
+                f"{part}: {count.here} items, the official files hold {count.expected}; is a file "
+                "there twice?"
+            )
     if missing:
         problems.append(f"{counted(len(missing), 'photo')} missing, the first is {missing[0]}")
     if damaged:
@@ -134,29 +137,32 @@ def check(
 def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...]:
     """The annotation files of a benchmark below `root`; for a family those of the set `part`.
 
-    Optional ones are listed where they are there.
+    Optional ones are listed where they are there, and so are those of a set of which some are: its
+    files stand for one another.
     """
     wanted, more = about.files, about.optional
     if about.family:
         wanted, more = about.of_set(part, wanted), about.of_set(part, more)
     archived = any(found for each in about.archives for found in root.glob(each))
     there = [file for file in more if (root / file).is_file()]
-    return tuple(_state(file, about, root, archived) for file in (*wanted, *there))
+    states = tuple(_state(file, about, root, archived) for file in (*wanted, *there))
+    found = tuple(each for each in states if each.state != "missing")
+    return found if about.family and found else states
 
 
 def _state(file: str, about: Meta, root: Path, archived: bool) -> FileState:
-    if "*" in file:
-        sizes = [path.stat().st_size for path in root.glob(file) if path.is_file()]
-        there = "present" if sizes else "archive" if archived else "missing"
-        return FileState(file, there, sum(sizes))
-    path = root / file
-    if not path.is_file():
+    place = about.place(root, file)
+    if place is None:
         return FileState(file, "archive" if archived else "missing")
+    if "*" in place:
+        sizes = [path.stat().st_size for path in root.glob(place) if path.is_file()]
+        return FileState(place, "present", sum(sizes))
+    path = root / place
     known = about.hashes.get(file) if read_edition(root) is None else None
     state = "present"
     if known is not None:
         state = "official" if files.file_hash(path) == known else "differs"
-    return FileState(file, state, path.stat().st_size)
+    return FileState(place, state, path.stat().st_size)
 
 
 def _load(

@@ -96,7 +96,7 @@ def match(photos: PhotoSet, known: Published, where: str) -> list[int] | None:
         )
         names = [each[0] for each in known.classes]
         raise CompoclipError(
-            f"{where}: class {odd!r} is not one of the set's, or is there twice "
+            f"{where}: class {odd!r:.80} is not one of the set's, or is there twice "
             f"({close(odd, names)}); rename it, make directories that lack (they may be empty), or "
             "name all classes with the option index"
         )
@@ -108,7 +108,7 @@ def _plain(name: str) -> str:
 
 
 def _numbers(names: Sequence[str], total: int) -> list[int] | None:
-    if not all(name.isascii() and name.isdigit() for name in names):
+    if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
         return None
     found = [int(name) for name in names]
     if total in found and 0 not in found:

@@ -41,7 +41,7 @@ def read_counterfactuals(
         for k in (0, 1):
             name = files.text(row, f"image_{k}", where)
             if name in names:
-                raise CompoclipError(f"{where}: image {name!r} is listed twice; fetch it again")
+                raise CompoclipError(f"{where}: image {name!r:.80} is listed twice; fetch it again")
             names.add(name)
             if not name.lower().endswith(SUFFIXES):
                 name = stems[name].name if name in stems else f"{name}.jpg"

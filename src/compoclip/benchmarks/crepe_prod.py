@@ -40,6 +40,11 @@ META = Meta(
     licence="none stated; regions from Visual Genome, CC BY 4.0",
     access="open",
     files=tuple(f"crepe/prod_hard_negatives/{name}/*.csv" for name in TYPES),
+    elsewhere={
+        f"crepe/prod_hard_negatives/{name}/*.csv": "crepe/prod_hard_negatives/**/"
+        f"prod_vg_hard_negs_{name}_complexity_*.csv"
+        for name in TYPES
+    },
     images=("vg/VG_100K", "vg/VG_100K_2"),
     parts=TYPES,
     chance={"": 1 / 6},

@@ -29,7 +29,7 @@ def read_edition(root: Path) -> str | None:
         return None
     name = files.text(files.record(files.read_json(path), str(path)), "edition", str(path))
     if not name.replace("-", "").replace("_", "").isalnum():
-        raise CompoclipError(f"{path}: edition {name!r} may hold letters, digits, - and _ only")
+        raise CompoclipError(f"{path}: edition {name!r:.80} may hold letters, digits, - and _ only")
     return name
 
 

@@ -131,7 +131,7 @@ def _cases(path: Path, photos: Path, kept: Sequence[str], jpg: bool) -> dict[str
         subtask = names[0].partition("/")[0].removeprefix(_PREFIX)
         if subtask not in found:
             raise CompoclipError(
-                f"{where}: {names[0]!r} belongs to no known part; known first folders: "
+                f"{where}: {names[0]!r:.80} belongs to no known part; known first folders: "
                 f"{', '.join(_PREFIX + name for name in META.parts)}"
             )
         texts = tuple(_caption(row, f"caption{i}", where) for i in range(2))

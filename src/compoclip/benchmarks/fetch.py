@@ -6,19 +6,24 @@ shown the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from compoclip import files
+from compoclip.benchmarks import files as room_files
+from compoclip.benchmarks import tables
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import Expected, Patience, Progress, download
 from compoclip.benchmarks.edition import read_edition
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.sources import SOURCES, Source
-from compoclip.benchmarks.unpack import unpack
+from compoclip.benchmarks.unpack import is_archive, unpack
 from compoclip.errors import CompoclipError, UsageError
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -31,6 +36,15 @@ class Job:
     source: Source
     expected: Expected
     reason: str
+
+    @property
+    def checked_by(self) -> str:
+        """What says that the fetched file is the official one."""
+        known = self.expected.checksum
+        if known:
+            return f"its {known} checksum"
+        open_to_change = self.source.url.startswith("http://")
+        return "nothing, plain http" if open_to_change else "nothing published"
 
 
 @dataclass(frozen=True)
@@ -121,9 +135,10 @@ def fetch(
 ) -> str:
     """Fetch one source below `root` and unpack it when it is an archive, which is then deleted.
 
-    url_base: takes the place of scheme and host of the official address, for mirrors. Returns a
-    line on what was done. Raises CompoclipError as `download` and `unpack` do, and when another
-    process fetches it.
+    url_base: takes the place of scheme and host of the official address, for mirrors. A file of
+    which no checksum is known is looked at: an archive has to be one, annotations have to be of
+    their format and hold rows. Returns a line on what was done. Raises CompoclipError as `download`
+    and `unpack` do, and when another process fetches it.
     """
     with files.only_writer(root / job.source.target):
         return _fetch(job, root, url_base, progress, patience)
@@ -139,19 +154,44 @@ def _fetch(
     source = job.source
     url = source.url if url_base is None else rebased(source.url, url_base)
     target = root / source.target
+    known = job.expected.checksum
+    told = f"{known} checksum right" if known else "not verified: no published checksum"
     if not source.archive:
-        size = download(url, target, job.expected, progress, patience)
-        return f"{target}: {size:,} bytes"
+        size = download(url, target, job.expected, progress, patience, partial(_odd_rows, source))
+        return f"{target}: {size:,} bytes, {told}"
     suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
     archive = target.with_name(f"{target.name}{suffix}")
     if not archive.is_file():  # else an earlier run was interrupted while unpacking
-        download(url, archive, job.expected, progress, patience)
+        download(url, archive, job.expected, progress, patience, _odd_archive)
     number = unpack(archive, target)
     try:
         archive.unlink()
     except OSError as error:
         raise files.unwritable(archive, error) from error
-    return f"{target}: {number:,} files"
+    return f"{target}: {number:,} files, {told}"
+
+
+def _odd_archive(path: Path) -> str:
+    return "" if is_archive(path) else "its kind (no zip or tar archive)"
+
+
+def _odd_rows(source: Source, path: Path) -> str:
+    """What keeps a file from being the annotations of `source`, "" for nothing."""
+    kind = source.target.rpartition(".")[2]
+    try:
+        if kind == "csv":
+            rows: list[Any] = [row for _, row in islice(tables.read_rows(path, source.keys, ""), 1)]
+        else:
+            value = room_files.read_json(path)
+            rows = list(value.values()) if isinstance(value, dict) else list(value)
+    except (CompoclipError, TypeError):  # a page that says sorry, a single number
+        return f"its kind (no {kind.upper()} with rows)"
+    first = rows[0] if rows else None
+    if isinstance(first, Mapping):
+        fits = first.keys() >= set(source.keys) and (kind != "csv" or len(first) > 1)
+    else:
+        fits = isinstance(first, list) and not source.keys
+    return "" if fits else "its content (no rows with the official fields)"
 
 
 def rebased(url: str, base: str) -> str:

@@ -16,15 +16,74 @@ from typing import Any
 from compoclip import files
 from compoclip.errors import CompoclipError
 
+MOST_BYTES = 1 << 28
+"""Bytes that a file of annotations may have, unpacked: 256 MiB, more than any official one."""
 
-def read_text(path: Path, remedy: str = "") -> str:
-    """The content of a UTF-8 file, without a byte order mark.
+_BLOCK = 1 << 20
 
-    `remedy` is added to the message when the file is absent, e.g. how to select other parts.
-    Raises CompoclipError naming the file.
+OFFICIAL = "fetch the official file again"
+"""What to do about a damaged file, where it is not the user's own."""
+
+
+def read_bytes(path: Path, remedy: str = "") -> bytes:
+    """The content of a file of at most MOST_BYTES.
+
+    remedy: what to do when it is absent, e.g. how to select other parts. Raises CompoclipError
+    naming the file.
     """
     absent = remedy or "put the official file there, or name its place with an option"
-    return files.read_text(path, absent=absent, damaged="fetch the official file again")
+    parts: list[bytes] = []
+    left = MOST_BYTES
+    try:
+        with path.open("rb") as stream:
+            while part := stream.read(_BLOCK):  # of a pipe no size is known beforehand
+                parts.append(part)
+                left -= len(part)
+                if left < 0:
+                    raise too_large(path)
+    except (OSError, ValueError) as error:
+        raise _unopened(path, error, absent) from error
+    return b"".join(parts)
+
+
+def require_size(path: Path, remedy: str = "check the path") -> None:
+    """Raise CompoclipError for a file that is absent or larger than MOST_BYTES."""
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError) as error:
+        raise _unopened(path, error, remedy) from error
+    if size > MOST_BYTES:
+        raise too_large(path)
+
+
+def too_large(where: object) -> CompoclipError:
+    """The error to raise for a file of more than MOST_BYTES."""
+    return CompoclipError(
+        f"{where}: more than {MOST_BYTES >> 20} MiB, which no file of annotations has; name the "
+        "right file"
+    )
+
+
+def _unopened(path: Path, error: OSError | ValueError, remedy: str) -> CompoclipError:
+    if isinstance(error, OSError):
+        return files.unreadable(path, error, remedy)
+    return CompoclipError(f"{str(path)!r}: no name of a file ({error}); check the path")
+
+
+def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
+    """The content of a UTF-8 file, without a byte order mark.
+
+    remedy: see `read_bytes`. damaged: what to do when it is no text. Raises CompoclipError naming
+    the file.
+    """
+    return _decode(read_bytes(path, remedy), str(path), damaged)
+
+
+def _decode(data: bytes, where: str, damaged: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{where}: not UTF-8 text (byte {error.start}); {damaged}") from error
 
 
 class _DuplicateKeyError(ValueError):
@@ -40,17 +99,16 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def read_bytes(path: Path, remedy: str) -> bytes:
-    """The content of a file; `remedy` says what to do when it is absent. Raises CompoclipError."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise files.unreadable(path, error, remedy) from error
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, where: str, damaged: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates)
+        value = json.loads(text, object_pairs_hook=_no_duplicates)
+        if _ESCAPED_SURROGATE.search(text):
+            # Half a pair can be neither printed nor written to any result.
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except _DuplicateKeyError as error:
         raise CompoclipError(
             f"{where}: the key {str(error)!r} occurs twice in one JSON object; keep one of them"
@@ -58,42 +116,45 @@ def _parse(text: str, where: str) -> Any:
     except json.JSONDecodeError as error:
         raise CompoclipError(
             f"{where}: not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
-            "fetch the official file again"
+            f"{damaged}"
         ) from error
-    except ValueError as error:  # a number with thousands of digits
-        raise CompoclipError(f"{where}: {error}; this is not the official file") from error
-    except RecursionError as error:
+    except UnicodeEncodeError as error:
         raise CompoclipError(
-            f"{where}: JSON nested too deeply; this is not the official file"
+            f"{where}: holds half a surrogate pair, which is no text; {damaged}"
         ) from error
+    except ValueError as error:
+        raise CompoclipError(f"{where}: a number with thousands of digits; {damaged}") from error
+    except RecursionError as error:
+        raise CompoclipError(f"{where}: JSON nested too deeply; {damaged}") from error
 
 
 def parse_json(data: bytes, where: str) -> Any:
     """The JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
-    try:
-        return _parse(data.decode("utf-8-sig"), where)
-    except UnicodeDecodeError as error:
-        raise CompoclipError(
-            f"{where}: not UTF-8 text (byte {error.start}); fetch the official file again"
-        ) from error
+    return _parse(_decode(data, where, OFFICIAL), where, OFFICIAL)
 
 
-def read_json(path: Path, remedy: str = "") -> Any:
-    """The JSON value of a file. Raises CompoclipError when absent, malformed or double-keyed."""
-    return _parse(read_text(path, remedy), str(path))
+def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
+    """The JSON value of a file; arguments as for `read_text`.
+
+    Raises CompoclipError when it is absent, malformed or double-keyed.
+    """
+    return _parse(read_text(path, remedy, damaged), str(path), damaged)
 
 
-def read_jsonl(path: Path, remedy: str = "") -> list[tuple[int, dict[str, Any]]]:
+def read_jsonl(
+    path: Path, remedy: str = "", damaged: str = OFFICIAL
+) -> list[tuple[int, dict[str, Any]]]:
     """Objects of a JSON Lines file with their 1-based line numbers; blank lines are allowed.
 
-    Raises CompoclipError naming the line when one is malformed or no object.
+    Arguments as for `read_text`. Raises CompoclipError naming the line when one is malformed or no
+    object.
     """
     rows = []
     # Not str.splitlines: JSON strings may hold the Unicode line separators it splits at.
-    for number, line in enumerate(read_text(path, remedy).split("\n"), start=1):
+    for number, line in enumerate(read_text(path, remedy, damaged).split("\n"), start=1):
         if line.strip():
             where = f"{path}: line {number}"
-            rows.append((number, record(_parse(line, where), where)))
+            rows.append((number, record(_parse(line, where, damaged), where)))
     return rows
 
 
@@ -123,12 +184,12 @@ def text(row: Mapping[str, Any], key: str, where: str) -> str:
     return nonempty(field(row, key, where), f"{where}: {key!r}")
 
 
-def nonempty(value: Any, where: str) -> str:
+def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
     """`value` when it is a string that is not blank; else CompoclipError starting with `where`."""
     if not isinstance(value, str):
         raise CompoclipError(f"{where} must be text, found {_kind(value)}")
     if not value.strip():
-        raise CompoclipError(f"{where} is empty; fetch the official file again")
+        raise CompoclipError(f"{where} is empty; {remedy}")
     return value
 
 
@@ -140,43 +201,54 @@ def number(row: Mapping[str, Any], key: str, where: str) -> float:
     return float(value)
 
 
-def identifier(row: Mapping[str, Any], key: str, where: str, seen: set[object]) -> str:
+def identifier(
+    row: Mapping[str, Any], key: str, where: str, seen: set[object], remedy: str = OFFICIAL
+) -> str:
     """An id field (text or whole number) that no earlier row had; it is added to `seen`."""
     value = field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
         raise CompoclipError(f"{where}: {key!r} must be a number or text, found {_kind(value)}")
     if str(value) in seen:
-        raise CompoclipError(
-            f"{where}: {key!r} {value} occurs twice; fetch the official file again"
-        )
+        raise CompoclipError(f"{where}: {key!r} {value!r:.60} occurs twice; {remedy}")
     seen.add(str(value))
     return str(value)
+
+
+def once(key: object, where: str, seen: dict[object, str], remedy: str = OFFICIAL) -> None:
+    """Note in `seen` where the row `key` stands; CompoclipError when an earlier row is the same.
+
+    For rows without an id of their own, of which the official files have none twice: a file that
+    was put together of two copies would count every item twice.
+    """
+    earlier = seen.setdefault(key, where)
+    if earlier != where:
+        raise CompoclipError(f"{where}: the same as {earlier}; {remedy}")
 
 
 def box(row: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:
     """(left, upper, right, lower) in pixels from `bbox_x`, `bbox_y`, `bbox_w`, `bbox_h`.
 
-    Raises CompoclipError when one is absent, negative or the box has no area.
+    The box may reach beyond the image, also to the left of it or above. Raises CompoclipError when
+    a number is absent or the box has no area.
     """
     x, y, w, h = (number(row, f"bbox_{name}", where) for name in "xywh")
-    if x < 0 or y < 0 or w <= 0 or h <= 0:
-        raise CompoclipError(
-            f"{where}: box x={x:g} y={y:g} w={w:g} h={h:g} is not inside any image"
-        )
+    if w <= 0 or h <= 0:
+        raise CompoclipError(f"{where}: a box {w:g} x {h:g} pixels holds nothing; {OFFICIAL}")
     return (x, y, x + w, y + h)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_\-]+(?:[/.][A-Za-z0-9_\-]+)*")
+_LONGEST_NAME = 255  # bytes, of a file or folder on the usual file systems
 
 
 def image_path(root: Path, name: str, where: str) -> Path:
-    """`root / name`, refusing names that could leave `root`.
+    """`root / name`, refusing names that could leave `root` and those that no file can have.
 
     `name` comes from an annotation file and uses forward slashes. Whether the file exists is not
     asked here: see `coverage`.
     """
-    if _PLAIN.fullmatch(name) and ".." not in name:  # nearly all names, and much faster
-        return root / name
+    if len(name) <= _LONGEST_NAME and _PLAIN.fullmatch(name) and ".." not in name:
+        return root / name  # nearly all names, and much faster
     pure = PurePosixPath(name)
     escapes = (
         pure.is_absolute()
@@ -186,7 +258,11 @@ def image_path(root: Path, name: str, where: str) -> Path:
         or "\0" in name
     )
     if escapes or not pure.parts:
-        raise CompoclipError(f"{where}: image name {name!r} leads outside the image folder {root}")
+        raise CompoclipError(
+            f"{where}: image name {name[:80]!r} leads outside the image folder {root}"
+        )
+    if len(name) > 1024 or any(len(part.encode()) > _LONGEST_NAME for part in pure.parts):
+        raise CompoclipError(f"{where}: image name {name[:40]!r}... is longer than a file's can be")
     return root / pure
 
 
@@ -222,4 +298,4 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
-    return names.get(type(value), f"the number {value!r}")
+    return names.get(type(value), f"the number {value!r:.40}")

@@ -1,34 +1,50 @@
-"""Foils: any set of images with a true and a false caption each, for data of your own.
+"""Foils: images of your own, each with a true caption and false ones, or with true and false
+statements.
 
-Read from `<root>/foils/*.jsonl` and `*.json` in the order of their names (option `annotations`:
-one such file, or another folder). A .jsonl file has one object a line, a .json file one list:
+Read from all .csv, .tsv, .jsonl, .json (a list) and .parquet files in `<root>/foils`, in the order
+of their names (option `annotations`: one such file, or another folder). A row, as in JSON lines:
 
-    {"id": "17", "image": "photos/17.jpg", "caption": "a cup left of a plate",
+    {"image": "photos/17.jpg", "caption": "a cup left of a plate",
      "negative_caption": "a cup right of a plate", "subtask": "left of", "skill": "spatial"}
 
-image: relative to `<root>` (argument `images`: to another folder). subtask: what the foil probes;
-the file's name without its suffix when absent. skill: one of `skills.SKILLS`, the same in all rows
-of a sub-task; optional. id: unique within the sub-task. Other keys become labels when they hold
-text, e.g. "relation": "left of". A tie is wrong. The headline `macro` is the plain mean of the
-sub-tasks, `micro` the mean over all items.
+negative_caption: a text, or a list of texts (in a cell of CSV written as JSON or Python does). The
+caption has to score better than all of them; a tie is wrong. Or, in all rows of all files:
+
+    {"image": "photos/17.jpg", "caption": "the cup is left of the plate", "label": 1}
+
+label: whether the statement is true, 1 or 0, true or false. These are judged by the area under the
+ROC curve of the cosine; where a sub-task NAME_dev stands beside NAME, it sets the threshold for the
+accuracy of NAME and has no score of its own.
+
+image: relative to `<root>` (argument `images`: to another folder); in Parquet also the encoded
+picture. subtask: what is probed; the file's name without its suffix when absent. skill: one of
+`skills.SKILLS`, the same in all rows of a sub-task; optional. id: unique within the sub-task; when
+absent, the file and the number of the row. Other keys become labels when they hold text, e.g.
+"relation": "left of". The headline `macro` is the plain mean of the sub-tasks, `micro` the mean
+over all items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
+from compoclip.benchmarks import files, tables
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.parts import of_cases, select
 from compoclip.benchmarks.skills import SKILLS
+from compoclip.data.columns import text_list
 from compoclip.errors import CompoclipError
 
-_SUFFIXES = (".json", ".jsonl")
-_KNOWN = ("id", "image", "caption", "negative_caption", "subtask", "skill")
+_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
+_KNOWN = ("id", "image", "caption", "negative_caption", "label", "subtask", "skill")
+_TRUTH = {"1": 1, "true": 1, "0": 0, "false": 0}
+_MEND_ROW = "mend the row"
+_MEND_FILE = "mend the file"
+_DEV = "_dev"
 META = Meta(
     id="foils",
     title="Foils (your own data)",
@@ -37,11 +53,14 @@ META = Meta(
     licence="the data's own",
     access="open",
     files=("foils/*.jsonl",),
+    elsewhere={"foils/*.jsonl": "foils/*.[cjpt][as]*"},  # each of `_SUFFIXES`
     images=(".",),
     parts=(),
-    chance={"": 1 / 2},
+    chance={},
     skills={},
 )
+
+Row = Mapping[str, Any]
 
 
 def load(
@@ -51,69 +70,152 @@ def load(
     subtasks: Sequence[str] = (),
     annotations: Path | None = None,
 ) -> Benchmark:
-    """Read foils as CHOOSE_TEXT cases; layout: see the module. Sub-tasks are those in the files.
+    """Read foils as CHOOSE_TEXT cases, or statements as BINARY cases; layout: see the module.
 
-    Raises CompoclipError for absent or malformed files, UsageError for an unknown sub-task.
+    Sub-tasks are those in the files. Raises CompoclipError for absent or malformed files,
+    UsageError for an unknown sub-task.
     """
     paths = _files(annotations or root / "foils")
     cases: list[Case] = []
     skills: dict[str, str] = {}
-    seen: dict[str, set[object]] = {}
+    ids: dict[str, set[object]] = {}
+    places: dict[object, str] = {}
     for path in paths:
-        for where, row in _rows(path):
-            name = files.text(row, "subtask", where) if "subtask" in row else path.stem
-            _same_skill(row, name, name in seen, skills, where)
-            key = files.identifier(row, "id", where, seen.setdefault(name, set()))
-            cases.append(_case(row, name, key, images or root, where))
+        for key, where, row, picture in _rows(path):
+            named = row.get("subtask") is not None
+            name = _text(row, "subtask", where) if named else path.stem
+            _same_skill(row, name, name in ids, skills, where)
+            seen = ids.setdefault(name, set())
+            own_id = row.get("id") is not None
+            if own_id:
+                key = files.identifier(row, "id", where, seen, "number the rows anew")
+            case = _case(row, name, key, picture or _photo(row, images or root, where), where)
+            if cases and case.form is not cases[0].form:
+                raise CompoclipError(
+                    f"{where}: statements with a 'label' and captions with a 'negative_caption' "
+                    "are two benchmarks; put them into two folders"
+                )
+            if not own_id:  # rows with ids are what their author says: two items
+                files.once((name, case.images, case.texts, case.truth), where, places, _MEND_FILE)
+            cases.append(case)
     if not cases:
-        raise CompoclipError(f"{paths[0]}: no rows")
-    kept = select(META.id, tuple(seen), subtasks)
-    own = replace(META, skills=skills)
+        raise CompoclipError(f"{paths[0]}: no rows; add some")
+    binary = cases[0].form is Form.BINARY
+    tuned_on = {name: f"{name}{_DEV}" for name in ids if binary and f"{name}{_DEV}" in ids}
+    kept = select(META.id, [name for name in ids if name not in tuned_on.values()], subtasks)
+    tuned_on = {name: dev for name, dev in tuned_on.items() if name in kept}
+    wanted = {*kept, *tuned_on.values()}
+    if binary:
+        _both_kinds(cases, wanted, paths)
+    about = replace(META, skills=skills)
     digest = files.data_hash({path.name: path for path in paths})
-    return of_cases(own, kept, (c for c in cases if c.subtask in kept), digest, {}, "macro")
+    chosen = (case for case in cases if case.subtask in wanted)
+    made = of_cases(about, kept, chosen, digest, _rules(tuned_on), "macro")
+    return replace(made, tuned_on=tuned_on)
+
+
+def _rules(tuned: Iterable[str]) -> dict[str, Aggregate]:
+    """The mean accuracy on true and on false statements, where there are thresholds."""
+    parts = [Aggregate((name,), macro_by="label", metric="accuracy") for name in tuned]
+    return {"balanced_accuracy": Aggregate(tuple(parts))} if parts else {}
+
+
+def _both_kinds(cases: Iterable[Case], wanted: Iterable[str], paths: Sequence[Path]) -> None:
+    kinds = {(case.subtask, case.truth) for case in cases}
+    for name in wanted:
+        if not {(name, 0), (name, 1)} <= kinds:
+            raise CompoclipError(
+                f"{paths[0].parent}: sub-task {name!r:.80} has no true or no false statements; add "
+                "some"
+            )
 
 
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES)
+    found = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
     if not found:
-        raise CompoclipError(f"{place}: holds no .jsonl or .json file with foils")
+        raise CompoclipError(f"{place}: holds no {', '.join(_SUFFIXES)} file; put your rows there")
     return found
 
 
-def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    if path.suffix == ".json":
-        for index, value in enumerate(files.items(files.read_json(path), str(path))):
-            where = f"{path}: row {index}"
-            yield where, files.record(value, where)
-    else:
-        for line, row in files.read_jsonl(path):
-            yield f"{path}: line {line}", row
+def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
+    """(id, file and row for messages, row, the picture where the file holds it); rows from 1."""
+    held: list[ImageRef] = []
+    rows: Iterable[Row]
+    kind = "row"
+    match path.suffix.lower():
+        case ".csv" | ".tsv":
+            read = tables.read_rows(path, ("image", "caption"), "check the path", "add it")
+            rows = ({name: cell for name, cell in row.items() if cell} for _, row in read)
+        case ".parquet":
+            if "image" in tables.picture_columns(path, _MEND_FILE):
+                held = tables.pictures(path, "image", {})
+            rows = tables.parquet_rows(path, ("image", "caption"), _MEND_FILE)
+        case ".json":
+            value = files.read_json(path, "check the path", _MEND_FILE)
+            rows = files.items(value, str(path))
+        case _:
+            kind = "line"
+            lines = files.read_jsonl(path, "check the path", _MEND_FILE)
+            for number, row in lines:
+                yield f"{path.name}:{number}", f"{path}: line {number}", row, None
+            return
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}: {kind} {number}"
+        picture = held[number - 1] if held else None
+        yield f"{path.name}:{number}", where, files.record(row, where), picture
 
 
-def _same_skill(
-    row: dict[str, Any], subtask: str, later: bool, skills: dict[str, str], where: str
-) -> None:
+def _same_skill(row: Row, subtask: str, later: bool, skills: dict[str, str], where: str) -> None:
     """Note the skill of a sub-task's first row; all its rows must agree."""
-    skill = files.text(row, "skill", where) if "skill" in row else None
+    skill = _text(row, "skill", where) if row.get("skill") is not None else None
     if skill is not None and skill not in SKILLS:
-        raise CompoclipError(f"{where}: unknown skill {skill!r}; known: {', '.join(SKILLS)}")
+        raise CompoclipError(f"{where}: unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
     if later and skills.get(subtask) != skill:
         raise CompoclipError(
-            f"{where}: skill {skill!r}, but earlier rows of sub-task {subtask!r} have "
+            f"{where}: skill {skill!r}, but earlier rows of sub-task {subtask!r:.80} have "
             f"{skills.get(subtask)!r}; give all rows of a sub-task the same skill"
         )
     if skill is not None:
         skills[subtask] = skill
 
 
-def _case(row: dict[str, Any], subtask: str, key: str, photos: Path, where: str) -> Case:
-    return Case(
-        id=f"{subtask}/{key}",
-        form=Form.CHOOSE_TEXT,
-        images=(ImageRef(files.image_path(photos, files.text(row, "image", where), where)),),
-        texts=(files.text(row, "caption", where), files.text(row, "negative_caption", where)),
-        subtask=subtask,
-        labels={k: v for k, v in row.items() if k not in _KNOWN and isinstance(v, str) and v},
-    )
+def _case(row: Row, subtask: str, key: str, picture: ImageRef, where: str) -> Case:
+    caption = _text(row, "caption", where)
+    labels = {k: v for k, v in row.items() if k not in _KNOWN and isinstance(v, str) and v}
+    negatives, label = row.get("negative_caption"), row.get("label")
+    if (negatives is None) is (label is None):
+        raise CompoclipError(
+            f"{where}: has {'neither' if label is None else 'both'} 'negative_caption' (false "
+            "captions) and 'label' (whether the caption is true); give one of them"
+        )
+    made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, (picture,), (caption,), subtask)
+    if label is not None:
+        truth = _TRUTH.get(str(label).strip().lower()) if isinstance(label, str | int) else None
+        if truth is None:
+            raise CompoclipError(f"{where}: 'label' must be 1 or 0, true or false; {_MEND_ROW}")
+        labels["label"] = "true" if truth else "false"
+        return replace(made, form=Form.BINARY, truth=truth, labels=labels)
+    if isinstance(negatives, str):
+        negatives = text_list(negatives) or [negatives]
+    if not isinstance(negatives, list) or not negatives:
+        raise CompoclipError(
+            f"{where}: 'negative_caption' must be a text or a list of texts; {_MEND_ROW}"
+        )
+    false = [
+        files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
+        for k, text in enumerate(negatives, start=1)
+    ]
+    return replace(made, texts=(caption, *false), labels=labels)
+
+
+def _photo(row: Row, photos: Path, where: str) -> ImageRef:
+    return ImageRef(files.image_path(photos, _text(row, "image", where), where))
+
+
+def _text(row: Row, key: str, where: str) -> str:
+    if row.get(key) is None:
+        there = ", ".join(f"{name!r:.40}" for name in list(row)[:20])
+        raise CompoclipError(f"{where}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
+    return files.nonempty(row[key], f"{where}: {key!r}", _MEND_ROW)

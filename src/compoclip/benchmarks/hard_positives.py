@@ -132,6 +132,6 @@ def _agree(row: dict[str, object], twin: dict[str, object], where: str, there: s
         mine, theirs = files.field(row, key, where), files.field(twin, key, there)
         if str(mine) != str(theirs):
             raise CompoclipError(
-                f"{there}: {key} {theirs!r} differs from {mine!r} in the row it belongs to in the "
-                "data folder; the files are joined by position, fetch both again"
+                f"{there}: {key} {theirs!r:.80} differs from {mine!r:.80} in the row it belongs to "
+                "in the data folder; the files are joined by position, fetch both again"
             )

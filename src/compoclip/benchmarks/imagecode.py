@@ -42,6 +42,7 @@ META = Meta(
 )
 _RULES = dict.fromkeys(("vl_compo", "paper"), Aggregate(META.parts, "micro"))
 _PHOTOS = 10
+_PLACES = frozenset(map(str, range(_PHOTOS)))
 _STATIC = "open-images"
 _NUMBERED = re.compile(r"img(\d{1,6})")
 
@@ -63,17 +64,17 @@ def load(
     sets = images or root / "imagecode" / "image-sets"
     cases: list[Case] = []
     for name, value in files.record(files.read_json(path), str(path)).items():
-        where = f"{path}: set {name!r}"
+        where = f"{path}: set {name!r:.80}"
         subtask = "static" if name.startswith(_STATIC) else "video"
         rows = files.record(value, where)
         if subtask not in kept:
             continue
         photos = _photos(files.image_path(sets, name, where))
         for index in rows:
-            if not (index.isdecimal() and int(index) < _PHOTOS):
+            if index not in _PLACES:
                 raise CompoclipError(
-                    f"{where}: {index!r} is no place among {_PHOTOS} photos; fetch the official "
-                    "file again"
+                    f"{where}: {index!r:.80} is no place among {_PHOTOS} photos; "
+                    "fetch the official file again"
                 )
             cases.append(
                 Case(

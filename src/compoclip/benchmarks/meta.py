@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
 """Open to all; a part or all of it behind terms or a form; a part or all of it no longer there."""
@@ -17,6 +18,7 @@ class Meta:
     the paper. source: where the official files come from. licence: of the annotations. status:
     whether they can be had, one of `STATUSES`. access: what a person must do, "open" for nothing.
     files: annotation files under the data root, or patterns each of which must match a file.
+    elsewhere: file or pattern -> where else below the root the reader looks for it, and first.
     optional: files that are read where they are there, but may lack.
     archives: patterns of archives under the root, one of which may stand for all the files. images:
     image folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
@@ -49,6 +51,14 @@ class Meta:
     same_rows_as: str = ""
     part_folders: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def place(self, root: Path, file: str) -> str | None:
+        """Where one of the files (or of those of a pattern) lies below `root`; None for nowhere."""
+        for each in (self.elsewhere.get(file, file), file):
+            if any(root.glob(each)) if "*" in each else (root / each).is_file():
+                return each
+        return None
 
     def of_set(self, part: str, paths: Iterable[str]) -> tuple[str, ...]:
         """Those of `paths`, files or folders, that belong to one set of a family."""

@@ -19,6 +19,7 @@ picks its own photo, ties wrong. Headline `vl_compo`: plain mean of the nine pat
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,7 @@ _NAMES = {
     "viewpoint": ("viewpoint and perspective", "camera perspective"),
 }
 PROMPT = "a photo of {}"
+_NUMBER = re.compile("[0-9]{1,9}")
 META = Meta(
     id="mmvp_vlm",
     title="MMVP-VLM",
@@ -109,8 +111,8 @@ def _cases(path: Path, photos: Path, prompt: str) -> list[Case]:
         where, number, folder, _ = second
         if (number, folder) != (first[1] + 1, first[2]) or number % 2:
             raise CompoclipError(
-                f"{where}: number {number} ({folder}) after {first[1]} ({first[2]}) is no pair; "
-                "expected an odd number and the next one, of one pattern"
+                f"{where}: number {number} of {folder!r:.80} after {first[1]} of {first[2]!r:.80} "
+                "is no pair; expected an odd number and the next one, of one pattern"
             )
         refs = tuple(
             ImageRef(
@@ -134,7 +136,7 @@ def _rows(path: Path) -> list[tuple[str, int, str, str]]:
             where = f"{path}: line {reader.line_num}"
             if reader.line_num == 1 or not any(cell.strip() for cell in row):
                 continue
-            if len(row) != 3 or not row[0].strip().isdecimal():
+            if len(row) != 3 or not _NUMBER.fullmatch(row[0].strip()):
                 raise CompoclipError(f"{where}: expected a number, a pattern and a statement")
             number = int(files.identifier({"number": int(row[0])}, "number", where, seen))
             pattern, statement = (
@@ -158,7 +160,7 @@ def _patterns(folders: Sequence[str], path: Path) -> dict[str, str]:
     for each in folders:
         if each not in known:
             raise CompoclipError(
-                f"{path}: unknown pattern {each!r}; known: "
+                f"{path}: unknown pattern {each!r:.80}; known: "
                 f"{', '.join(names[0] for names in _NAMES.values())}"
             )
     return known

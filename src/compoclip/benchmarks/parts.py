@@ -10,12 +10,17 @@ from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Classification
 from compoclip.benchmarks.meta import Meta
 from compoclip.errors import UsageError
 
+_LONGEST_HINT = 1000
+
 
 def close(name: str, known: Iterable[str]) -> str:
     """A hint such as "did you mean swap_obj?", or the whole list when nothing comes close."""
     known = tuple(known)
-    match = difflib.get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
+    match = difflib.get_close_matches(name[:100], known[:1000], n=3)
+    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
+    # Names may come from a file: whatever they hold, the hint is short and on one line.
+    hint = hint if hint.isprintable() else ascii(hint)[1:-1]
+    return hint if len(hint) <= _LONGEST_HINT else f"{hint[:_LONGEST_HINT]} ..."
 
 
 def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:

@@ -64,5 +64,5 @@ def _new(row: dict[str, Any], known: dict[int, Any], where: str) -> int:
 def _id(row: dict[str, Any], key: str, where: str) -> int:
     value = files.field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {value!r}")
+        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {value!r:.40}")
     return value

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from compoclip import files as room_files
 from compoclip.benchmarks import files
+from compoclip.benchmarks.archives import DAMAGED
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.photo_coco import Row, read_coco
 from compoclip.benchmarks.photo_set import PhotoSet
@@ -51,7 +52,7 @@ def read_photo_index(path: Path) -> PhotoSet:
     seen: set[str] = set()
     for where, photo, found in rows:
         if photo in seen:
-            raise CompoclipError(f"{where}: {photo!r} is listed twice; fetch the index again")
+            raise CompoclipError(f"{where}: {photo!r:.80} is listed twice; fetch the index again")
         seen.add(photo)
         images.append(_image(path.parent, photo, where, held))
         labels.append(found)
@@ -103,7 +104,7 @@ def _members(archive: Path) -> frozenset[str] | None:
         return None
     except OSError as error:
         raise room_files.unreadable(archive, error) from error
-    except (zipfile.BadZipFile, ValueError) as error:
+    except DAMAGED as error:
         raise CompoclipError(f"{archive}: not a whole zip file; fetch the archive again") from error
 
 

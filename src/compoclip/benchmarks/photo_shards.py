@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from compoclip import files as room_files
+from compoclip.benchmarks.archives import DAMAGED_TAR
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.photo_set import SUFFIXES, PhotoSet
 from compoclip.benchmarks.prompts import read_names
@@ -54,7 +55,7 @@ def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
             if image is None:
                 left_out[_NO_IMAGE] += 1
             elif label is None:
-                raise CompoclipError(f"{shard}: sample {key!r} has no .cls or .npy label")
+                raise CompoclipError(f"{shard}: sample {key!r:.80} has no .cls or .npy label")
             else:
                 images.append(ImageRef(shard, member=image))
                 labels.append(label)
@@ -78,6 +79,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
     try:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
+                member.name.encode()  # half a character could be written to no result
                 folder, _, name = member.name.rpartition("/")
                 stem, dot, suffix = name.partition(".")
                 if not member.isreg() or not stem or not dot:
@@ -85,17 +87,26 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
                 key = f"{folder}/{stem}" if folder else stem
                 image, label = found.get(key, (None, None))
                 if f".{suffix.lower()}" in SUFFIXES:
+                    if image is not None:
+                        raise CompoclipError(
+                            f"{shard}: two images of sample {key!r:.80}; fetch the shard again"
+                        )
                     image = member.name
                 elif suffix in ("cls", "npy") and member.size <= _LABEL_BYTES:
+                    if label is not None:
+                        raise CompoclipError(
+                            f"{shard}: two labels of sample {key!r:.80}; fetch the shard again"
+                        )
                     stream = archive.extractfile(member)
                     data = stream.read() if stream else b""
-                    label = _label(data, suffix, f"{shard}: {member.name}")
+                    label = _label(data, suffix, f"{shard}: {member.name!r:.80}")
                 found[key] = image, label
     except OSError as error:
         raise room_files.unreadable(shard, error) from error
-    except tarfile.TarError as error:
+    except DAMAGED_TAR as error:
+        reason = room_files.reason(error)
         raise CompoclipError(
-            f"{shard}: not a whole tar file ({error}); fetch the shard again"
+            f"{shard}: not a whole tar file ({reason}); fetch the shard again"
         ) from error
     for key, (image, label) in found.items():
         yield key, image, label

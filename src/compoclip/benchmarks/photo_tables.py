@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from compoclip import files as room_files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.photo_set import PhotoSet
+from compoclip.benchmarks.tables import column_names, opened_parquet
 from compoclip.data.embedded import holds_bytes
 from compoclip.errors import CompoclipError
 
@@ -50,21 +49,13 @@ def read_tables(paths: Sequence[Path]) -> PhotoSet:
     keys: list[str] = []
     names: tuple[str, ...] = ()
     for path in paths:
-        try:
-            with pq.ParquetFile(path) as table:
-                schema = table.schema_arrow
-                image, label = _columns(schema, path)
-                values = table.read([label])[label].to_pylist()
-        except OSError as error:
-            raise room_files.unreadable(path, error) from error
-        except pa.ArrowException as error:
-            raise CompoclipError(
-                f"{path}: not a whole Parquet file ({' '.join(str(error).split())[:120]}); "
-                "fetch it again"
-            ) from error
+        with opened_parquet(path) as table:
+            schema = table.schema_arrow
+            image, label = _columns(schema, path)
+            values = table.read([label])[label].to_pylist()
         names = names or _names(schema, label)
         for row, value in enumerate(values):
-            found = _label(value, f"{path}: row {row}: {label!r}")
+            found = _label(value, f"{path}: row {row + 1}: {label!r}")
             images.append(ImageRef(path, member=f"{image}:{row}"))
             labels.append(found)
             keys.append(f"{path.name}:{row} {','.join(map(str, found))}")
@@ -79,7 +70,7 @@ def _columns(schema: pa.Schema, path: Path) -> tuple[str, str]:
     if image is None or label is None:
         lacking = "encoded images (bytes)" if image is None else f"labels ({', '.join(_LABELS)})"
         raise CompoclipError(
-            f"{path}: no column with {lacking}; its columns are {', '.join(schema.names)}"
+            f"{path}: no column with {lacking}; its columns are {column_names(schema.names)}"
         )
     return image, label
 
@@ -89,8 +80,8 @@ def _label(value: Any, where: str) -> tuple[int, ...]:
     good = all(isinstance(each, int) and not isinstance(each, bool) for each in found)
     if not good or not found or min(found) < 0:
         raise CompoclipError(
-            f"{where} must be a whole number from 0 or a list of them, not {value!r}; this split "
-            "may have no public labels"
+            f"{where} must be a whole number from 0 or a list of them, not {value!r:.60}; this "
+            "split may have no public labels"
         )
     return tuple(sorted(set(found)))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def read_index(path: Path) -> dict[str, str]:
     value = files.record(files.read_json(path), str(path))
     if not value:
         raise CompoclipError(f"{path}: names no class")
-    return {key: _aliases(name, f"{path}: class {key!r}")[0] for key, name in value.items()}
+    return {key: _aliases(name, f"{path}: class {key!r:.80}")[0] for key, name in value.items()}
 
 
 def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
@@ -62,7 +63,8 @@ def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
     for template in templates:
         if template.count("{}") + template.count("{c}") != 1:
             raise CompoclipError(
-                f"{where}: template {template!r} needs the placeholder {{}} or {{c}} exactly once"
+                f"{where}: template {template!r:.80} needs the placeholder {{}} or {{c}} "
+                "exactly once"
             )
     return templates
 
@@ -89,13 +91,16 @@ def _of_dataset(value: Any, path: Path, dataset: str) -> tuple[Sequence[Any], st
 
 
 def _of_section(text: str, path: Path, section: str, what: str) -> tuple[Sequence[Any], str]:
-    found = dict(re.findall(r"^## +(\S.*?) *\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    _, *parts = re.split(r"^## +(\S[^\n]*)\n", text, flags=re.MULTILINE)
+    found = {title.rstrip(): body for title, body in zip(parts[::2], parts[1::2])}
     if section not in found:
         raise CompoclipError(f"{path}: no section {section!r}; {close(section, found)}")
     where = f"{path}: section {section!r}"
     block = re.search(r"^```.*?\n(.*?)^```", found[section], re.MULTILINE | re.DOTALL)
     try:
-        for node in ast.parse(block[1]).body if block else ():
+        with warnings.catch_warnings(action="ignore"):  # of "\d" in somebody else's file
+            tree = ast.parse(block[1] if block else "")
+        for node in tree.body:
             if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [what]:
                 value = ast.literal_eval(node.value)
                 if isinstance(value, list):

@@ -118,7 +118,7 @@ def load(
         photos, paths, left_out = _read(path, split_file)
     flat = images or (default if name != "coco" else None)
     refs = tuple(
-        ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r}"))
+        ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
         for photo in photos
     )
     texts = [text for photo in photos for text in photo.captions]
@@ -153,6 +153,6 @@ def _read(
     """Photos, the files that were read, and counts of what was left out."""
     if path.suffix.lower() == ".json":
         return read_captions(path), {"captions": path}, {}
-    split = split_file or path.with_name(_SPLIT)
+    split = split_file or path.parent / _SPLIT
     photos, left_out = read_flickr8k(path, split)
     return photos, {"captions": path, "split": split}, left_out

@@ -1,7 +1,9 @@
 """Where official files that anybody may fetch come from: one table for all benchmarks.
 
 Annotations of repositories are named at the commit whose bytes were checked (`Meta.hashes`), or at
-the newest one where none was. Nothing here is fetched unless `compoclip data fetch` is told to.
+the newest one where none was. Where neither a hash nor an md5 is known, a fetched file is checked
+for its kind alone and said to be not verified. Nothing here is fetched unless `compoclip data
+fetch` is told to.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from compoclip.benchmarks import (
     hard_positives,
     sugarcrepe,
     sugarcrepe_pp,
+    svo_probes,
     valse,
     vl_checklist,
     vsr,
@@ -32,6 +35,8 @@ class Source:
     target: the file below the data root that it becomes or, for an archive, the folder that it is
     unpacked into (a folder that holds the whole archive is dropped). size: bytes, 0 where not
     known. md5: of the file as published, "" where not known. archive: ".zip" or ".tar" file.
+    keys: what each row of the file must have, told where nothing else says that it is the right
+    file.
     """
 
     target: str
@@ -39,14 +44,19 @@ class Source:
     size: int = 0
     md5: str = ""
     archive: bool = False
+    keys: tuple[str, ...] = ()
 
 
 def _repository(
-    name: str, commit: str, places: dict[str, str], sizes: dict[str, int] | None = None
+    name: str,
+    commit: str,
+    places: dict[str, str],
+    sizes: dict[str, int] | None = None,
+    keys: tuple[str, ...] = (),
 ) -> list[Source]:
     """places: target -> path in the repository."""
     return [
-        Source(target, f"{_RAW}/{name}/{commit}/{path}", (sizes or {}).get(target, 0))
+        Source(target, f"{_RAW}/{name}/{commit}/{path}", (sizes or {}).get(target, 0), keys=keys)
         for target, path in places.items()
     ]
 
@@ -137,6 +147,7 @@ _ANNOTATIONS = [
             for file in hard_positives.META.files
             if "vl_checklist" in file
         },
+        keys=("image_id", "image_path", "true_caption", "false_caption"),
     ),
     *_repository(
         "McGill-NLP/imagecode",
@@ -144,14 +155,21 @@ _ANNOTATIONS = [
         {"imagecode/valid_data.json": "data/valid_data.json"},
     ),
     *_repository(
-        "google-deepmind/svo_probes", NEWEST, {"svo_probes/svo_probes.csv": "svo_probes.csv"}
+        "google-deepmind/svo_probes",
+        NEWEST,
+        {"svo_probes/svo_probes.csv": "svo_probes.csv"},
+        keys=svo_probes.COLUMNS,
     ),
     Source(
         "mmvp_vlm/Questions.csv",
         "https://huggingface.co/datasets/MMVP/MMVP_VLM/resolve/main/Questions.csv",
     ),
     Source("coco/coco_karpathy_test.json", f"{_BLIP}/coco_karpathy_test.json", 1_735_468),
-    Source("flickr30k/flickr30k_test.json", f"{_BLIP}/flickr30k_test.json"),
+    Source(
+        "flickr30k/flickr30k_test.json",
+        f"{_BLIP}/flickr30k_test.json",
+        keys=("image", "caption"),
+    ),
 ]
 _PHOTOS = [
     Source(

@@ -112,7 +112,7 @@ def load(
 def _cases(path: Path, subtask: str, photos: Path) -> list[Case]:
     cases = []
     for key, value in files.record(files.read_json(path), str(path)).items():
-        where = f"{path}: row {key!r}"
+        where = f"{path}: row {key!r:.80}"
         row = files.record(value, where)
         image = files.image_path(photos, files.text(row, "filename", where), where)
         texts = (files.text(row, "caption", where), files.text(row, "negative_caption", where))

@@ -29,4 +29,5 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Suite -> what `load_benchmark` is asked for. comp, retrieval_3: of FSC-CLIP (Oh et al., EMNLP
-2024); elevater: the 21 sets of its zero-shot mean, elevater_20 without ImageNet-1K."""
+2024); elevater: the 21 sets of its zero-shot mean, elevater_20 without ImageNet-1K. The average of
+vl_compo itself is over twelve: comp without spec, with colorswap and mmvp_vlm."""

@@ -46,7 +46,7 @@ META = Meta(
     chance={"": 1 / 2},
     skills={"subj": "object", "verb": "relation", "obj": "object"},
 )
-_COLUMNS = ("sentence", "pos_url", "neg_url", *(f"{name}_neg" for name in META.parts))
+COLUMNS = ("sentence", "pos_url", "neg_url", *(f"{name}_neg" for name in META.parts))
 _RULES = {"vl_compo": Aggregate(META.parts)}
 
 
@@ -73,7 +73,7 @@ def load(
     cases: list[Case] = []
     left_out: Counter[str] = Counter()
     for index, (where, row) in enumerate(
-        tables.read_rows(path, _COLUMNS, "put the official file there")
+        tables.read_rows(path, COLUMNS, "put the official file there")
     ):
         flagged = [name for name in META.parts if tables.flag(row, f"{name}_neg", where)]
         if len(flagged) != 1:

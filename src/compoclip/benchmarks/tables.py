@@ -1,32 +1,167 @@
-"""Rows of official CSV files: columns checked, cells turned into numbers, flags and lists."""
+"""Rows of CSV and Parquet files: columns checked, cells turned into numbers, flags and lists."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compoclip import files as room_files
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import ImageRef
 from compoclip.data.columns import text_list
+from compoclip.data.embedded import holds_bytes
 from compoclip.data.textfiles import delimited_header, read_delimited
 from compoclip.errors import CompoclipError
 
+MOST_ROWS = 1 << 21
+"""Rows that a Parquet file of a benchmark may have: two million, five times the largest one's."""
+_MOST_VALUES = 1 << 24  # of a column whose cells are lists
+
 Row = Mapping[str, str]
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_BATCH = 1024
 
 
-def read_rows(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, Row]]:
+def read_rows(
+    path: Path, columns: Sequence[str], remedy: str, lacking: str = "is this the official file?"
+) -> Iterator[tuple[str, Row]]:
     """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 1.
 
-    `remedy` is added to the message when the file is absent. Raises CompoclipError naming the file
-    when it is absent, malformed or lacks a column.
+    remedy: what to do when the file is absent; lacking: when it lacks a column. Raises
+    CompoclipError naming the file when it is absent, malformed, larger than `files.MOST_BYTES`,
+    lacks a column or has one twice.
     """
-    if not path.is_file():
-        raise CompoclipError(f"{path}: no such file; {remedy}")
-    header = delimited_header(path)
-    for column in columns:
-        if column not in header:
-            raise CompoclipError(f"{path}: no column {column!r}; is this the official file?")
+    files.require_size(path, remedy)
+    require_columns(path, delimited_header(path), columns, lacking)
     for index, row in read_delimited(path):
         yield f"{path}: row {index}", row
+
+
+def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
+    """Raise CompoclipError when one of `columns` is not `there`, or any of those there twice."""
+    for column in columns:
+        if column not in there:
+            raise CompoclipError(
+                f"{path}: no column {column!r}, only {column_names(there)}; {remedy}"
+            )
+    double = next((name for name, n in Counter(there).items() if n > 1), None)
+    if double is not None:
+        raise CompoclipError(f"{path}: two columns are called {double!r:.60}; keep one of them")
+
+
+def column_names(there: Sequence[str]) -> str:
+    """The columns of a table, for messages."""
+    return ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
+
+
+@contextmanager
+def opened_parquet(path: Path, damaged: str = "fetch it again") -> Iterator[pq.ParquetFile]:
+    """A Parquet file of at most MOST_ROWS, texts still packed as stored: see `parquet_rows`.
+
+    damaged: what to do when it is not whole. Raises CompoclipError naming the file, also for what
+    goes wrong while it is read.
+    """
+    try:
+        found = pq.read_metadata(path)
+        leaves = range(found.num_columns)
+        groups = [found.row_group(k) for k in range(found.num_row_groups)]
+        values = [sum(group.column(leaf).num_values for group in groups) for leaf in leaves]
+        if found.num_rows > MOST_ROWS or max(values, default=0) > _MOST_VALUES:
+            raise CompoclipError(
+                f"{path}: more than the {MOST_ROWS:,} rows or {_MOST_VALUES:,} values that a table "
+                "of a benchmark may have; split it"
+            )
+        schema = found.schema
+        packed = [
+            schema.column(leaf).path
+            for leaf in leaves
+            if schema.column(leaf).logical_type.type == "STRING"
+        ]
+        with pq.ParquetFile(path, metadata=found, read_dictionary=packed) as table:
+            yield table
+    except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise room_files.unreadable(path, error) from error
+        reason = room_files.reason(error)
+        raise CompoclipError(f"{path}: not a whole Parquet file ({reason}); {damaged}") from error
+
+
+def parquet_rows(
+    path: Path, columns: Sequence[str] = (), remedy: str = files.OFFICIAL
+) -> list[dict[str, Any]]:
+    """The rows of a Parquet file: its texts, lists of texts, numbers and true or false.
+
+    columns: which there must be; all that hold such values are read. remedy: what to do about a
+    malformed file. Raises CompoclipError naming the file when it is absent or malformed, lacks a
+    column, has one twice, or holds more than `files.MOST_BYTES` of text. A small file may repeat a
+    long text in millions of rows, so that texts are counted before they are unpacked.
+    """
+    rows: list[dict[str, Any]] = []
+    left = files.MOST_BYTES
+    with opened_parquet(path, remedy) as table:
+        schema = table.schema_arrow
+        require_columns(path, schema.names, columns, remedy)
+        kept = [each.name for each in schema if _plain(each.type)]
+        for batch in table.iter_batches(_BATCH, columns=kept):
+            left -= sum(_text_bytes(column) for column in batch.columns)
+            if left < 0:
+                raise files.too_large(path)
+            rows += batch.to_pylist()
+    return rows
+
+
+def _plain(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    of = pa.types
+    return any(each(kind) for each in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
+
+
+def _text_bytes(values: pa.Array) -> int:
+    """Bytes of all texts, those that are stored once but stand in many rows counted in each."""
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _text_bytes(values.flatten())
+    if pa.types.is_dictionary(kind):
+        sizes = pc.binary_length(values.dictionary)
+        return int(pc.sum(sizes.take(values.indices)).as_py() or 0)
+    return 0
+
+
+def picture_columns(path: Path, remedy: str = files.OFFICIAL) -> tuple[str, ...]:
+    """The columns of a Parquet file that hold encoded pictures: bytes, or a struct with `bytes`."""
+    with opened_parquet(path, remedy) as table:
+        return tuple(each.name for each in table.schema_arrow if holds_bytes(each.type))
+
+
+def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRef]:
+    """The pictures of a column, row by row; equal ones are one picture, the first that was seen.
+
+    So items about one photo are known to be about one photo. seen: content hash -> picture, added
+    to. Raises CompoclipError naming the file, and the row without a picture.
+    """
+    found = []
+    with opened_parquet(path) as table:
+        inner = pa.types.is_struct(table.schema_arrow.field(column).type)
+        leaf = f"{column}.bytes" if inner else column
+        # One at a time: however often a file repeats a picture, memory holds it once.
+        for row, batch in enumerate(table.iter_batches(1, columns=[leaf])):
+            values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
+            data = values[0].as_py()
+            if not isinstance(data, bytes) or not data:
+                raise CompoclipError(
+                    f"{path}: row {row + 1}: {column!r:.60} holds no picture; add it"
+                )
+            ref = ImageRef(path, member=f"{column}:{row}")
+            found.append(seen.setdefault(files.bytes_hash(data), ref))
+    return found
 
 
 def number(row: Row, key: str, where: str) -> float:

@@ -193,7 +193,7 @@ def load(
     for name, (where, data) in contents.items():
         rows = files.record(files.parse_json(data, where), where)
         for key, value in rows.items():
-            case = _case(name, key, value, photos, f"{where}: row {key!r}")
+            case = _case(name, key, value, photos, f"{where}: row {key!r:.80}")
             if case is None:
                 invalid += 1
             else:
@@ -229,8 +229,8 @@ def _case(subtask: str, key: str, value: Any, photos: _Photos, where: str) -> Ca
     folder = photos.folder(dataset, name)
     if folder is None:
         raise CompoclipError(
-            f"{where}: photo {name!r} of data set {dataset!r} is of no known source; is this the "
-            "official file?"
+            f"{where}: photo {name!r:.80} of data set {dataset!r:.80} is of no known source; "
+            "is this the official file?"
         )
     image = ImageRef(files.image_path(folder, name, where))
     return Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, (image,), texts, subtask)

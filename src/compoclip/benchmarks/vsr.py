@@ -41,6 +41,11 @@ META = Meta(
     licence="Apache-2.0",
     access="open",
     files=tuple(f"vsr/{split}_{part}.jsonl" for split in _SPLITS for part in ("dev", "test")),
+    elsewhere={
+        f"vsr/{split}_{part}.jsonl": f"vsr/{split}/{part}.jsonl"
+        for split in _SPLITS
+        for part in ("dev", "test")
+    },
     images=tuple(f"coco/{folder}" for folder in _COCO),
     parts=_SPLITS,
     chance={"": 1 / 2},
@@ -112,14 +117,16 @@ def _rules(kept: Sequence[str], cases: Sequence[Case]) -> dict[str, Aggregate]:
 
 def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Case]:
     remedy = "put it there or select the split you have, e.g. vsr:zeroshot"
-    cases = []
+    cases: list[Case] = []
+    seen: dict[object, str] = {}
     for line, row in files.read_jsonl(path, remedy):
         where = f"{path}: line {line}"
         label = files.field(row, "label", where)
         if isinstance(label, bool) or label not in (0, 1):
-            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r}")
+            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r:.40}")
         name = files.text(row, "image", where)
         photos = images or root / "coco" / _coco_folder(row, where)
+        files.once((name, files.text(row, "caption", where), label), where, seen)
         cases.append(
             Case(
                 id=f"{subtask}/{line}",
@@ -127,7 +134,7 @@ def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Ca
                 images=(ImageRef(files.image_path(photos, name, where)),),
                 texts=(files.text(row, "caption", where),),
                 subtask=subtask,
-                truth=label,
+                truth=int(label),
                 labels={
                     "label": "true" if label else "false",
                     "relation": files.text(row, "relation", where),
@@ -146,7 +153,7 @@ def _coco_folder(row: dict[str, object], where: str) -> str:
     link = PurePosixPath(files.text(row, "image_link", where))
     if link.parent.name not in _COCO:
         raise CompoclipError(
-            f"{where}: 'image_link' {str(link)!r} names neither {' nor '.join(_COCO)}; give the "
-            "folder of the photos as images"
+            f"{where}: 'image_link' {str(link)!r:.80} names neither {' nor '.join(_COCO)}; give "
+            "the folder of the photos as images"
         )
     return link.parent.name

@@ -155,7 +155,7 @@ def _controlled(path: Path, subtask: str, photos: Path) -> list[Case]:
         words = image.stem.split("_")
         if len(words) < 3 or words[1] not in _POSITIONS[subtask]:
             raise CompoclipError(
-                f"{where}: image name {image.name!r} tells no position; expected "
+                f"{where}: image name {image.name!r:.80} tells no position; expected "
                 f"<thing>_<{'|'.join(_POSITIONS[subtask])}>[_of]_<thing>"
             )
         places.append((f"{words[0]} {words[-1]}", words[1]))

@@ -174,7 +174,7 @@ def _note_others(
     own = {each[0] for each in known.classes}
     odd = next((each for each in names if each not in own), None)
     if odd is not None:
-        note(f"zero_shot:{name}: published scores use other class names (not {odd!r})")
+        note(f"zero_shot:{name}: published scores use other class names (not {odd!r:.80})")
     if set(fill(templates, name)) != set(fill(known.templates, name)):
         counts = f"{len(known.templates)} other than these {len(templates)}"
         note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
@@ -186,6 +186,11 @@ def _own(photos: PhotoSet, folder: Path) -> tuple[str, ...]:
         raise CompoclipError(
             f"{folder}: the data do not name their classes; add a file of names (see zero_shot), "
             "or give the option classes"
+        )
+    if len(photos.names) < photos.classes:
+        raise CompoclipError(
+            f"{folder}: label {photos.classes - 1} has no name among the {len(photos.names)} that "
+            "the data give; mend the list of names, or give the option classes"
         )
     return tuple(name.replace("_", " ") for name in photos.names)
 
@@ -210,13 +215,13 @@ def _by_index(photos: PhotoSet, folder: Path, path: Path) -> tuple[tuple[str, ..
     for each in named:
         if each not in photos.names:
             raise CompoclipError(
-                f"{path}: class directory {each!r} is not in {folder}; make it (empty for a "
+                f"{path}: class directory {each!r:.80} is not in {folder}; make it (empty for a "
                 "class without photos) or drop the entry"
             )
     for each in photos.names:
         if each not in named:
             raise CompoclipError(
-                f"{path}: no class name for directory {each!r} of {folder}; add it"
+                f"{path}: no class name for directory {each!r:.80} of {folder}; add it"
             )
     return tuple(named[each] for each in photos.names), list(range(len(photos.names)))
 
@@ -235,5 +240,5 @@ def _check(content: Classification, photos: PhotoSet, where: str) -> None:
     double = next((name for name, n in Counter(content.classes).items() if n > 1), None)
     if double is not None and content.metric in (PER_CLASS, MAP11):
         raise CompoclipError(
-            f"{where}: two classes are called {double!r}; {content.metric} needs distinct names"
+            f"{where}: two classes are called {double!r:.80}; {content.metric} needs distinct names"
         )

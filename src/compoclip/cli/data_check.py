@@ -73,15 +73,15 @@ def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Targe
                 f"{name}:{part}"
                 for part in about.parts
                 if any(
-                    _there(root, file)
+                    about.place(root, file) or (root / file).is_dir()
                     for file in (
                         *about.of_set(part, about.files),
-                        *(f"{each}/" for each in about.of_set(part, about.images)),
+                        *about.of_set(part, about.images),
                     )
                 )
             ]
         elif not about.requires and any(
-            _there(root, file)
+            about.place(root, file)
             for file in (*about.files, *about.archives)
             if file.startswith(f"{name}/") or not any(f.startswith(f"{name}/") for f in about.files)
         ):
@@ -92,10 +92,6 @@ def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Targe
             "compoclip data ls"
         )
     return [Target(spec, root, images) for spec in found]
-
-
-def _there(root: Path, file: str) -> bool:
-    return any(root.glob(file)) if "*" in file else (root / file).exists()
 
 
 def lines(found: Check) -> Iterator[str]:

@@ -23,9 +23,10 @@ from compoclip.places import require_writable
 class FetchOptions:
     """Download the files of benchmarks that are open to all, and unpack archives.
 
-    First shows what and how much, and asks. An interrupted download goes on where it stopped;
-    files are checked against the official checksum or size. What is behind terms or a form is not
-    fetched: the command says what to do.
+    First shows what and how much, and asks. An interrupted download goes on where it stopped. A
+    file is checked against its official checksum where one is known. Of the others (the table says
+    which, and which come over plain http) only the kind is checked, and they are said to be not
+    verified. What is behind terms or a form is not fetched: the command says what to do.
 
     Examples:
         compoclip data fetch sugarcrepe --data /data
@@ -37,7 +38,7 @@ class FetchOptions:
         annotations_only: Leave out photos.
         url_base: A mirror: takes the place of scheme and host of every official address.
         yes: Do not ask.
-        json: Print what was fetched as JSON.
+        json: Print what was fetched, and what of it is not verified, as JSON.
     """
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.names:
         raise UsageError("name at least one benchmark; see compoclip data ls")
     require_writable(options.data)
-    done: dict[str, str] = {}
+    done: dict[str, Job] = {}
     while True:
         lack = lacking(options.names, options.data, annotations_only=options.annotations_only)
         jobs = [job for job in lack.jobs if job.source.target not in done]
@@ -67,12 +68,18 @@ def main(argv: Sequence[str]) -> int:
         for job in jobs:
             with byte_progress(job.source.target) as progress:
                 line = fetch(job, options.data, url_base=options.url_base, progress=progress)
-            done[job.source.target] = line
+            done[job.source.target] = job
             note(line)
+    unsure = [target for target, job in done.items() if not job.expected.checksum]
     if options.json:
-        emit_json({"fetched": list(done), "by_hand": list(lack.by_hand)})
+        fetched = {"fetched": list(done), "not_verified": unsure}
+        emit_json({**fetched, "by_hand": list(lack.by_hand)})
     else:
-        print(f"{counted(len(done), 'file')} fetched; compoclip data check says what is there")
+        of_these = f", {len(unsure)} of them not verified: no published checksum"
+        print(
+            f"{counted(len(done), 'file')} fetched{of_these if unsure else ''}; "
+            "compoclip data check says what is there"
+        )
         print("\n".join(lack.by_hand), end="\n" if lack.by_hand else "")
     if lack.by_hand and not done:
         raise CompoclipError("nothing that is lacking can be fetched for you; see the lines above")
@@ -87,6 +94,7 @@ def shown(jobs: Sequence[Job], root: Path, url_base: str | None) -> str:
             rebased(job.source.url, url_base) if url_base else job.source.url,
             job.reason,
             in_bytes(job.source.size) or "not known",
+            job.checked_by,
         ]
         for job in jobs
     ]
@@ -94,7 +102,10 @@ def shown(jobs: Sequence[Job], root: Path, url_base: str | None) -> str:
     total = in_bytes(sum(job.source.size for job in jobs)) or "0 B"
     more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
     return "\n".join(
-        [table(rows, ["to", "from", "because", "size"], left=3), f"together {total}{more}"]
+        [
+            table(rows, ["to", "from", "because", "size", "checked by"], left=3),
+            f"together {total}{more}",
+        ]
     )
 
 

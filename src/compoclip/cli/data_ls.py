@@ -99,6 +99,8 @@ def details(each: Entry) -> Iterator[str]:
                 yield f"              {source.url}{size}"
             if source is not None and source.md5:
                 yield f"              md5 {source.md5}"
+            if source is not None and not source.md5 and place not in about.hashes:
+                yield "              no published checksum: what is fetched is not verified"
     for archive in about.archives:
         yield f"  or archive  {archive}"
     for file in about.optional:

@@ -22,6 +22,8 @@ root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) go by t
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,9 +69,11 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         path = root if text == ALL else Path(text)
         if text == ALL and not root.is_dir():
             raise UsageError(f"{root}: no such folder; say with --data where the benchmarks lie")
-        if path.is_dir():
+        if not text.isprintable():
+            raise UsageError(f"{text!r:.200}: no name of a benchmark or folder")
+        if os.path.isdir(path):  # False also for what no file system takes as a name
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
-        elif path.name == SUITE or (path.suffix == ".json" and path.is_file()):
+        elif path.name == SUITE or (path.suffix == ".json" and os.path.isfile(path)):
             targets += read_suite(path)
         else:
             targets += _parse(text, root, images)
@@ -89,7 +93,7 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
             settings[key] = value
     if "/" in spec[0] or spec[0].startswith("."):
         raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
-    place = Path(settings.pop("root", root)).expanduser()
+    place = _path(settings.pop("root", root))
     photos = settings.pop("images", None)
     name = settings.pop("id", None)
     joined = ",".join(spec)
@@ -99,12 +103,23 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         Target(
             spec=each,
             root=place,
-            images=Path(photos).expanduser() if photos else images,
+            images=_path(photos) if photos else images,
             id=name,
             options=_options(each, settings, Path(), text),
         )
         for each in SUITES.get(joined, (joined,))
     ]
+
+
+def _path(text: str | Path) -> Path:
+    """A path as people write it, "~" for their home."""
+    path = Path(text)
+    if any(len(part.encode()) > 255 for part in path.parts):
+        raise UsageError(f"{text!s:.200}: longer than the name of a file can be")
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # of a user who has none
+        raise UsageError(f"{text}: {error}; write the path in full") from error
 
 
 def read_suite(path: Path) -> list[Target]:
@@ -147,15 +162,15 @@ def find_in(root: Path) -> list[Target]:
         if about.family:
             found += [f"{name}:{part}" for part in _family_parts(root, name)]
             continue
-        absent = [file for file in about.files if not _there(root, file)]
-        if any(_there(root, archive) for archive in about.archives):
+        absent = [file for file in about.files if about.place(root, file) is None]
+        if any(about.place(root, archive) for archive in about.archives):
             absent = []
         own = [file for file in about.files if file.startswith(f"{name}/")]
         if not absent and about.requires:
             note(f"{name}: left out, it needs {about.requires}=...; name it with that option")
         elif not absent:
             found.append(name)
-        elif any(_there(root, file) for file in own):
+        elif any(about.place(root, file) for file in own):
             note(f"{name}: left out, {root / absent[0]} is not there; name the parts you want")
     if not found:
         raise CompoclipError(
@@ -163,11 +178,6 @@ def find_in(root: Path) -> list[Target]:
             "name benchmarks and their places instead"
         )
     return [Target(spec, root) for spec in found]
-
-
-def _there(root: Path, file: str) -> bool:
-    """Whether a file, or one that fits a pattern, lies below `root`."""
-    return any(root.glob(file)) if "*" in file else (root / file).is_file()
 
 
 def _family_parts(root: Path, name: str) -> list[str]:
@@ -195,10 +205,10 @@ def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dic
         elif "None" in kind and value.lower() == "none":
             options[key] = None
         elif "Path" in kind:
-            options[key] = base / Path(value).expanduser()
+            options[key] = base / _path(value)
         elif "int" in kind:
-            if not value.lstrip("-").isdigit():
-                raise UsageError(f"{where}: {key} must be a whole number, not '{value}'")
+            if not re.fullmatch("-?[0-9]{1,18}", value):
+                raise UsageError(f"{where:.200}: {key} must be a whole number, not '{value:.40}'")
             options[key] = int(value)
         elif "bool" in kind:
             if value.lower() not in ("true", "false"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.message
 import http.client
 import json
 import os
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from compoclip.errors import CompoclipError, UsageError
@@ -26,6 +27,7 @@ BASE, LONGEST = 0.5, 60.0
 #: No server may make us wait longer than this, in seconds.
 LONGEST_ASKED = 600.0
 _MOST_BYTES = 1 << 22
+_MOST_DIGITS = 15  # of a length in bytes
 _POINTLESS = (401, 403, 404, 405)
 _AGAIN = (408, 409, 425, 429)
 
@@ -151,10 +153,11 @@ class ChatServer:
         self._sleep(min(LONGEST, BASE * 2**attempt) * random.uniform(0.5, 1.0))
 
     def _safe(self, text: str) -> str:
-        """One short line without the key."""
+        """One short printable line without the key."""
         if self._key:
             text = text.replace(self._key, "***")
-        return " ".join(text.split())[:200]
+        line = " ".join(text.split())[:200]
+        return "".join(c if c.isprintable() else "?" for c in line)
 
 
 class _AgainError(Exception):
@@ -166,16 +169,31 @@ class _AgainError(Exception):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected request would carry the key to another host."""
+    """A redirected request would carry the key to another host; so it is an error, unread."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def http_error_302(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: email.message.Message,
+    ) -> None:
         return None
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _endpoint(url: str) -> str:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise UsageError(f"--server {url}: write it as http://HOST:PORT/v1")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        _ = parts.port, (parts.hostname or "").encode("idna")  # refuses what is no port or host
+        usable = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+    except ValueError:
+        usable = False
+    plain = url.isprintable() and " " not in url
+    if not (usable and plain and parts.path.isascii()):
+        raise UsageError(f"--server {url!r:.200}: write it as http://HOST:PORT/v1")
     if parts.username or parts.password:
         raise UsageError("--server: leave user and password out; keys go with --key-env VARIABLE")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
@@ -204,7 +222,9 @@ def _read(reply: Any, deadline: float) -> bytes:
         if time.monotonic() > deadline:
             raise _AgainError("timed out")
     announced = reply.headers.get("Content-Length", "")
-    if announced.isdigit() and size < int(announced):
+    if not (announced.isascii() and announced.isdigit()):
+        announced = "0"  # none, or one that says nothing
+    if len(announced) > _MOST_DIGITS or size < int(announced):
         raise _AgainError("the connection broke within the reply")
     return b"".join(parts)
 
@@ -243,7 +263,7 @@ def _message(error: urllib.error.HTTPError) -> str:
         said = said.get("error", said.get("message", said))
         if isinstance(said, dict):
             said = said.get("message", said)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         said = raw.decode("utf-8", "replace")
     return str(said)
 
@@ -257,7 +277,7 @@ def _retry_after(value: str | None) -> float | None:
     except ValueError:
         try:
             when = parsedate_to_datetime(value)
-        except ValueError:
+            seconds = (when.astimezone(UTC) - datetime.now(UTC)).total_seconds()
+        except (ValueError, OverflowError):  # no date, or one that no calendar has
             return None
-        seconds = (when.astimezone(UTC) - datetime.now(UTC)).total_seconds()
     return min(max(seconds, 0.0), LONGEST_ASKED) if seconds == seconds else None
