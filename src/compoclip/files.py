@@ -33,6 +33,18 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
     return CompoclipError(f"{path}: cannot be read ({error.strerror or error}); check the path")
 
 
+def disguised(path: Path) -> str:
+    """What a file is when it is one that downloads often leave in place of another, and the remedy;
+    "" for any other. Raises OSError when it cannot be read."""
+    with path.open("rb") as file:
+        start = file.read(200).lstrip()
+    if start.startswith(b"version https://git-lfs.github.com/spec/"):
+        return "a Git LFS pointer, not the file itself: run git lfs pull, or download the file"
+    if start[:20].lower().startswith((b"<!doctype html", b"<html")):
+        return "a web page, not the file itself: download it by the link to the file"
+    return ""
+
+
 def read_text(
     path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
 ) -> str:
@@ -57,7 +69,8 @@ def read_json(
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CompoclipError(f"{path}: not valid JSON ({error}); {damaged}") from error
+        reason = disguised(path) or f"not valid JSON ({error}); {damaged}"
+        raise CompoclipError(f"{path}: {reason}") from error
 
 
 @contextmanager

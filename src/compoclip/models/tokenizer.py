@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +17,14 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 
 from compoclip.errors import CompoclipError
+from compoclip.files import disguised
+from compoclip.models.config import require_hub_name, section
 
 _CACHE = 200_000  # distinct captions kept, about 15 ids each
+_MOST_CONTEXT = 32_768
+_MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
+_SPECIAL = re.compile(r"[\w<>-]+")
+_HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
 class Tokenizer:
@@ -115,29 +124,63 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     `folder`; `hf_tokenizer_name` a Hugging Face tokenizer (read from `folder` when its files are
     there). Raises CompoclipError when a file or an optional package is missing.
     """
-    context = int(text_cfg.get("context_length", 77))
-    options = dict(text_cfg.get("tokenizer_kwargs") or {})
+    context = text_cfg.get("context_length", 77)
+    if not isinstance(context, int) or not 2 <= context <= _MOST_CONTEXT:
+        raise CompoclipError(
+            f"context_length {str(context)[:80]}: must be a number of tokens from 2 to "
+            f"{_MOST_CONTEXT}"
+        )
+    options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
     name = text_cfg.get("hf_tokenizer_name")
     if name:
-        return Tokenizer(_hf_tokenizer(str(name), text_cfg, options, context, folder), context)
+        return Tokenizer(_hf_tokenizer(name, text_cfg, options, context, folder), context)
     if "bpe_path" in options:
-        path = Path(options["bpe_path"])
-        options["bpe_path"] = str(path if path.is_absolute() or folder is None else folder / path)
-        _check_merges(Path(options["bpe_path"]))
+        path = _merges_path(options["bpe_path"], folder)
+        _check_merges(path)
+        options["bpe_path"] = str(path)
+    for token in options.get("additional_special_tokens") or ():
+        if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
+            raise CompoclipError(
+                f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
+                "and angle brackets (open_clip reads it as a pattern)"
+            )
     try:
         return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
-    except (TypeError, AssertionError) as error:
+    except Exception as error:  # open_clip takes the options for granted
         raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
+
+
+def _merges_path(stated: object, folder: Path | None) -> Path:
+    """Where a merges file is. A file of another folder may not be named by the configuration of a
+    checkpoint: it would be read, and copied into the next one."""
+    path = Path(str(stated))
+    if folder is None:
+        return path
+    if path.is_absolute() or ".." in path.parts:
+        raise CompoclipError(
+            f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
+            "into it and name it there"
+        )
+    return folder / path
 
 
 def _check_merges(path: Path) -> None:
     """Raise CompoclipError unless `path` is a gzipped merges file that ends in a merge."""
     try:
         with gzip.open(path) as file:
-            lines = file.read().decode("utf-8").split("\n")
+            content = file.read(_MOST_MERGES + 1)
+        if len(content) > _MOST_MERGES:
+            raise CompoclipError(
+                f"{path}: unpacks to more than {_MOST_MERGES:,} bytes, as no merges file does; "
+                "restore the original file"
+            )
+        lines = content.decode("utf-8").split("\n")
     except FileNotFoundError as error:
         raise CompoclipError(f"{path}: the tokenizer's merges file is missing") from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        with suppress(OSError, ValueError):
+            if other := disguised(path):
+                raise CompoclipError(f"{path}: {other}") from error
         raise CompoclipError(f"{path}: not a gzipped BPE merges file ({error})") from error
     wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
@@ -146,7 +189,7 @@ def _check_merges(path: Path) -> None:
 
 
 def _hf_tokenizer(
-    name: str,
+    name: object,
     text_cfg: Mapping[str, Any],
     options: dict[str, Any],
     context: int,
@@ -155,20 +198,29 @@ def _hf_tokenizer(
     from open_clip.tokenizer import HFTokenizer
 
     local = folder is not None and (folder / "tokenizer_config.json").is_file()
-    source = str(folder) if local else name
+    if not local:
+        require_hub_name(name, "hf_tokenizer_name")
+    source = str(folder) if local else str(name)
+    # The others go to transformers, which runs code of the folder for some.
+    odd = next((key for key in options if key not in _HF_OPTIONS), None)
+    if odd is not None:
+        raise CompoclipError(
+            f"tokenizer_kwargs: '{odd[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+        )
     try:
         return HFTokenizer(
             source,
             context_length=context,
             tokenizer_mode=text_cfg.get("tokenizer_mode"),
+            trust_remote_code=False,  # without it the user is asked
             **options,
         )
     except ImportError as error:
         raise CompoclipError(
             f"tokenizer '{name}' needs the transformers package: pip install 'compoclip[hf]'"
         ) from error
-    except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0]
+    except Exception as error:  # of the many types of transformers
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise CompoclipError(f"tokenizer '{source}' cannot be loaded: {first}") from error
 
 
