@@ -38,7 +38,7 @@ _PREFIX = "base_model.model."
 _PATCHES, _PATCHES_HF = "visual.conv1.weight", "vision_model.embeddings.patch_embedding"
 _QKV = ("q_proj", "k_proj", "v_proj")
 _ATTENTION = r"(vision|text)_model\.encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj"
-_PATTERN_SECONDS = 5.0  # that a pattern of the file may take
+_PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
 
 
@@ -275,7 +275,7 @@ def _of_pattern(patterns: Any, module: str, default: Any) -> Any:
                 return value
         except (regex.error, TimeoutError) as error:
             raise ValueError(
-                f"the pattern {str(pattern)[:80]!r}: {error or 'takes too long'}"
+                f"the pattern {str(pattern)[:80]!r} is wrong or takes too long"
             ) from error
     return default
 

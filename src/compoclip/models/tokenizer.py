@@ -6,10 +6,11 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from compoclip.models.config import require_hub_name, section
 _CACHE = 200_000  # distinct captions kept, about 15 ids each
 _MOST_CONTEXT = 32_768
 _MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
+_MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
+_START = 16  # characters for each token of the context, of a piece that is merged at first
 _SPECIAL = re.compile(r"[\w<>-]+")
 _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
@@ -42,11 +45,15 @@ class Tokenizer:
         vocabulary = inner.encoder if isinstance(inner, SimpleTokenizer) else _hf_vocabulary(inner)
         self.vocab_size = max(vocabulary.values()) + 1
         self.id = _identify(inner, vocabulary)
+        if self._simple:
+            self._raw = copy(inner)
+            self._raw.clean_fn = str  # of texts that are cleaned already, as a whole
+            self._longest = max(map(len, inner.encoder))
         self._cached = lru_cache(_CACHE)(self._encode)
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
-        token, as open_clip does."""
+        token, as open_clip does. Of more than 100,000 characters the rest is not read."""
         if not self._simple:
             if not texts:
                 return torch.zeros(0, self.context_length, dtype=torch.int64)
@@ -82,9 +89,8 @@ class Tokenizer:
             raise CompoclipError(
                 f"tokenizer {self.id} does not say which tokens are one word; only CLIP's own does"
             )
-        raw = copy(self._inner)
-        raw.clean_fn = str  # cleaned already, as a whole
-        found = ((word, tuple(raw.encode(word))) for word in self._inner.clean_fn(text).split())
+        words = self._inner.clean_fn(text[:_MOST_CHARACTERS]).split()
+        found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in found if ids)
 
     def bounded(self, ids: Sequence[int]) -> list[int]:
@@ -96,18 +102,39 @@ class Tokenizer:
 
     def _encode(self, text: str) -> tuple[tuple[int, ...], bool]:
         """The ids of one text after cutting, and whether it was cut."""
+        long = len(text) > _MOST_CHARACTERS
+        text = text[:_MOST_CHARACTERS]
         if self._simple:
-            inner = self._inner
-            ids = [inner.sot_token_id, *inner.encode(text), inner.eot_token_id]
-            if len(ids) > self.context_length:
-                return (*ids[: self.context_length - 1], inner.eot_token_id), True
-            return tuple(ids), False
+            ids = [self._inner.sot_token_id]
+            for piece in self._pieces(self._inner.clean_fn(text)):
+                ids.extend(piece)
+                if len(ids) >= self.context_length:
+                    break
+            else:
+                return (*ids, self._inner.eot_token_id), long
+            return (*ids[: self.context_length - 1], self._inner.eot_token_id), True
         row = self._inner([text], context_length=self.context_length)[0]
         if isinstance(self._inner, SimpleTokenizer):
             full = len(self._inner.encode(text)) + 2
         else:
             full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
-        return tuple(row.tolist()), full > self.context_length
+        return tuple(row.tolist()), long or full > self.context_length
+
+    def _pieces(self, text: str) -> Iterator[list[int]]:
+        """The ids of a cleaned text; of a long one bit by bit, as merges do not cross a word.
+
+        Merging takes time that grows with the square of a word, so of a very long one only the
+        start is merged when that fills the context already.
+        """
+        short = _START * self.context_length
+        if len(text) <= short:
+            yield self._raw.encode(text)
+            return
+        for word in self._inner.pat.findall(text):
+            ids = self._raw.encode(word[:short])
+            if len(word) > short and len(ids) <= 2 * self.context_length:
+                ids = self._raw.encode(word[: self._longest * self.context_length])
+            yield ids
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_cached"}
