@@ -117,12 +117,12 @@ def from_siglip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
                 "norm_kwargs": {"eps": 1e-6},
             },
         }
+        if hidden != 4 * text_width:
+            config["text_cfg"]["mlp_ratio"] = (hidden + 0.5) / text_width
         if int(text.get("projection_size") or text_width) != width:
             raise ValueError("the towers end in features of different lengths")
     except (TypeError, ValueError, ArithmeticError) as error:
         raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
-    if hidden != 4 * text_width:
-        config["text_cfg"]["mlp_ratio"] = (hidden + 0.5) / text_width
     if text["hidden_act"] == "gelu_pytorch_tanh":
         config["text_cfg"]["act_kwargs"] = {"approximate": "tanh"}
     return config

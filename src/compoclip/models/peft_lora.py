@@ -258,7 +258,7 @@ def _scaling(module: str, config: Mapping[str, Any], rank: int, source: Path) ->
     try:
         alpha = float(_of_pattern(config.get("alpha_pattern"), module, config["lora_alpha"]))
         stated = int(_of_pattern(config.get("rank_pattern"), module, config["r"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise CompoclipError(f"{source.parent / CONFIG}: damaged ({error})") from error
     if stated != rank:
         raise CompoclipError(

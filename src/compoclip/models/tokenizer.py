@@ -235,13 +235,16 @@ def _hf_tokenizer(
             f"tokenizer_kwargs: '{odd[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
         )
     try:
-        return HFTokenizer(
+        made = HFTokenizer(
             source,
             context_length=context,
             tokenizer_mode=text_cfg.get("tokenizer_mode"),
             trust_remote_code=False,  # without it the user is asked
             **options,
         )
+        for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
+            made([text]), made.tokenizer(text)
+        return made
     except ImportError as error:
         raise CompoclipError(
             f"tokenizer '{name}' needs the transformers package: pip install 'compoclip[hf]'"

@@ -138,7 +138,7 @@ def _require_stored(path: Path) -> None:
     if unpacked > size:
         raise CompoclipError(
             f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do "
-            "not: save it again with torch.save"
+            "not: download it again, or save it with torch.save"
         )
 
 
