@@ -7,8 +7,10 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,13 +80,83 @@ def test_pictures_with_transparency_are_read_like_files(
         ("photo.png", ["a"], "images are a list"),
         (["absent.png"], ["a"], "absent.png: image not found"),
         ([Image.new("L", (9, 9))], "a caption", "captions are a list"),
+        ([np.zeros((9, 9, 3), np.uint8)], ["a"], r"images\[0\]: .*ndarray.* PIL.Image.fromarray"),
+        (["a.png", b"\x89PNG"], ["a"], r"images\[1\]: .*\(bytes\) is not a path or a PIL image"),
+        ([None], ["a"], r"images\[0\]: None \(NoneType\)"),
+        (5, ["a"], r"images: 5 \(int\) is not a list"),
+        ([Image.new("L", (9, 9))], ["a", 5], r"captions\[1\]: 5 \(int\) is not a text"),
+        ([Image.new("L", (9, 9))], [b"a"], r"captions\[0\]: b'a' \(bytes\)"),
+        ([Image.new("L", (9, 9))], None, r"captions: None \(NoneType\) is not a list"),
+        ([Image.new("L", (9, 9))], [], "the list is empty"),
     ],
 )
 def test_wrong_input_is_said_in_one_line(
-    base: compoclip.Model, images: list[str], captions: list[str], message: str
+    base: compoclip.Model, images: Any, captions: Any, message: str
 ) -> None:
     with pytest.raises(compoclip.CompoclipError, match=message):
         base.score(images, captions)
+
+
+def test_lists_of_any_kind_will_do(base: compoclip.Model, world: Path) -> None:
+    images, captions = [world / "0.png"], ["a red star", "a mug"]
+    expected = base.score(images, captions)
+    np.testing.assert_array_equal(base.score(iter(images), np.array(captions)), expected)  # type: ignore[arg-type]
+
+
+def test_a_picture_that_turns_out_to_be_damaged(base: compoclip.Model, tmp_path: Path) -> None:
+    Image.effect_noise((90, 90), 80).save(tmp_path / "a.jpg")
+    (tmp_path / "b.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:900])
+    with pytest.raises(compoclip.CompoclipError, match=r"b\.jpg: damaged image"):
+        base.encode_images([Image.open(tmp_path / "b.jpg")])
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters", "message"),
+    [
+        ({}, {"epochs": "x"}, r"epochs: 'x' \(str\) is not a number"),
+        ({}, {"batch_size": 2.5}, r"batch_size: 2.5 \(float\) is not a whole number"),
+        ({}, {"lr": None}, "lr: None .* is not a number"),
+        ({}, {"attention": "soft"}, "attention: 'soft' .* is not one of minmax"),
+        ({}, {"gamma": True}, "gamma: True"),
+        ({"seed": "1"}, {}, "seed: '1' .* is not a whole number"),
+        ({"lora_rank": 2.0}, {}, "lora_rank: 2.0 .* is not a whole number or None"),
+        ({"device": 0}, {}, "device: 0 .* is not a text"),
+        ({"terms": 3}, {}, "terms: 3 .* is not a list, each of it a text"),
+        ({"track": ("mlflow",)}, {}, "track: .* is not a list, each of it one of tensorboard"),
+        ({"data": None}, {}, "data: None"),
+    ],
+)
+def test_options_of_another_type_are_one_line(
+    base: compoclip.Model,
+    tmp_path: Path,
+    options: dict[str, Any],
+    parameters: dict[str, Any],
+    message: str,
+) -> None:
+    wanted = compoclip.TrainOptions(**{"data": "x.tsv", "out": tmp_path / "run", **options})
+    with pytest.raises(compoclip.UsageError, match=message) as caught:
+        base.train("fsc-clip", wanted, **parameters)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_of_another_type_are_one_line(base: compoclip.Model) -> None:
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: compoclip.load(None), "spec: None"),  # type: ignore[arg-type]
+        (lambda: compoclip.load("bundled", device=0), "device: 0"),  # type: ignore[arg-type]
+        (lambda: compoclip.rewrite(5), "caption: 5"),  # type: ignore[arg-type]
+        (lambda: compoclip.rewrite("a", 5), "rewrites: 5"),  # type: ignore[arg-type]
+        (lambda: compoclip.rewrite("a", seed="x"), "seed: 'x'"),  # type: ignore[arg-type]
+        (lambda: base.save(None), "folder: None"),  # type: ignore[arg-type]
+        (lambda: base.train(5, None), "options: None"),  # type: ignore[arg-type]
+        (lambda: base.evaluate({}), "options: {}"),  # type: ignore[arg-type]
+        (
+            lambda: base.evaluate(compoclip.EvaluateOptions(on=("x",), resamples="x")),  # type: ignore[arg-type]
+            "resamples: 'x'",
+        ),
+    ]
+    for call, message in wrong:
+        with pytest.raises(compoclip.UsageError, match=message):
+            call()
 
 
 def test_rewrite_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
 import sqlite3
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -197,3 +200,33 @@ def test_records_keep_scene_graphs() -> None:
 def test_damaged_records_are_value_errors(record: str) -> None:
     with pytest.raises(ValueError, match="damaged record"):
         decode("a", record)
+
+
+def test_connections_are_closed_with_the_store_and_with_their_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+
+    class Watched(sqlite3.Connection):
+        def close(self) -> None:
+            closed.append(os.getpid())
+            super().close()
+
+    connect = partial(sqlite3.connect, factory=Watched)
+    monkeypatch.setattr(store_module.sqlite3, "connect", connect)
+    store = ParseStore(tmp_path / "parses.sqlite")
+    thread = threading.Thread(target=store.get, args=(TEXTS[0],))
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert len(closed) == 1
+    if hasattr(os, "fork"):
+        child = os.fork()
+        if not child:  # what it inherits is not its own to close
+            store.get(TEXTS[0])
+            store.close()
+            os._exit(len(closed) - 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    del store
+    gc.collect()
+    assert closed == [os.getpid()] * 2

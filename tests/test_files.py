@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from compoclip import files
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, replacing, write_atomically
 
@@ -84,6 +88,57 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     ):
         full(folder / "x")
     assert os.listdir(tmp_path) == ["out"]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from compoclip.files import new_folder, replacing
+with new_folder(Path(sys.argv[1]) / "model") as folder, replacing(Path(sys.argv[1]) / "x") as file:
+    (folder / "weights").write_text("half")
+    file.unlink()
+    file.write_text("half")  # as safetensors does: another file of that name
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write_and_a_living_one_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    dead, living = writers
+    for each in writers:
+        assert each.stdout.readline() == "writing\n"
+    assert len(os.listdir(tmp_path)) == 4
+    dead.send_signal(signal.SIGKILL)
+    dead.wait()
+    other = tmp_path / ".notes.0123abcd.tmp"  # of the same form and not ours
+    other.mkdir()
+    (other / "x").write_text("")
+    (tmp_path / ".y.89abcdef.tmp").mkdir()  # killed before its first file
+    assert len(os.listdir(tmp_path)) == 6
+    write_atomically(tmp_path / "y", lambda place: place.write_text("y"))
+    assert len(os.listdir(tmp_path)) == 4  # y, the foreign one, two of the living writer
+    living.communicate("")
+    assert living.returncode == 0
+    assert sorted(os.listdir(tmp_path)) == [other.name, "model", "x", "y"]
+    assert (tmp_path / "model" / "weights").read_text() == (tmp_path / "x").read_text() == "half"
+
+
+def test_a_disk_without_locks_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with replacing(tmp_path / "x") as place:
+        place.write_text("x")
+        write_atomically(tmp_path / "y", lambda place: place.write_text("y"))
+    assert sorted(os.listdir(tmp_path)) == ["x", "y"]
 
 
 @pytest.mark.parametrize(

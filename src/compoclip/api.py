@@ -16,10 +16,22 @@ Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from compoclip.cli.device import device_named
 from compoclip.cli.evaluate import EvaluateOptions, measure, named_models
@@ -30,8 +42,6 @@ from compoclip.methods.registry import load_recipe
 from compoclip.rewrites.records import Settings, records
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
@@ -79,19 +89,16 @@ class Model:
 
         images: files or PIL images. Raises CompoclipError for a missing or damaged file.
         """
-        from compoclip.data.decode import decode, to_rgb
+        from PIL.Image import Image
+
         from compoclip.evaluation.model_encoder import ModelEncoder
 
         if isinstance(images, str | Path):
             raise UsageError("images are a list, also of one: model.score([image], captions)")
+        images = _list_of(images, "images", (str, Path, Image), "a path or a PIL image")
         show = self.loaded.preprocess.evaluation
         encode = ModelEncoder(self.loaded).encode_images
-        return _by_batch(
-            images,
-            lambda batch: encode(
-                [show(decode(Path(i)) if isinstance(i, str | Path) else to_rgb(i)) for i in batch]
-            ),
-        )
+        return _by_batch(images, lambda batch: encode([show(_pixels(image)) for image in batch]))
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
         """(M, D) float32 features of unit length. A caption beyond the context is cut."""
@@ -99,12 +106,14 @@ class Model:
 
         if isinstance(captions, str):
             raise UsageError("captions are a list, also of one: model.score(images, [caption])")
+        captions = _list_of(captions, "captions", (str,), "a text")
         return _by_batch(captions, ModelEncoder(self.loaded).encode_texts)
 
     def score(self, images: Sequence[Image | str | Path], captions: Sequence[str]) -> Features:
         """(N, M) cosines of every image with every caption.
 
-        images: files or PIL images. Raises CompoclipError for a missing or damaged file.
+        images: files or PIL images. Raises CompoclipError for a missing or damaged file, UsageError
+        for what is neither, and for captions that are no texts.
         """
         scores: Features = self.encode_images(images) @ self.encode_texts(captions).T
         return scores
@@ -116,7 +125,8 @@ class Model:
         `options.out` too. `options.models`, `activation` and `device` are of other models and must
         be left out. Raises what `compoclip evaluate` reports.
         """
-        options = _tidy(options)
+        options = _tidy(options, EvaluateOptions)
+        _require("name", name, str | None)
         if options.models or options.activation:
             raise UsageError("this evaluates the loaded model: leave models and activation out")
         label = name or next(iter(named_models((self.loaded.name,))))
@@ -133,7 +143,8 @@ class Model:
         """
         from compoclip.methods.compose import compose
 
-        options = _tidy(options)
+        options = _tidy(options, TrainOptions)
+        _require("method", method, str)
         unset = TrainOptions(data="", out=Path())
         for name in ("model", "activation", "from_scratch", "image_weights"):
             if getattr(options, name) != getattr(unset, name):
@@ -150,6 +161,7 @@ class Model:
         """Write it as a checkpoint folder, which must not be there."""
         from compoclip.models.checkpoint import save_model
 
+        _require("folder", folder, str | Path)
         save_model(self.loaded, Path(folder))
 
 
@@ -166,6 +178,8 @@ def load(
     """
     from compoclip.models.checkpoint import load_model
 
+    _require("spec", spec, str | Path)
+    _require("device", device, str)
     return Model(load_model(spec, activation=activation, device=device_named(device)))
 
 
@@ -183,6 +197,10 @@ def rewrite(
     "text" None and the "reason" of the refusal. rewrites: names joined by commas, or "all". seed
     and epoch decide which of the possible texts is drawn. Raises UsageError for unknown names.
     """
+    for name, value in (("caption", caption), ("rewrites", rewrites), ("tagger", tagger)):
+        _require(name, value, str)
+    _require("seed", seed, int)
+    _require("epoch", epoch, int)
     return records([("0", caption)], Settings(names_of(rewrites), seed, epoch, tagger))
 
 
@@ -196,6 +214,9 @@ def _recipe(name: str, parameters: Mapping[str, Any]) -> Method:
     if odd is not None:
         known = ", ".join([*own, *sorted(of_optim)])
         raise UsageError(f"{name} has no parameter '{odd}'; it has: {known}")
+    kinds = {**get_type_hints(type(optim)), **get_type_hints(recipe)}
+    for each, value in parameters.items():
+        _require(each, value, kinds[each])
     chosen = {each: value for each, value in parameters.items() if each in own}
     steps = {each: value for each, value in parameters.items() if each in of_optim}
     return recipe(**chosen, optim=replace(optim, **steps))
@@ -211,18 +232,93 @@ def _copy(loaded: LoadedModel) -> LoadedModel:
     return replace(other, identity=identity, provenance=loaded.provenance)
 
 
-def _tidy(options: _Options) -> _Options:
-    """Options with the types they state, where a notebook has a text for a path, or the reverse."""
+def _tidy(options: _Options, kind: type[_Options]) -> _Options:
+    """Options with the types they state, where a notebook has a text for a path, or the reverse.
+
+    Raises UsageError for a value that is of another type.
+    """
+    _require("options", options, kind)
     changed: dict[str, Any] = {}
     for each in fields(options):
-        value, kind = getattr(options, each.name), str(each.type)
-        if isinstance(value, str) and kind.startswith(("Path", "Annotated[Path")):
+        value, stated = getattr(options, each.name), str(each.type)
+        if isinstance(value, str) and stated.startswith(("Path", "Annotated[Path")):
             changed[each.name] = Path(value)
-        elif isinstance(value, Path) and kind == "str":
+        elif isinstance(value, Path) and stated == "str":
             changed[each.name] = str(value)
-        elif "tuple[str, ...]" in kind and not isinstance(value, tuple):
+        elif "tuple[str, ...]" in stated and isinstance(value, str | list):
             changed[each.name] = (value,) if isinstance(value, str) else tuple(value)
-    return replace(options, **changed)
+    tidy = replace(options, **changed)
+    for name, expected in get_type_hints(kind).items():
+        _require(name, getattr(tidy, name), expected)
+    return tidy
+
+
+def _require(name: str, value: object, kind: Any) -> None:
+    """Raise UsageError unless an argument is of the type that it is annotated with."""
+    if not _is_a(value, kind):
+        raise UsageError(f"{name}: {_short(value)} is not {_spelled(kind)}")
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_a(value, parts[0])
+    if origin in (Union, UnionType):
+        return any(_is_a(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_a(each, parts[0]) for each in value)
+    if kind in (int, float):  # numpy's own too; True is no number here
+        number = Integral if kind is int else Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+_SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}
+
+
+def _spelled(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _spelled(parts[0])
+    if origin in (Union, UnionType):
+        return " or ".join(map(_spelled, parts))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is tuple:
+        return f"a list, each of it {_spelled(parts[0])}"
+    return _SPELLED.get(kind) or ("None" if kind is NoneType else str(kind.__name__))
+
+
+def _short(value: object) -> str:
+    return f"{repr(value)[:80]} ({type(value).__name__})"
+
+
+def _list_of(items: Any, name: str, kinds: tuple[type, ...], wanted: str) -> Sequence[Any]:
+    """`items` as a list. Raises UsageError naming the first that is of none of `kinds`."""
+    if not isinstance(items, Iterable):
+        raise UsageError(f"{name}: {_short(items)} is not a list")
+    listed = list(items)
+    for place, each in enumerate(listed):
+        if not isinstance(each, kinds):
+            hint = "; PIL.Image.fromarray makes one of an array" if len(kinds) > 1 else ""
+            raise UsageError(f"{name}[{place}]: {_short(each)} is not {wanted}{hint}")
+    return listed
+
+
+def _pixels(image: Image | str | Path) -> Image:
+    """An image as RGB. Raises CompoclipError for a file that is missing or damaged."""
+    from compoclip.data.decode import decode, to_rgb
+
+    if isinstance(image, str | Path):
+        return decode(Path(image))
+    try:
+        return to_rgb(image)
+    except Exception as error:  # Pillow reads a file that it has opened only now
+        reason = " ".join(str(error).split()) or type(error).__name__
+        name = getattr(image, "filename", "") or "image"
+        raise CompoclipError(f"{name}: damaged image ({reason}); replace it") from error
 
 
 def _by_batch(items: Sequence[Any], encode: Callable[[Sequence[Any]], Features]) -> Features:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,16 @@ from safetensors import SafetensorError
 from compoclip.console import note
 from compoclip.errors import CompoclipError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: no locks there, and what killed writers leave stays
+    fcntl = None  # type: ignore[assignment]
+
 LOCK = ".lock"
 _RACES = 1000  # times that a lock may vanish between two system calls before that is an error
+_WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
+_WRITER = ".writer-lock"
+_swept: set[Path] = set()
 
 
 def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> CompoclipError:
@@ -33,6 +41,18 @@ def reason(error: BaseException) -> str:
     """What an error says, on one short line; libraries tell some on several, and quote any byte."""
     said = " ".join(str(getattr(error, "strerror", None) or error).split())
     return "".join(c if c.isprintable() else "?" for c in said)[:160] or type(error).__name__
+
+
+def disguised(path: Path) -> str:
+    """What a file is when it is one that downloads often leave in place of another, and the remedy;
+    "" for any other. Raises OSError when it cannot be read."""
+    with path.open("rb") as file:
+        start = file.read(200).lstrip()
+    if start.startswith(b"version https://git-lfs.github.com/spec/"):
+        return "a Git LFS pointer, not the file itself: run git lfs pull, or download the file"
+    if start[:20].lower().startswith((b"<!doctype html", b"<html")):
+        return "a web page, not the file itself: download it by the link to the file"
+    return ""
 
 
 def read_text(
@@ -59,28 +79,28 @@ def read_json(
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CompoclipError(f"{path}: not valid JSON ({error}); {damaged}") from error
+        what = disguised(path) or f"not valid JSON ({error}); {damaged}"
+        raise CompoclipError(f"{path}: {what}") from error
 
 
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
-    """Yield an empty file in the folder of `path`; what it is after the block becomes `path`.
+    """Yield an empty file on the disk of `path`; what it is after the block becomes `path`.
 
     Readers see the old file or the new one, never a part. Errors of the block pass through, and
-    nothing is left behind. temporary: the file to yield, by default one of a new name; what a
-    killed process left there is overwritten.
+    nothing is left behind. temporary: the file to yield, by default one of its own; what a killed
+    process left there is overwritten.
     """
-    known = temporary is not None
-    temporary = temporary or _beside(path)
-    try:
-        temporary.touch(exist_ok=known)
-        mode = temporary.stat().st_mode
-        yield temporary
-        temporary.chmod(mode)  # safetensors makes files that nobody else can read
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with nullcontext(temporary) if temporary else _beside(path) as place:
+        try:
+            place.touch()
+            mode = place.stat().st_mode
+            yield place
+            place.chmod(mode)  # safetensors makes files that nobody else can read
+            os.replace(place, path)
+        finally:
+            with suppress(OSError):
+                place.unlink()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -104,25 +124,24 @@ def new_folder(folder: Path) -> Iterator[Path]:
     there already and not empty, or when writing fails; then nothing is left behind.
     """
     folder = folder.absolute()
-    temporary = _beside(folder)
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise CompoclipError(f"{folder}: already exists; choose another place or delete it")
-        temporary.mkdir(parents=True)
-        yield temporary
-        mode = temporary.stat().st_mode & 0o666
-        for file in temporary.iterdir():
-            if file.is_file():
-                file.chmod(mode)  # see `replacing`
-                sync(file)
-        if folder.exists():
-            folder.rmdir()
-        os.replace(temporary, folder)
-        sync(folder.parent)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _beside(folder) as temporary:
+            temporary.mkdir()
+            yield temporary
+            mode = temporary.stat().st_mode & 0o666
+            for file in temporary.iterdir():
+                if file.is_file():
+                    file.chmod(mode)  # see `replacing`
+                    sync(file)
+            if folder.exists():
+                folder.rmdir()
+            os.replace(temporary, folder)
+            sync(folder.parent)
     except (OSError, SafetensorError) as error:
         raise unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def unwritable(path: Path, error: Exception) -> CompoclipError:
@@ -132,8 +151,73 @@ def unwritable(path: Path, error: Exception) -> CompoclipError:
     )
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """Yield a free place on the disk of `path`: in a folder beside it, gone after the block.
+
+    A process that is killed cannot take its folder away. The next one that writes in the same
+    place does, once it finds that nobody holds the lock in it.
+    """
+    _sweep(path.parent.absolute())
+    folder, lock = _own_folder(path)
+    try:
+        yield folder / path.name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _own_folder(path: Path) -> tuple[Path, int]:
+    """A new folder beside `path`, and the open file in it whose lock says that its writer lives."""
+    while True:
+        folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+        folder.mkdir()
+        try:
+            lock = os.open(folder / _WRITER, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # swept away, being empty
+            continue
+        except OSError:
+            folder.rmdir()
+            raise
+        try:
+            if fcntl:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(lock), os.stat(folder / _WRITER)):
+                return folder, lock
+        except FileNotFoundError:  # swept away, not being locked yet
+            pass
+        except OSError:  # a disk without locks, where nobody sweeps either
+            return folder, lock
+        os.close(lock)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders that killed writers left in `parent`; once in this process, for it may be
+    large."""
+    if parent in _swept or not fcntl:
+        return
+    _swept.add(parent)
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if _WRITING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                _remove_abandoned(Path(entry.path))
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a folder of `_beside` unless its writer lives, here or in another process."""
+    try:
+        lock = os.open(folder / _WRITER, os.O_RDWR)
+    except OSError:
+        with suppress(OSError):
+            folder.rmdir()  # empty when its writer was killed at once
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # held
+        pass
+    finally:
+        os.close(lock)
 
 
 def sync(path: Path) -> None:
@@ -204,6 +288,8 @@ def _locked(lock: Path, out: Path, wait: bool) -> int:
 
 
 def _take(handle: int, out: Path, wait: bool) -> None:
+    if fcntl is None:
+        return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except (BlockingIOError, PermissionError):
@@ -234,4 +320,5 @@ def _let_go() -> None:
     _HELD.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_let_go)

@@ -117,9 +117,10 @@ class ParseStore:
 
     def close(self) -> None:
         """Close this thread's connection, which makes the log part of the file; it opens again."""
-        if getattr(self._local, "owner", None) == getpid():
-            self._local.db.close()
-            self._local.owner = None
+        opened: _Opened | None = getattr(self._local, "opened", None)
+        if opened and opened.owner == getpid():
+            opened.close()
+            self._local.opened = None
 
     def _missing(self, texts: list[str]) -> list[str]:
         """The texts without a record, in order."""
@@ -178,14 +179,38 @@ class ParseStore:
 
     def _connection(self) -> sqlite3.Connection:
         # A connection must cross neither a fork nor a thread.
-        if getattr(self._local, "owner", None) != getpid():
-            db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS)
+        opened: _Opened | None = getattr(self._local, "opened", None)
+        if opened and opened.owner != getpid():
+            _inherited.append(opened)
+        if opened is None or opened.owner != getpid():
+            # It is used by this thread alone; another one may come to close it with the store.
+            db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
+            opened = _Opened(db)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute(_SCHEMA)
-            self._local.db, self._local.owner = db, getpid()
-        connection: sqlite3.Connection = self._local.db
-        return connection
+            self._local.opened = opened
+        return opened.db
+
+
+class _Opened:
+    """A connection of the process `owner`, closed when its store or its thread is gone."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        self.owner = getpid()
+
+    def close(self) -> None:
+        if self.owner == getpid():
+            self.owner = 0
+            self.db.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_inherited: list[_Opened] = []
+"""Of a process that this one was forked from, which alone may close them."""
 
 
 def _encoded(job: tuple[str, list[str]]) -> list[str]:

@@ -50,17 +50,15 @@ def main(argv: Sequence[str]) -> int:
     from compoclip.evaluation.card_rows import card_rows
     from compoclip.evaluation.io import load_results
     from compoclip.models.card import CardResult
-    from compoclip.models.config import read_object
     from compoclip.models.hub import model_files, plain_spec, publish
-    from compoclip.models.identity import ModelIdentity
-    from compoclip.models.stored import RECORD
+    from compoclip.models.stored import RECORD, read_record
 
     folder = Path(plain_spec(str(options.folder)))
     rows: tuple[CardResult, ...] = ()
     if options.results:
         if RECORD not in model_files(folder):
             raise CompoclipError(f"{folder}: has no {RECORD} that says whose results these are")
-        identity = ModelIdentity.from_json(read_object(folder / RECORD)["identity"])
+        identity, _ = read_record(folder / RECORD)
         measured = [each for path in options.results for each in load_results(path)]
         rows = card_rows(measured, identity)
     made = publish(

@@ -7,7 +7,6 @@ adapter.json          base (how to get it, its identity), LoRA settings, adapted
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -20,12 +19,13 @@ from torch import Tensor
 from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.config import read_object
+from compoclip.models.config import read_object, section
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import LoadedModel, assemble
 from compoclip.models.lora import Lora
 from compoclip.models.lora_weights import lora_state, lora_targets, merged_state
-from compoclip.models.weights import mismatch, read_state_dict
+from compoclip.models.stored import write_json
+from compoclip.models.weights import mismatch, read_state_dict, require_finite
 
 WEIGHTS, RECORD = "adapter.safetensors", "adapter.json"
 
@@ -77,10 +77,10 @@ def write_adapter(
         "adapted": sorted(name.removesuffix(".a") for name in state if name.endswith(".a")),
         "provenance": dict(provenance),
     }
+    require_finite(state, f"{base.name}: adapter")
     with new_folder(folder) as temporary:
         save_file(dict(state), temporary / WEIGHTS, metadata={"format": "pt"})
-        text = json.dumps(record, indent=2, ensure_ascii=False)
-        (temporary / RECORD).write_text(f"{text}\n", encoding="utf-8")
+        write_json(temporary / RECORD, record)
 
 
 def read_record(folder: Path) -> AdapterRecord:
@@ -91,8 +91,8 @@ def read_record(folder: Path) -> AdapterRecord:
         base, settings = data["base"], data["lora"]
         lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
         identity = ModelIdentity.from_json(base["identity"])
-        return AdapterRecord(str(base["model"]), identity, lora, data.get("provenance") or {})
-    except (KeyError, TypeError, CompoclipError) as error:
+        return AdapterRecord(str(base["model"]), identity, lora, section(data, "provenance", path))
+    except (KeyError, TypeError, ValueError, CompoclipError) as error:
         raise CompoclipError(f"{path}: damaged ({error}); restore the original file") from error
 
 

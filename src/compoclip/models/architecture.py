@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -16,8 +17,16 @@ from torch import nn
 
 import compoclip.models.timm_names  # noqa: F401  (registers names that configurations may use)
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.memory import installed
 from compoclip.models import blip
+from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
+
+MOST_LAYERS = 1000
+"""Of a tower: what any published one stays far below."""
+_MOST_POSITIONS = 2**26  # some are computed in double precision before the table is filled
+_SPARE = 1_000_000  # numbers of a network beyond its weights: masks, tables that are no parameters
+_WHAT = "model configuration"
 
 ACTIVATIONS = ("quick_gelu", "gelu")
 
@@ -69,36 +78,95 @@ def _essence(config: Mapping[str, Any]) -> str:
     return json.dumps(copy, sort_keys=True)
 
 
-def build_model(config: Mapping[str, Any], seed: int = 0) -> nn.Module:
+def build_model(config: Mapping[str, Any], seed: int = 0, held: int | None = None) -> nn.Module:
     """The network of a configuration, open_clip's or a BLIP, float32, on the CPU, in eval mode.
 
     Parameters are drawn from `seed`; the global random state is left alone. Nothing is downloaded.
-    Raises CompoclipError when the configuration cannot be built.
+    held: how many numbers the weights hold that are to be loaded into it, if any are. Raises
+    CompoclipError when the configuration cannot be built, or describes far more numbers than are
+    held, or more than fit into the memory of this machine.
     """
-    options = deepcopy(dict(config))
+    _require_possible(config)
+    _require_room(_numbers(config), held)
     try:
-        if blip.KEY in options:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                return blip.Blip(options[blip.KEY]).eval()
-        if options["vision_cfg"].get("timm_model_name"):
-            options["vision_cfg"]["timm_model_pretrained"] = False
-        hugging_face = bool(options["text_cfg"].get("hf_model_name"))
-        if hugging_face:
-            options["text_cfg"]["hf_model_pretrained"] = False
-        custom = options.pop("custom_text", False) or hugging_face
-        kind = CoCa if "multimodal_cfg" in options else CustomTextCLIP if custom else CLIP
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model: nn.Module = kind(**options)
+            return _network(config).eval()
     except CompoclipError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, AssertionError, OSError) as error:
+    except Exception as error:  # libraries take a configuration's values for granted
         first = (str(error).splitlines() or [""])[0]
+        raise CompoclipError(f"{_WHAT} cannot be built: {type(error).__name__}: {first}") from error
+
+
+def _network(config: Mapping[str, Any]) -> nn.Module:
+    options = deepcopy(dict(config))
+    if blip.KEY in options:
+        return blip.Blip(options[blip.KEY])
+    if options["vision_cfg"].get("timm_model_name"):
+        options["vision_cfg"]["timm_model_pretrained"] = False
+    hugging_face = bool(options["text_cfg"].get("hf_model_name"))
+    if hugging_face:
+        options["text_cfg"]["hf_model_pretrained"] = False
+    custom = options.pop("custom_text", False) or hugging_face
+    kind = CoCa if "multimodal_cfg" in options else CustomTextCLIP if custom else CLIP
+    model: nn.Module = kind(**options)
+    return model
+
+
+def _numbers(config: Mapping[str, Any]) -> int:
+    """How many numbers the network of a configuration holds, without making it; 0 if it cannot be
+    made."""
+    with suppress(Exception), torch.device("meta"):  # shapes alone
+        outline = _network(config)
+        return sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
+    return 0
+
+
+def _require_room(numbers: int, held: int | None) -> None:
+    if held is not None and numbers > 2 * held + _SPARE:
         raise CompoclipError(
-            f"model configuration cannot be built: {type(error).__name__}: {first}"
-        ) from error
-    return model.eval()
+            f"{_WHAT} describes {numbers:,} numbers and the weights hold {held:,}: "
+            "restore the original configuration, or name the architecture of the weights"
+        )
+    memory = installed()
+    if memory is not None and 4 * numbers > memory:
+        raise CompoclipError(
+            f"{_WHAT} describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and "
+            f"this machine has {memory / 1e9:,.0f} GB of memory: choose smaller sizes"
+        )
+
+
+def _require_possible(config: Mapping[str, Any]) -> None:
+    """Raise CompoclipError for sizes that take long or much memory even to outline."""
+    theirs = section(config, blip.KEY, _WHAT)
+    parts = [section(config, key, _WHAT) for key in ("vision_cfg", "text_cfg", "multimodal_cfg")]
+    parts += [section(theirs, key, _WHAT) for key in ("vision_config", "text_config")]
+    for part in parts:
+        for key in ("layers", "num_hidden_layers"):
+            listed = part.get(key, 0)
+            for layers in listed if isinstance(listed, list | tuple) else [listed]:
+                if not isinstance(layers, int) or layers > MOST_LAYERS:
+                    raise CompoclipError(
+                        f"{_WHAT}: {key} {str(layers)[:80]} is not a number up to {MOST_LAYERS}"
+                    )
+    vision, text = parts[:2]
+    if _positions(vision) > _MOST_POSITIONS:
+        raise CompoclipError(
+            f"{_WHAT}: image_size and patch_size make more positions than any image tower has"
+        )
+    if text.get("hf_model_name"):
+        require_hub_name(text["hf_model_name"], "hf_model_name")
+
+
+def _positions(vision: Mapping[str, Any]) -> int:
+    """Numbers in the table of positions of an open_clip ViT; 0 when it has none."""
+    try:
+        size, patch = vision["image_size"], vision["patch_size"]
+        size, patch = (max(x) if isinstance(x, list | tuple) else x for x in (size, patch))
+        return int((size // patch) ** 2 * vision.get("width", 768))
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return 0
 
 
 def attach_preprocess(model: nn.Module, config: Mapping[str, Any]) -> Preprocess:

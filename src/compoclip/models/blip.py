@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
+from compoclip.models.config import section
 
 KEY = "blip_cfg"
 """Entry of a model configuration that makes it a BLIP: the content of transformers' config.json."""
@@ -123,7 +124,7 @@ def from_blip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
 
     The tokenizer is left to the folder. Raises CompoclipError naming `source` when it is malformed.
     """
-    text, vision = data.get("text_config") or {}, data.get("vision_config") or {}
+    text, vision = (section(data, key, source) for key in ("text_config", "vision_config"))
     keep = {"image_text_hidden_size", "text_config", "vision_config"}
     try:
         return {
@@ -135,7 +136,7 @@ def from_blip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
             },
             KEY: {key: value for key, value in data.items() if key in keep},
         }
-    except (AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
 
 

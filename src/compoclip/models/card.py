@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from compoclip.errors import CompoclipError
 from compoclip.files import write_atomically
 from compoclip.models import blip
-from compoclip.models.config import read_config, read_object
+from compoclip.models.config import read_config
 from compoclip.models.hf_folder import is_hf_folder
 from compoclip.models.identity import ModelIdentity
-from compoclip.models.stored import MERGES, RECORD
+from compoclip.models.stored import MERGES, RECORD, read_record
 
 CARD = "README.md"
 _RUN = {"steps": "steps", "images": "images seen", "texts": "texts seen"}
@@ -42,7 +41,8 @@ def write_card(folder: Path, results: Sequence[CardResult] = ()) -> Path:
     Raises CompoclipError when the folder has no readable record, or cannot be written.
     """
     text = card_of(folder, results)
-    write_atomically(folder / CARD, lambda place: place.write_text(text, encoding="utf-8"))
+    content = text.encode("utf-8", "backslashreplace")  # a lone surrogate is no UTF-8
+    write_atomically(folder / CARD, lambda place: place.write_bytes(content))
     return folder / CARD
 
 
@@ -51,12 +51,10 @@ def card_of(folder: Path, results: Sequence[CardResult] = ()) -> str:
 
     Raises CompoclipError when the folder has no readable record.
     """
-    data = read_object(folder / RECORD)
-    if not isinstance(data.get("identity"), dict):
-        raise CompoclipError(f"{folder / RECORD}: has no identity; re-save the checkpoint")
+    identity, provenance = read_record(folder / RECORD)
     return card_text(
-        ModelIdentity.from_json(data["identity"]),
-        data.get("provenance") or {},
+        identity,
+        provenance,
         results,
         own_merges=(folder / MERGES).is_file(),
         transformers=is_hf_folder(folder),
@@ -190,9 +188,11 @@ def _making(provenance: Mapping[str, Any]) -> list[str]:
         rows.append(("losses", _terms(left.pop("terms"))))
     run = left.pop("run", None)
     if isinstance(run, Mapping):
-        rows += [(text, f"{run[key]:,}") for key, text in _RUN.items() if key in run]
-        rows += [(text, f"{run[key]:,}") for key, text in _LOST.items() if run.get(key)]
-        rows += [(f"left out: {why}", f"{n:,}") for why, n in (run.get("left_out") or {}).items()]
+        rows += [(text, _count(run[key])) for key, text in _RUN.items() if key in run]
+        rows += [(text, _count(run[key])) for key, text in _LOST.items() if run.get(key)]
+        left_out = run.get("left_out")
+        if isinstance(left_out, Mapping):
+            rows += [(f"left out: {why}", _count(n)) for why, n in left_out.items()]
     for key in ("seed", "precision", "torch"):
         if key in left:
             rows.append((key, str(left.pop(key))))
@@ -200,6 +200,10 @@ def _making(provenance: Mapping[str, Any]) -> list[str]:
     for key, value in left.items():
         parts += [f"{_inline(key)}:", _code(value)]
     return parts
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(_public(value))
 
 
 def _terms(terms: Any) -> str:

@@ -11,6 +11,7 @@ import open_clip
 import torch
 
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
 from compoclip.models.adapter import RECORD, is_adapter, load_adapter, read_record
 from compoclip.models.architecture import (
     activation_of,
@@ -66,7 +67,10 @@ def load_model(
     Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
     damaged, of another architecture, or do not say which activation they were trained with.
     """
-    loaded = _resolve(plain_spec(str(spec)), activation)
+    try:
+        loaded = _resolve(plain_spec(str(spec)), activation)
+    except OSError as error:
+        raise unreadable(Path(error.filename or str(spec)[:200]), error) from error
     loaded.encoder.to(device)
     return loaded
 
@@ -186,8 +190,8 @@ def _bundled(activation: str | None) -> LoadedModel:
 
 def _random(spec: str, activation: str | None) -> LoadedModel:
     name, _, number = spec.removeprefix("random:").partition(":")
-    if number and not (number.isdecimal() and len(number) <= 18):
-        raise UsageError(f"{spec}: the seed '{number}' is not a number of at most 18 digits")
+    if number and not (number.isdecimal() and len(number) < 19):
+        raise UsageError(f"{spec}: the seed '{number}' is not a number below 10^18")
     config = ModelConfig(with_activation(named_config(name), activation), published_stats(name))
     return assemble(config, spec, seed=int(number or 0))
 

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.card import CARD, card_of
+from compoclip.models.card import write_card
 from compoclip.models.config import read_config
 from compoclip.models.hf_folder import is_hf_folder, load_hf_folder
 from compoclip.models.identity import ModelIdentity
@@ -75,7 +75,7 @@ def save_model(
     Returns the identity as saved. Raises CompoclipError when the place is taken or not writable,
     or float16 would overflow.
     """
-    state = as_stored(loaded.encoder.model.state_dict(), dtype)
+    state = as_stored(loaded.encoder.model.state_dict(), dtype, loaded.name)
     identity = replace(current_identity(loaded), weights=weights_hash(state))
     if adapter is not None:
         identity = replace(identity, adapter=adapter)
@@ -98,5 +98,5 @@ def save_model(
         if merges is not None:
             shutil.copyfile((loaded.config.folder or Path()) / merges, temporary / MERGES)
         loaded.tokenizer.write_files(temporary)
-        (temporary / CARD).write_text(card_of(temporary), encoding="utf-8")
+        write_card(temporary)
     return identity

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
+from compoclip.models.config import section
 
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
 # What transformers takes when config.json leaves a value out (CLIPTextConfig, CLIPVisionConfig).
@@ -244,9 +245,10 @@ def from_hf_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
             "kinds that are read; others come from open_clip (ARCHITECTURE:TAG, hf-hub:ID)"
         )
     # Early releases kept the true values in *_config_dict, as transformers still honours.
-    text = {**_TEXT, **(data.get("text_config") or {}), **(data.get("text_config_dict") or {})}
-    vision = {**_VISION, **(data.get("vision_config") or {})}
-    vision |= data.get("vision_config_dict") or {}
+    text, vision = (
+        {**known, **section(data, key, source), **section(data, f"{key}_dict", source)}
+        for known, key in ((_TEXT, "text_config"), (_VISION, "vision_config"))
+    )
     acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
     if len(acts) > 1 or not acts <= set(_ACTIVATIONS):
         raise CompoclipError(
@@ -281,7 +283,7 @@ def from_hf_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
                 ours["mlp_ratio"] = _ratio(int(theirs["intermediate_size"]), size)
             if float(theirs["layer_norm_eps"]) != 1e-5:
                 ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
     if head != 64:
         config["vision_cfg"]["head_width"] = head

@@ -29,7 +29,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_text
 from compoclip.models import blip, hf_siglip
 from compoclip.models.architecture import architecture_name, with_activation
-from compoclip.models.config import ModelConfig, read_object
+from compoclip.models.config import ModelConfig, read_object, section
 from compoclip.models.hf_clip import (
     from_hf_config,
     from_hf_state,
@@ -76,6 +76,17 @@ def load_hf_folder(path: Path, name: str) -> LoadedModel:
     Raises CompoclipError when files are missing or damaged, it is another kind of model, or its
     tokenizer is not CLIP's (of SigLIP and BLIP: is not there).
     """
+    try:
+        return _load(path, name)
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # of taking tensors apart
+        first = (str(error).splitlines() or [""])[0]
+        raise CompoclipError(
+            f"{path}: its tensors have not the shapes of such a model ({first}); restore the "
+            "original files"
+        ) from error
+
+
+def _load(path: Path, name: str) -> LoadedModel:
     kind = hf_kind(path)
     assumed: list[str] = []
     if kind == "split":
@@ -150,7 +161,8 @@ def save_hf(
         raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no CLIPModel form")
     config = to_hf_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size)
     network = loaded.encoder.model.state_dict()
-    plain = as_stored({name.removeprefix("text."): value for name, value in network.items()}, dtype)
+    unnested = {name.removeprefix("text."): value for name, value in network.items()}
+    plain = as_stored(unnested, dtype, loaded.name)
     state = to_hf_state(plain)
     if vision_only:
         state = {k: v for k, v in state.items() if k.startswith("vision_model.")}
@@ -185,7 +197,7 @@ def save_hf(
 
 def _save_blip(loaded: LoadedModel, folder: Path, dtype: str) -> ModelIdentity:
     """Write a BlipForImageTextRetrieval folder; its temperature is left out, which ranks alike."""
-    plain = as_stored(loaded.encoder.model.state_dict(), dtype)
+    plain = as_stored(loaded.encoder.model.state_dict(), dtype, loaded.name)
     config = {"architectures": ["BlipForImageTextRetrieval"], "model_type": "blip"}
     with new_folder(folder) as temporary:
         state = blip.to_blip_state(plain)
@@ -223,8 +235,10 @@ def _weights(path: Path) -> dict[str, Tensor]:
 def _preprocess(data: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """open_clip's `preprocess_cfg` of a CLIPImageProcessor."""
     number = data.get("resample", 3)
-    if number not in _FILTERS:
-        raise CompoclipError(f"{source}: resample {number} is neither 3 (bicubic) nor 2 (bilinear)")
+    if not isinstance(number, int) or number not in _FILTERS:
+        raise CompoclipError(
+            f"{source}: resample {str(number)[:80]} is neither 3 (bicubic) nor 2 (bilinear)"
+        )
     size = data.get("size", 224)
     squash = isinstance(size, Mapping) and "height" in size and not data.get("do_center_crop")
     return {
@@ -273,16 +287,20 @@ def _merges(path: Path) -> list[tuple[str, str]] | None:
         pairs = [line.split() for line in lines if line and not line.startswith("#version")]
     elif (path / "tokenizer.json").is_file():
         file = path / "tokenizer.json"
-        listed = (read_object(file).get("model") or {}).get("merges")
+        listed = section(read_object(file), "model", file).get("merges")
         if not isinstance(listed, list):
             raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
-        pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in listed]
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in listed]
     else:
         return None
-    wrong = next((i for i, pair in enumerate(pairs, 1) if len(pair) != 2), None)
+    wrong = next((i for i, pair in enumerate(pairs, 1) if not _is_pair(pair)), None)
     if wrong is not None:
         raise CompoclipError(f"{file}: merge {wrong} is not a pair of symbols")
     return [(str(one), str(other)) for one, other in pairs]
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2
 
 
 def write_tokenizer(folder: Path, tokenizer: SimpleTokenizer, context: int) -> None:

@@ -17,6 +17,7 @@ from timm.models import is_model
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
+from compoclip.models.config import section
 from compoclip.models.timm_names import TANH
 
 # What transformers takes when config.json leaves a value out (SiglipTextConfig, -VisionConfig).
@@ -80,10 +81,10 @@ def from_siglip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     The tokenizer is left to the folder. Raises CompoclipError naming `source` when a value is
     malformed, or the image tower has no name in timm.
     """
-    text = {**_TEXT, **(data.get("text_config") or {})}
-    vision = {**_VISION, **(data.get("vision_config") or {})}
+    text = {**_TEXT, **section(data, "text_config", source)}
+    vision = {**_VISION, **section(data, "vision_config", source)}
     for part in (text, vision):
-        if part["hidden_act"] not in _ACTS or float(part["layer_norm_eps"]) != 1e-6:
+        if part["hidden_act"] not in _ACTS or part["layer_norm_eps"] != 1e-6:
             raise CompoclipError(
                 f"{source}: hidden_act {part['hidden_act']}, layer_norm_eps "
                 f"{part['layer_norm_eps']}: SigLIP has {' or '.join(_ACTS)} and 1e-06"
@@ -116,12 +117,12 @@ def from_siglip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
                 "norm_kwargs": {"eps": 1e-6},
             },
         }
+        if hidden != 4 * text_width:
+            config["text_cfg"]["mlp_ratio"] = (hidden + 0.5) / text_width
         if int(text.get("projection_size") or text_width) != width:
             raise ValueError("the towers end in features of different lengths")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
-    if hidden != 4 * text_width:
-        config["text_cfg"]["mlp_ratio"] = (hidden + 0.5) / text_width
     if text["hidden_act"] == "gelu_pytorch_tanh":
         config["text_cfg"]["act_kwargs"] = {"approximate": "tanh"}
     return config

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models.config import read_object
+from compoclip.models.config import read_object, section
 
 FOLDERS = ("vision-encoder", "text-encoder")
 _LOGIT_SCALE = math.log(100)  # what CLIP's training ends with
@@ -45,7 +45,7 @@ def joined(
         for key, value in part.items()
     }
     vision, text = (_stated(path / name / "config.json") for name in FOLDERS)
-    acts = {part["hidden_act"] for part in (vision, text) if "hidden_act" in part}
+    acts = {str(part["hidden_act"]) for part in (vision, text) if "hidden_act" in part}
     if len(acts) != 1:
         raise CompoclipError(
             f"{path}: the config.json in {' and '.join(FOLDERS)} do not agree on hidden_act, or "
@@ -56,6 +56,11 @@ def joined(
     except KeyError as error:
         raise CompoclipError(
             f"{path}: the towers lack {error}: they are not those of transformers' CLIP"
+        ) from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise CompoclipError(
+            f"{path}: the towers' tensors have not the shapes of transformers' CLIP ({error}); "
+            "restore the original files"
         ) from error
     config = {
         "model_type": "clip",
@@ -70,7 +75,7 @@ def _stated(file: Path) -> dict[str, Any]:
     """What a wrapper's configuration says of the tower, at its top or below the tower's name."""
     data = read_object(file)
     for name in ("vision_config", "text_config"):
-        data = {**data, **(data.get(name) or {})}
+        data = {**data, **section(data, name, file)}
     known = ("hidden_act", "layer_norm_eps", "num_attention_heads")
     return {key: data[key] for key in known if key in data}
 

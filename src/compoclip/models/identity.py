@@ -40,13 +40,20 @@ class ModelIdentity:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
-        """The inverse of `to_json`. Raises CompoclipError when a field is missing."""
+        """The inverse of `to_json`. Raises CompoclipError when a field is missing or of another
+        type."""
         missing = [f.name for f in fields(cls) if f.name not in data]
         if missing:
             raise CompoclipError(
                 f"model identity lacks {', '.join(missing)}; re-save the checkpoint"
             )
         values = {f.name: data[f.name] for f in fields(cls)}
+        wrong = next((f.name for f in fields(cls) if not _fits(values[f.name], str(f.type))), None)
+        if wrong is not None:
+            raise CompoclipError(
+                f"model identity: '{wrong}' is malformed; restore the file or re-save the "
+                "checkpoint"
+            )
         for name in ("image_size", "image_mean", "image_std"):
             values[name] = tuple(values[name])
         return cls(**values)
@@ -58,3 +65,11 @@ class ModelIdentity:
             for f in fields(self)
             if f.name not in ignore and getattr(self, f.name) != getattr(other, f.name)
         ]
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Whether a JSON value can be a field annotated as `kind`."""
+    if kind in ("str", "int"):
+        return type(value).__name__ == kind
+    number = int if "int" in kind else int | float
+    return isinstance(value, list | tuple) and all(isinstance(each, number) for each in value)

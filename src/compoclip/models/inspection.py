@@ -227,14 +227,15 @@ def _dtypes(state: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _rows(state: Mapping[str, Tensor], *names: str) -> int | None:
-    return next((len(state[name]) for name in names if name in state), None)
+    found = (state[name] for name in names if name in state)
+    return next((len(value) for value in found if value.ndim), None)
 
 
 def _image_size(state: Mapping[str, Tensor]) -> int | None:
     """Of a ViT or ResNet in OpenAI's layout: patches a side times their size."""
-    if "visual.positional_embedding" in state and "visual.conv1.weight" in state:
-        side = math.isqrt(len(state["visual.positional_embedding"]) - 1)
-        return side * int(state["visual.conv1.weight"].shape[-1])
-    if "visual.attnpool.positional_embedding" in state:
-        return 32 * math.isqrt(len(state["visual.attnpool.positional_embedding"]) - 1)
+    patches = state.get("visual.conv1.weight")
+    if (rows := _rows(state, "visual.positional_embedding")) and patches is not None:
+        return math.isqrt(rows - 1) * int(patches.shape[-1]) if patches.ndim else None
+    if rows := _rows(state, "visual.attnpool.positional_embedding"):
+        return 32 * math.isqrt(rows - 1)
     return None

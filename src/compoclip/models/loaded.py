@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
-from compoclip.models.weights import load_into, weights_hash
+from compoclip.models.weights import load_into, require_finite, weights_hash
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,26 @@ def assemble(
     Weights are `state` when given, those of `network` when given, else drawn from `seed`. Raises
     CompoclipError when the parts do not fit together.
     """
-    model = build_model(config.model_cfg, seed) if network is None else network
+    source = str(path or name)
+    held = None if state is None else sum(value.numel() for value in state.values())
+    with _said_of(source):
+        model = build_model(config.model_cfg, seed, held) if network is None else network
     if state is not None:
         architecture = architecture_name(config.model_cfg)
-        load_into(model, state, str(path or name), architecture)
-    text_cfg = config.model_cfg["text_cfg"]
-    tokenizer = build_tokenizer(text_cfg, config.folder)
+        load_into(model, state, source, architecture)
+    require_finite(model.state_dict(), source)
+    with _said_of(source):
+        tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)
+        preprocess = attach_preprocess(model, config.preprocess_cfg)
     rows = getattr(model, "vocab_size", None)
     if rows and tokenizer.vocab_size > rows:
+        remedy = f"set text_cfg.vocab_size to {tokenizer.vocab_size}"
+        if state is not None:
+            remedy = "they are of two models: restore the tokenizer's files"
         raise CompoclipError(
-            f"{path or name}: the tokenizer needs {tokenizer.vocab_size} token ids and the text "
-            f"tower has {rows}: set text_cfg.vocab_size to {tokenizer.vocab_size}"
+            f"{source}: the tokenizer needs {tokenizer.vocab_size} token ids and the text tower "
+            f"has {rows}: {remedy}"
         )
-    preprocess = attach_preprocess(model, config.preprocess_cfg)
     encoder = DualEncoder(model, freeze_bn=config.freeze_batch_norm).eval()
     identity = ModelIdentity(
         architecture=architecture_name(with_activation(config.model_cfg, "gelu")),
@@ -87,6 +95,17 @@ def assemble(
         weights=weights_hash(model.state_dict()),
     )
     return LoadedModel(encoder, tokenizer, preprocess, config, identity, name, path)
+
+
+@contextmanager
+def _said_of(source: str) -> Iterator[None]:
+    """Let errors of the block name what is loaded."""
+    try:
+        yield
+    except CompoclipError as error:
+        if source in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from error
 
 
 def current_identity(loaded: LoadedModel) -> ModelIdentity:

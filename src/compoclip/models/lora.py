@@ -32,6 +32,8 @@ class Lora:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a rank or alpha that is not positive, and unknown words."""
+        if not isinstance(self.rank, int):
+            raise UsageError(f"LoRA rank {self.rank}: must be a whole number")
         if self.rank < 1:
             raise UsageError(f"LoRA rank {self.rank}: must be at least 1")
         if not 0 < self.alpha < math.inf:

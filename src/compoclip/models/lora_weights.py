@@ -18,7 +18,7 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.lora import Lora
 from compoclip.models.parts import part_of
 
@@ -70,9 +70,16 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[Target, 
     """Put adapters, drawn from `seed`, on the network in place; returns what was adapted.
 
     Nothing is frozen here. The state dict gets other keys until `merge_lora`. Raises like
-    `lora_targets`, and CompoclipError when the network has adapters already.
+    `lora_targets`, UsageError for a rank above that of every adapted weight, and CompoclipError
+    when the network has adapters already.
     """
     targets = lora_targets(network, lora)
+    full = max(map(full_rank, targets))
+    if lora.rank > full:
+        raise UsageError(
+            f"LoRA rank {lora.rank:,}: no adapted weight has more than rank {full:,}, so that more "
+            f"adds nothing; choose at most {full:,} (4 to 64 are usual)"
+        )
     if lora_state(network):
         raise CompoclipError("the model has adapters already: merge them first")
     generator = torch.Generator().manual_seed(seed)
@@ -92,6 +99,11 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[Target, 
             unsafe=True,  # no trial run: it keeps shapes
         )
     return targets
+
+
+def full_rank(target: Target) -> int:
+    """The largest rank that a change of a weight can have."""
+    return min(target.a_shape[1], target.b_shape[0])
 
 
 def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import regex
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from compoclip.files import new_folder
 from compoclip.models.config import read_object
 from compoclip.models.hf_clip import from_hf_name, to_hf_name
 from compoclip.models.lora import Lora, Towers
-from compoclip.models.lora_weights import lora_targets
+from compoclip.models.lora_weights import full_rank, lora_targets
 from compoclip.models.parts import part_of
 from compoclip.models.stored import write_json
 from compoclip.models.weights import read_state_dict
@@ -37,6 +38,7 @@ _PREFIX = "base_model.model."
 _PATCHES, _PATCHES_HF = "visual.conv1.weight", "vision_model.embeddings.patch_embedding"
 _QKV = ("q_proj", "k_proj", "v_proj")
 _ATTENTION = r"(vision|text)_model\.encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj"
+_PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
 
 
@@ -116,7 +118,20 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
             f"{source}: {odd}: only plain LoRA is read; merge it with PEFT (merge_and_unload) and "
             "load the CLIPModel folder"
         )
-    changes = _read_pairs(folder, config)
+    try:
+        return _on_network(folder, network, _read_pairs(folder, config))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:  # of taking tensors apart
+        first = (str(error).splitlines() or [""])[0]
+        raise CompoclipError(
+            f"{folder}: its tensors have not the shapes of LoRA weights ({first}); restore the "
+            "original files"
+        ) from error
+
+
+def _on_network(
+    folder: Path, network: nn.Module, changes: Mapping[str, tuple[Tensor, Tensor]]
+) -> tuple[dict[str, Tensor], Lora]:
+    """The adapters in `changes` on a network, with zeros for the layers that they leave alone."""
     towers = _towers(changes)
     conv = _PATCHES in changes
     lora = Lora(rank=1, alpha=1.0, towers=towers, targets="+conv" if conv else "linear")
@@ -128,7 +143,10 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
                 f"{folder}: adapts '{name}', which is no attention or MLP layer of the model: "
                 "merge it with PEFT (merge_and_unload) and load the CLIPModel folder"
             )
-    rank = max(len(a) for name, (a, _) in changes.items() if name != _PATCHES)
+    rank = max((len(a) for name, (a, _) in changes.items() if name != _PATCHES), default=1)
+    full = max(full_rank(target) for target in targets.values())
+    if rank > len(_QKV) * full:  # each projection may bring its own
+        raise CompoclipError(f"{folder}: rank {rank:,} is above that of every layer, {full:,}")
     if conv:
         rank = max(rank, math.ceil(changes[_PATCHES][0].shape[1] / own[_PATCHES][-1]))
     adapters: dict[str, Tensor] = {}
@@ -240,7 +258,7 @@ def _scaling(module: str, config: Mapping[str, Any], rank: int, source: Path) ->
     try:
         alpha = float(_of_pattern(config.get("alpha_pattern"), module, config["lora_alpha"]))
         stated = int(_of_pattern(config.get("rank_pattern"), module, config["r"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise CompoclipError(f"{source.parent / CONFIG}: damaged ({error})") from error
     if stated != rank:
         raise CompoclipError(
@@ -251,9 +269,14 @@ def _scaling(module: str, config: Mapping[str, Any], rank: int, source: Path) ->
 
 
 def _of_pattern(patterns: Any, module: str, default: Any) -> Any:
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
+    for pattern, value in dict(patterns or {}).items():
+        try:
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=_PATTERN_SECONDS):
+                return value
+        except (regex.error, TimeoutError) as error:
+            raise ValueError(
+                f"the pattern {str(pattern)[:80]!r} is wrong or takes too long"
+            ) from error
     return default
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 from compoclip.errors import CompoclipError
 
 _FILTERS = ("bicubic", "bilinear")
+_MOST_PIXELS = 8192  # a side
 _RESIZE_MODES = ("shortest", "longest", "squash")
 
 
@@ -36,6 +37,21 @@ class Preprocess:
     fill_color: int = 0
 
     def __post_init__(self) -> None:
+        """Raises CompoclipError for a value that no image can be made with."""
+        if len(self.size) != 2 or not all(_within(n, 1, _MOST_PIXELS) for n in self.size):
+            raise CompoclipError(
+                f"image size {_short(self.size)}: must be two numbers of pixels up to "
+                f"{_MOST_PIXELS}"
+            )
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3 or not all(map(math.isfinite, values)):
+                raise CompoclipError(
+                    f"image {name} {_short(values)}: must be three numbers, one a channel"
+                )
+        if min(self.std) <= 0:
+            raise CompoclipError(f"image std {_short(self.std)}: pixels are divided by it")
+        if not _within(self.fill_color, 0, 255):
+            raise CompoclipError(f"image fill_color {_short(self.fill_color)}: must be 0 to 255")
         if self.interpolation not in _FILTERS:
             raise CompoclipError(
                 f"image interpolation '{self.interpolation}' is not one of {', '.join(_FILTERS)}"
@@ -63,7 +79,7 @@ class Preprocess:
                     value = values[key]
                     numbers = [value] * 3 if isinstance(value, int | float) else value
                     values[key] = tuple(float(v) for v in numbers)
-        except (TypeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             raise CompoclipError(f"preprocess_cfg has an unusable value: {error}") from error
         return cls(**values)
 
@@ -94,6 +110,14 @@ class Preprocess:
     def _transform(self) -> Any:
         config = PreprocessCfg(**{**self.to_config(), "size": self.size})
         return image_transform_v2(config, is_train=False)
+
+
+def _within(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and low <= value <= high
+
+
+def _short(value: object) -> str:
+    return str(value)[:80]
 
 
 def random_crop(

@@ -96,9 +96,9 @@ def candidates(state: Mapping[str, Tensor]) -> list[str]:
 def fitted(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:
     """The configuration with the context length that a state dict has positions for, if shorter."""
     copy = deepcopy(dict(config))
-    rows = next((len(state[key]) for key in _POSITIONS if key in state), None)
+    rows = next((state[key].shape[0] for key in _POSITIONS if key in state and state[key].ndim), 0)
     text = copy["text_cfg"]
-    if rows is not None and rows < int(text.get("context_length", 77)):
+    if 0 < rows < int(text.get("context_length", 77)):
         text["context_length"] = rows
     return copy
 

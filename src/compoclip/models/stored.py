@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models.config import read_object
+from compoclip.models.config import read_object, section
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import LoadedModel
+from compoclip.models.weights import require_finite
 
 RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
 
@@ -24,26 +25,40 @@ def verified(loaded: LoadedModel, record: Path) -> LoadedModel:
 
     Raises CompoclipError when the record is damaged, or says otherwise than what was loaded.
     """
-    data = read_object(record)
-    if not isinstance(data.get("identity"), dict):
-        raise CompoclipError(
-            f"{record}: has no identity; delete the file or re-save the checkpoint"
-        )
-    stored = ModelIdentity.from_json(data["identity"])
+    stored, provenance = read_record(record)
     wrong = stored.differences(loaded.identity, ignore=("base", "adapter"))
     if wrong:
         raise CompoclipError(
             f"{record.parent}: {RECORD} and the other files disagree ({RECORD} first): "
             f"{'; '.join(wrong)}; restore the original files"
         )
-    return replace(loaded, identity=stored, provenance=data.get("provenance") or {})
+    return replace(loaded, identity=stored, provenance=provenance)
 
 
-def as_stored(state: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
+def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
+    """The identity and the provenance in a `compoclip.json`.
+
+    Raises CompoclipError when it is missing or damaged.
+    """
+    data = read_object(record)
+    if not isinstance(data.get("identity"), dict):
+        raise CompoclipError(
+            f"{record}: has no identity; delete the file or re-save the checkpoint"
+        )
+    try:
+        identity = ModelIdentity.from_json(data["identity"])
+    except CompoclipError as error:
+        raise CompoclipError(f"{record}: {error}") from error
+    return identity, section(data, "provenance", record)
+
+
+def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, Tensor]:
     """Tensors on the CPU in float32; with "float16" matrices are rounded to that.
 
-    Raises CompoclipError for another dtype, and when a value does not fit float16.
+    name: of the model. Raises CompoclipError for another dtype, when a value does not fit float16,
+    and when one is not finite.
     """
+    require_finite(state, name)
     if dtype not in ("float32", "float16"):
         raise CompoclipError(f"checkpoint dtype '{dtype}' is not float32 or float16")
     stored = {}
@@ -60,4 +75,5 @@ def as_stored(state: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write an object as readable JSON."""
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a lone surrogate

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,16 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 
 from compoclip.errors import CompoclipError
+from compoclip.files import disguised
+from compoclip.models.config import require_hub_name, section
 
 _CACHE = 200_000  # distinct captions kept, about 15 ids each
+_MOST_CONTEXT = 32_768
+_MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
+_MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
+_START = 16  # characters for each token of the context, of a piece that is merged at first
+_SPECIAL = re.compile(r"[\w<>-]+")
+_HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
 class Tokenizer:
@@ -33,11 +45,15 @@ class Tokenizer:
         vocabulary = inner.encoder if isinstance(inner, SimpleTokenizer) else _hf_vocabulary(inner)
         self.vocab_size = max(vocabulary.values()) + 1
         self.id = _identify(inner, vocabulary)
+        if self._simple:
+            self._raw = copy(inner)
+            self._raw.clean_fn = str  # of texts that are cleaned already, as a whole
+            self._longest = max(map(len, inner.encoder))
         self._cached = lru_cache(_CACHE)(self._encode)
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
-        token, as open_clip does."""
+        token, as open_clip does. Of more than 100,000 characters the rest is not read."""
         if not self._simple:
             if not texts:
                 return torch.zeros(0, self.context_length, dtype=torch.int64)
@@ -73,9 +89,8 @@ class Tokenizer:
             raise CompoclipError(
                 f"tokenizer {self.id} does not say which tokens are one word; only CLIP's own does"
             )
-        raw = copy(self._inner)
-        raw.clean_fn = str  # cleaned already, as a whole
-        found = ((word, tuple(raw.encode(word))) for word in self._inner.clean_fn(text).split())
+        words = self._inner.clean_fn(text[:_MOST_CHARACTERS]).split()
+        found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in found if ids)
 
     def bounded(self, ids: Sequence[int]) -> list[int]:
@@ -87,18 +102,39 @@ class Tokenizer:
 
     def _encode(self, text: str) -> tuple[tuple[int, ...], bool]:
         """The ids of one text after cutting, and whether it was cut."""
+        long = len(text) > _MOST_CHARACTERS
+        text = text[:_MOST_CHARACTERS]
         if self._simple:
-            inner = self._inner
-            ids = [inner.sot_token_id, *inner.encode(text), inner.eot_token_id]
-            if len(ids) > self.context_length:
-                return (*ids[: self.context_length - 1], inner.eot_token_id), True
-            return tuple(ids), False
+            ids = [self._inner.sot_token_id]
+            for piece in self._pieces(self._inner.clean_fn(text)):
+                ids.extend(piece)
+                if len(ids) >= self.context_length:
+                    break
+            else:
+                return (*ids, self._inner.eot_token_id), long
+            return (*ids[: self.context_length - 1], self._inner.eot_token_id), True
         row = self._inner([text], context_length=self.context_length)[0]
         if isinstance(self._inner, SimpleTokenizer):
             full = len(self._inner.encode(text)) + 2
         else:
             full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
-        return tuple(row.tolist()), full > self.context_length
+        return tuple(row.tolist()), long or full > self.context_length
+
+    def _pieces(self, text: str) -> Iterator[list[int]]:
+        """The ids of a cleaned text; of a long one bit by bit, as merges do not cross a word.
+
+        Merging takes time that grows with the square of a word, so of a very long one only the
+        start is merged when that fills the context already.
+        """
+        short = _START * self.context_length
+        if len(text) <= short:
+            yield self._raw.encode(text)
+            return
+        for word in self._inner.pat.findall(text):
+            ids = self._raw.encode(word[:short])
+            if len(word) > short and len(ids) <= 2 * self.context_length:
+                ids = self._raw.encode(word[: self._longest * self.context_length])
+            yield ids
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_cached"}
@@ -115,29 +151,63 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     `folder`; `hf_tokenizer_name` a Hugging Face tokenizer (read from `folder` when its files are
     there). Raises CompoclipError when a file or an optional package is missing.
     """
-    context = int(text_cfg.get("context_length", 77))
-    options = dict(text_cfg.get("tokenizer_kwargs") or {})
+    context = text_cfg.get("context_length", 77)
+    if not isinstance(context, int) or not 2 <= context <= _MOST_CONTEXT:
+        raise CompoclipError(
+            f"context_length {str(context)[:80]}: must be a number of tokens from 2 to "
+            f"{_MOST_CONTEXT}"
+        )
+    options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
     name = text_cfg.get("hf_tokenizer_name")
     if name:
-        return Tokenizer(_hf_tokenizer(str(name), text_cfg, options, context, folder), context)
+        return Tokenizer(_hf_tokenizer(name, text_cfg, options, context, folder), context)
     if "bpe_path" in options:
-        path = Path(options["bpe_path"])
-        options["bpe_path"] = str(path if path.is_absolute() or folder is None else folder / path)
-        _check_merges(Path(options["bpe_path"]))
+        path = _merges_path(options["bpe_path"], folder)
+        _check_merges(path)
+        options["bpe_path"] = str(path)
+    for token in options.get("additional_special_tokens") or ():
+        if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
+            raise CompoclipError(
+                f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
+                "and angle brackets (open_clip reads it as a pattern)"
+            )
     try:
         return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
-    except (TypeError, AssertionError) as error:
+    except Exception as error:  # open_clip takes the options for granted
         raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
+
+
+def _merges_path(stated: object, folder: Path | None) -> Path:
+    """Where a merges file is. A file of another folder may not be named by the configuration of a
+    checkpoint: it would be read, and copied into the next one."""
+    path = Path(str(stated))
+    if folder is None:
+        return path
+    if path.is_absolute() or ".." in path.parts:
+        raise CompoclipError(
+            f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
+            "into it and name it there"
+        )
+    return folder / path
 
 
 def _check_merges(path: Path) -> None:
     """Raise CompoclipError unless `path` is a gzipped merges file that ends in a merge."""
     try:
         with gzip.open(path) as file:
-            lines = file.read().decode("utf-8").split("\n")
+            content = file.read(_MOST_MERGES + 1)
+        if len(content) > _MOST_MERGES:
+            raise CompoclipError(
+                f"{path}: unpacks to more than {_MOST_MERGES:,} bytes, as no merges file does; "
+                "restore the original file"
+            )
+        lines = content.decode("utf-8").split("\n")
     except FileNotFoundError as error:
         raise CompoclipError(f"{path}: the tokenizer's merges file is missing") from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        with suppress(OSError, ValueError):
+            if other := disguised(path):
+                raise CompoclipError(f"{path}: {other}") from error
         raise CompoclipError(f"{path}: not a gzipped BPE merges file ({error})") from error
     wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
@@ -146,7 +216,7 @@ def _check_merges(path: Path) -> None:
 
 
 def _hf_tokenizer(
-    name: str,
+    name: object,
     text_cfg: Mapping[str, Any],
     options: dict[str, Any],
     context: int,
@@ -155,20 +225,32 @@ def _hf_tokenizer(
     from open_clip.tokenizer import HFTokenizer
 
     local = folder is not None and (folder / "tokenizer_config.json").is_file()
-    source = str(folder) if local else name
+    if not local:
+        require_hub_name(name, "hf_tokenizer_name")
+    source = str(folder) if local else str(name)
+    # The others go to transformers, which runs code of the folder for some.
+    odd = next((key for key in options if key not in _HF_OPTIONS), None)
+    if odd is not None:
+        raise CompoclipError(
+            f"tokenizer_kwargs: '{odd[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+        )
     try:
-        return HFTokenizer(
+        made = HFTokenizer(
             source,
             context_length=context,
             tokenizer_mode=text_cfg.get("tokenizer_mode"),
+            trust_remote_code=False,  # without it the user is asked
             **options,
         )
+        for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
+            made([text]), made.tokenizer(text)
+        return made
     except ImportError as error:
         raise CompoclipError(
             f"tokenizer '{name}' needs the transformers package: pip install 'compoclip[hf]'"
         ) from error
-    except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0]
+    except Exception as error:  # of the many types of transformers
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise CompoclipError(f"tokenizer '{source}' cannot be loaded: {first}") from error
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import warnings
+import zipfile
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import open_clip
 import torch
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
+from compoclip.files import disguised, unreadable
 
 # Entries of published files that are no parameters of an open_clip model.
 _IGNORED = (
@@ -31,6 +34,8 @@ _IGNORED = (
 # (data-parallel training, torch.compile, a trainer's module) put before the names.
 _ENTRIES = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
+_WRAPPERS = 8  # at most, one around the other
+_SHARED = 4  # times the size of its file that the tensors of a model may have: some name one twice
 
 
 @dataclass(frozen=True)
@@ -57,34 +62,20 @@ def read_weights(path: Path) -> WeightsFile:
 
     Takes them from an entry "state_dict", "model_state_dict" or "model" beside an optimiser's
     state, and strips "module." and its like. Raises CompoclipError when the file is missing, cut
-    short, holds code, or holds no tensors.
+    short, holds code, or holds no tensors; and naming a tensor that is not of finite floats (what
+    counts or places, such as "num_batches_tracked", may be integers).
     """
     if not path.is_file():
         raise CompoclipError(f"{path}: no such weights file")
-    data: object
-    try:
-        if path.suffix == ".safetensors":
-            data = load_file(path)
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
-                data = torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise CompoclipError(
-            f"{path}: damaged or cut short ({_first_line(error)}); copy or download it again"
-        ) from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        raise CompoclipError(
-            f"{path}: not a plain PyTorch state dict; it is damaged or holds code (TorchScript, "
-            "pickled objects), which is never run: save its state_dict() as .safetensors"
-        ) from error
+    data = _content(path)
     if not isinstance(data, Mapping):
         raise CompoclipError(f"{path}: holds no state dict")
     entry = next((key for key in _ENTRIES if isinstance(data.get(key), Mapping)), "")
     facts = {
         str(key): value
         for key, value in data.items()
-        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 200)
+        if (isinstance(value, int | float) and abs(value) < 2**63)
+        or (isinstance(value, str) and len(value) <= 200)
     }
     tensors = data[entry] if entry else data
     if not tensors:
@@ -96,17 +87,130 @@ def read_weights(path: Path) -> WeightsFile:
             f"{path}: '{wrong}' is not a tensor, so this is not a state dict; "
             f"expected tensors by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
         )
+    _require_plain(state, path)
+    require_finite(state, str(path))
     prefix, state = _stripped(state, path)
     return WeightsFile(state, entry, prefix, facts if entry else {})
+
+
+def _content(path: Path) -> object:
+    """What a file holds, without running code."""
+    try:
+        wrong = disguised(path)
+        if wrong:
+            raise CompoclipError(f"{path}: {wrong}")
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        _require_stored(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except CompoclipError:
+        raise
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except MemoryError as error:
+        raise CompoclipError(f"{path}: does not fit into this machine's memory") from error
+    except Exception as error:  # what a reader says of bytes that are no weights has any type
+        if path.suffix == ".safetensors":
+            raise CompoclipError(
+                f"{path}: damaged or cut short ({_first_line(error)}); copy or download it again"
+            ) from error
+        if _is_script(path):
+            raise CompoclipError(
+                f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
+                f"never run: for OpenAI's own weights write {_openai(path)}, of others save the "
+                "state_dict() as .safetensors"
+            ) from error
+        raise CompoclipError(
+            f"{path}: not a plain PyTorch state dict; it is damaged or holds code (pickled "
+            "objects), which is never run: copy or download it again, or save its state_dict() as "
+            ".safetensors"
+        ) from error
+
+
+def _require_stored(path: Path) -> None:
+    """Raise CompoclipError for a zip archive that unpacks to more than it is, as none of PyTorch
+    does."""
+    size, unpacked = path.stat().st_size, 0
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > size:
+        raise CompoclipError(
+            f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do "
+            "not: download it again, or save it with torch.save"
+        )
+
+
+def _is_script(path: Path) -> bool:
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    return False
+
+
+def _openai(path: Path) -> str:
+    """What open_clip calls OpenAI's weights in a file of OpenAI's name."""
+    name = f"{path.stem.removesuffix('px')}-quickgelu"
+    return f"{name if name in open_clip.list_models() else 'ViT-B-32-quickgelu'}:openai"
+
+
+def _require_plain(state: Mapping[str, Tensor], path: Path) -> None:
+    """Raise CompoclipError for tensors of an unusual kind, for weights that are not floats, and for
+    tensors that are larger than their file."""
+    for name, value in state.items():
+        kind = _kind(value)
+        if not kind and not value.is_floating_point() and name.endswith(("weight", "bias")):
+            kind = _dtype(value)
+        if kind:
+            raise CompoclipError(
+                f"{path}: '{name}' is {kind}, and weights are plain tensors of floats: save the "
+                "float32 state_dict() of the model, as it was before it was quantised or packed"
+            )
+    named = sum(value.numel() * value.element_size() for value in state.values())
+    size = path.stat().st_size
+    if named > _SHARED * size:
+        raise CompoclipError(
+            f"{path}: names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
+        )
+
+
+def _kind(value: Tensor) -> str:
+    """What is unusual about a tensor; "" for a plain one."""
+    if value.is_quantized:
+        return "quantised"
+    if value.is_meta:
+        return "without values (on the device meta)"
+    if value.is_nested:
+        return "nested"
+    return "sparse" if value.layout != torch.strided else ""
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def require_finite(state: Mapping[str, Tensor], source: str) -> None:
+    """Raise CompoclipError naming `source` and the first tensor with a value that is not finite."""
+    for name, value in state.items():
+        # numbers of 8 bits have no such test
+        plain = value.float() if value.element_size() == 1 else value
+        if value.is_floating_point() and not plain.isfinite().all():
+            raise CompoclipError(
+                f"{source}: '{name}' holds values that are not finite: the weights are damaged or "
+                "their training diverged; use another checkpoint"
+            )
 
 
 def _stripped(state: dict[str, Tensor], path: Path) -> tuple[str, dict[str, Tensor]]:
     """What wrappers put before the names, and the tensors without it."""
     found = ""
-    while prefix := next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), ""):
+    for _ in range(_WRAPPERS):
+        prefix = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
+        if not prefix:
+            break
         names = [name.removeprefix(prefix) for name in state]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
+        twice, times = Counter(names).most_common(1)[0]
+        if times > 1:
             raise CompoclipError(
                 f"{path}: has '{twice}' with and without '{prefix}': it holds two models; "
                 "save the one you mean"
@@ -120,11 +224,17 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: 
     """Copy `state` into `model`; every key must be there with the right shape.
 
     Old layouts of the same parameters (text tower at top level, scale as a vector) are accepted.
-    Raises CompoclipError naming the file, the architecture, one key and both shapes.
+    Raises CompoclipError naming the file, the architecture, one key and both shapes; and a tensor
+    that is not of floats where the network's is.
     """
     own = model.state_dict()
     if any(key.startswith("image_encoder.") for key in state):  # Apple's MobileCLIP files
-        state = convert_state_dict(model, dict(state))
+        try:
+            state = convert_state_dict(model, dict(state))
+        except Exception as error:  # it takes the names and shapes of those files for granted
+            raise CompoclipError(
+                f"{source}: not the weights of {name}: the file has names of Apple's MobileCLIP"
+            ) from error
     if "text.positional_embedding" in own:
         state = convert_to_custom_text_state_dict(dict(state))
     state = {
@@ -140,14 +250,16 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: 
 
 
 def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """The first difference in names or shapes between an architecture's tensors and a file's, in
-    words; "" when there is none."""
+    """The first difference in names, shapes or kinds of number between an architecture's tensors
+    and a file's, in words; "" when there is none."""
     for key, value in own.items():
         if key in state and state[key].shape != value.shape:
             return (
                 f"'{key}' is {tuple(state[key].shape)} in the file "
                 f"and {tuple(value.shape)} in the architecture"
             )
+        if key in state and value.is_floating_point() and not state[key].is_floating_point():
+            return f"'{key}' is {_dtype(state[key])} in the file, and weights are floats"
     for key, value in own.items():
         if key not in state:
             return f"the file lacks '{key}' {tuple(value.shape)}"

@@ -1,0 +1,331 @@
+"""What a configuration, record or vocabulary may ask for is bounded, and stays in its folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from open_clip.tokenizer import SimpleTokenizer
+from safetensors.torch import save_file
+
+from compoclip import memory
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models import architecture, peft_lora
+from compoclip.models.adapter import save_adapter
+from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
+from compoclip.models.lora import Lora
+from compoclip.models.lora_weights import attach_lora
+from compoclip.models.peft_lora import read_peft
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from models_thin import config
+
+TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bounds") / "model"
+    save_model(create_model(ModelConfig(TINY)), folder)
+    return folder
+
+
+@pytest.fixture
+def saved(model: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in model.iterdir():
+        (folder / file.name).symlink_to(file)
+    return folder
+
+
+def edit(path: Path, change: Change) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.unlink()
+    path.write_text(json.dumps(data))
+
+
+def refused(folder: Path, said: str, file: str = "") -> None:
+    with pytest.raises(CompoclipError, match=said) as caught:
+        load_model(folder)
+    assert str(folder / file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda c: c["vision_cfg"].update(layers=10**7),
+            "layers 10000000 is not a number up to 10",
+        ),
+        (
+            lambda c: c["text_cfg"].update(layers=10**7),
+            "layers 10000000 is not a number up to 1000",
+        ),
+        (lambda c: c["text_cfg"].update(layers=100, width=64), "describes .* and the weights hold"),
+        (
+            lambda c: c["text_cfg"].update(context_length=30_000),
+            "describes .* restore the original",
+        ),
+        (lambda c: c["text_cfg"].update(vocab_size=10**12), "describes .* restore the original"),
+        (lambda c: c["vision_cfg"].update(width=10**6), "describes .* restore the original"),
+        (lambda c: c["vision_cfg"].update(image_size=10**6), "more positions than any image tower"),
+        (lambda c: c["vision_cfg"].update(mlp_ratio=1e9), "describes .* restore the original"),
+        (
+            lambda c: c["vision_cfg"].update(attentional_pool=True, attn_pooler_queries=10**9),
+            "describes .* restore the original",
+        ),
+        (lambda c: c.update(multimodal_cfg={"layers": 10**9}), "layers 1000000000 is not a number"),
+        (lambda c: c["vision_cfg"].update(layers="x"), "layers x is not a number"),
+        (lambda c: c.update(vision_cfg=[]), "'vision_cfg' is not an object"),
+        (lambda c: c.update(text_cfg="x"), "'text_cfg' is not an object"),
+        (lambda c: c.update(embed_dim=[1]), "model configuration cannot be built"),
+        (lambda c: c["text_cfg"].update(context_length="77"), "cannot be built: TypeError"),
+        (lambda c: c["text_cfg"].update(tokenizer_kwargs=[1]), "'tokenizer_kwargs' is not an obj"),
+        (lambda c: c["text_cfg"].update(hf_model_name="/etc"), "'/etc' is not a name on the Hugg"),
+        (lambda c: c["text_cfg"].update(hf_tokenizer_name="../x"), "'../x' is not a name on the H"),
+    ],
+)
+def test_impossible_architectures_are_refused_before_they_are_built(
+    saved: Path, change: Change, said: str
+) -> None:
+    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
+    refused(saved, said)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"std": [0, 0, 0]}, r"image std \(0.0, 0.0, 0.0\): pixels are divided by it"),
+        ({"std": [1, 1, -1]}, "pixels are divided by it"),
+        ({"std": [1, 1]}, "must be three numbers"),
+        ({"mean": [float("nan")] * 3}, "image mean .* must be three numbers"),
+        ({"mean": {"r": 1}}, "unusable value"),
+        ({"fill_color": 1000}, "fill_color 1000: must be 0 to 255"),
+        ({"fill_color": "red"}, "fill_color red"),
+        ({"interpolation": ["bicubic"]}, "image interpolation"),
+    ],
+)
+def test_impossible_preprocessing_is_refused(
+    saved: Path, change: dict[str, Any], said: str
+) -> None:
+    edit(saved / "open_clip_config.json", lambda data: data["preprocess_cfg"].update(change))
+    refused(saved, said)
+
+
+@pytest.mark.parametrize("key", ["model_cfg", "preprocess_cfg", "compoclip"])
+def test_sections_that_are_no_objects_are_refused(saved: Path, key: str) -> None:
+    edit(saved / "open_clip_config.json", lambda data: data.update({key: [1, 2]}))
+    refused(saved, f"'{key}' is not an object", "open_clip_config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: r.update(provenance="x"), "'provenance' is not an object"),
+        (lambda r: r["identity"].update(image_size=32), "'image_size' is malformed"),
+        (lambda r: r["identity"].update(image_mean=["a"]), "'image_mean' is malformed"),
+        (lambda r: r["identity"].update(weights=None), "'weights' is malformed"),
+        (lambda r: r["identity"].pop("base"), "model identity lacks base"),
+    ],
+)
+def test_damaged_records_name_the_file(
+    saved: Path, change: Change, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(saved / "compoclip.json", change)
+    refused(saved, said, "compoclip.json")
+    assert main(["inspect", str(saved)]) == 1
+    assert "not foreseen" not in capsys.readouterr().err
+
+
+def test_odd_provenance_survives_being_saved_again(saved: Path, tmp_path: Path) -> None:
+    odd = {"run": {"steps": "ten", "left_out": [1]}, "terms": 3, "method": ["\ud800"], "\n": {}}
+    edit(saved / "compoclip.json", lambda record: record.update(provenance=odd))
+    save_model(load_model(saved), tmp_path / "again")
+    assert load_model(tmp_path / "again").provenance == odd
+
+
+def test_a_model_larger_than_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.installed() is None or memory.installed() > 2**28
+    monkeypatch.setattr(architecture, "installed", lambda: 10**6)
+    with pytest.raises(CompoclipError, match="numbers, 0 GB, and this machine has 0 GB of memory"):
+        create_model(ModelConfig(TINY))
+
+
+def test_a_seed_is_a_number_that_torch_takes() -> None:
+    for seed in ("9" * 20, "²"):
+        with pytest.raises(UsageError, match="is not a number below"):
+            load_model(f"random:ViT-B-32:{seed}")
+
+
+def test_a_name_that_no_file_system_takes() -> None:
+    with pytest.raises(CompoclipError, match="File name too long"):
+        load_model("x" * 5000)
+
+
+def test_a_configuration_as_large_as_a_data_set(saved: Path) -> None:
+    (saved / "compoclip.json").unlink()
+    with (saved / "compoclip.json").open("wb") as file:
+        file.truncate(2**29)
+    refused(saved, "larger than 268,435,456 bytes", "compoclip.json")
+
+
+# --- tokenizers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["/etc/passwd", "../merges.gz", "below/../../merges.gz"])
+def test_merges_of_another_folder_are_not_read(saved: Path, where: str) -> None:
+    kwargs = {"tokenizer_kwargs": {"bpe_path": where}}
+    edit(saved / "open_clip_config.json", lambda data: data["model_cfg"]["text_cfg"].update(kwargs))
+    refused(saved, f"bpe_path {where} leads outside of the folder")
+
+
+def test_merges_that_unpack_to_far_too_much(saved: Path) -> None:
+    (saved / "bpe.txt.gz").write_bytes(gzip.compress(b"a b\n" * 5_000_000))
+    kwargs = {"tokenizer_kwargs": {"bpe_path": "bpe.txt.gz"}}
+    edit(saved / "open_clip_config.json", lambda data: data["model_cfg"]["text_cfg"].update(kwargs))
+    refused(saved, "unpacks to more than 16,777,216 bytes.*restore", "bpe.txt.gz")
+
+
+def test_merges_of_another_model_have_the_right_remedy(saved: Path) -> None:
+    merges = "\n".join(["header", *(f"{chr(97 + i % 26)} x{i}" for i in range(48894))])
+    (saved / "bpe.txt.gz").write_bytes(gzip.compress(merges.encode()))
+    kwargs = {"tokenizer_kwargs": {"bpe_path": "bpe.txt.gz", "additional_special_tokens": ["<x>"]}}
+    edit(saved / "open_clip_config.json", lambda data: data["model_cfg"]["text_cfg"].update(kwargs))
+    refused(saved, "they are of two models: restore the tokenizer's files")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"additional_special_tokens": ["(a+)+$"]}, "is not of letters, digits"),
+        ({"additional_special_tokens": [3]}, "'3' is not of letters"),
+        ({"bpe_path": "a\0b"}, "not a gzipped BPE merges file"),
+        ({"bpe_path": 3}, "merges file is missing"),
+        ({"clean": "nothing"}, "not usable"),
+    ],
+)
+def test_tokenizer_options_are_no_patterns_and_no_code(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CompoclipError, match=said):
+        build_tokenizer({"tokenizer_kwargs": options}, tmp_path)
+
+
+def test_a_tokenizer_may_not_bring_code(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    text = {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"trust_remote_code": True}}
+    with pytest.raises(CompoclipError, match="'trust_remote_code' is not one of clean, strip_sep"):
+        build_tokenizer(text, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def clip() -> Tokenizer:
+    return build_tokenizer({})
+
+
+LETTERS = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=2000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a cat " * 300,
+        LETTERS,
+        f"a dog. {LETTERS}",
+        "=" * 16_000,
+        "猫" * 3000,
+        "é" * 2000,
+        "<end_of_text>" * 200,
+        "a" * 75,
+        " ".join("a" * 75),
+        " ".join("a" * 76),
+    ],
+)
+def test_long_texts_are_cut_as_open_clip_cuts_them(clip: Tokenizer, text: str) -> None:
+    theirs = SimpleTokenizer()
+    assert torch.equal(clip([text]), theirs([text]))
+    assert clip.truncated([text]) == (len(theirs.encode(text)) > 75)
+    assert [i for _, ids in clip.words(text[:300]) for i in ids] == theirs.encode(text[:300])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(text=st.text(max_size=60), times=st.integers(1, 60))
+def test_any_text_is_read_as_open_clip_reads_it(clip: Tokenizer, text: str, times: int) -> None:
+    theirs = clip.simple
+    assert theirs is not None
+    assert torch.equal(clip([text * times]), theirs([text * times]))
+
+
+def test_endless_texts_end(clip: Tokenizer) -> None:
+    texts = [
+        LETTERS * 500,
+        "the cat of the dog of " * 50_000,
+        " " * 10**6 + "cat",
+        "&nbsp;" * 10**5,
+    ]
+    assert clip(texts).shape == (4, 77)
+    assert clip.truncated(texts) == 4
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+def test_a_rank_above_every_weight_is_refused(model: Path) -> None:
+    loaded = load_model(model)
+    with pytest.raises(UsageError, match="LoRA rank 100,000: no adapted weight has more than rank"):
+        attach_lora(loaded.encoder.model, Lora(rank=100_000))
+    attach_lora(loaded.encoder.model, Lora(rank=32))
+
+
+def test_a_rank_in_a_record_takes_no_memory(model: Path, tmp_path: Path) -> None:
+    loaded = load_model(model)
+    attach_lora(loaded.encoder.model, Lora(rank=2))
+    save_adapter(loaded, Lora(rank=2), tmp_path / "adapter", provenance={})
+    edit(tmp_path / "adapter" / "adapter.json", lambda r: r["base"].update(model=str(model)))
+    load_model(tmp_path / "adapter")
+    for rank, said in ((10**12, "not the adapters of adapter.json"), (2.5, "a whole number")):
+        edit(tmp_path / "adapter" / "adapter.json", lambda r: r["lora"].update(rank=rank))  # noqa: B023
+        with pytest.raises(CompoclipError, match=said):
+            load_model(tmp_path / "adapter")
+
+
+def peft(folder: Path, **changes: Any) -> Path:
+    name = "base_model.model.text_model.encoder.layers.0.mlp.fc1.lora_"
+    rank = changes.pop("rank", 2)
+    folder.mkdir()
+    tensors = {f"{name}A.weight": torch.ones(rank, 16), f"{name}B.weight": torch.ones(64, rank)}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2, **changes}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+SLOW = "(?:(?:[a-z_.0-9]{1,9}){1,9}){1,9}!|x(?:a|b)"  # a pattern that tries for ever
+
+
+def test_peft_folders_ask_for_no_more_than_they_hold(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peft_lora, "_PATTERN_SECONDS", 0.2)
+    network = load_model(model).encoder.model
+    read_peft(peft(tmp_path / "good"), network)
+    for name, changes, said in (
+        ("rank", {"rank": 5000}, "rank 5,000 is above that of every layer, 16"),
+        ("slow", {"rank_pattern": {SLOW: 2}}, "damaged .*takes too long"),
+        ("broken", {"rank_pattern": {"(": 2}}, "damaged"),
+        ("list", {"alpha_pattern": [1]}, "damaged"),
+    ):
+        with pytest.raises(CompoclipError, match=said):
+            read_peft(peft(tmp_path / name, **changes), network)

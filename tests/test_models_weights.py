@@ -1,0 +1,215 @@
+"""Weights files: what is no finite float is refused by the name of the tensor; what a file really
+is, is said."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
+from compoclip.models.convert import load_source
+from compoclip.models.directory import save_model
+from compoclip.models.hf_folder import save_hf
+from compoclip.models.inspection import inspect_model
+from compoclip.models.interpolate import interpolate
+from compoclip.models.weights import read_state_dict
+from models_thin import config
+
+NAME = "visual.proj"
+FOLDER = "open_clip_model.safetensors"
+TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return create_model(ModelConfig(TINY))
+
+
+@pytest.fixture
+def folder(model: LoadedModel, tmp_path: Path) -> Path:
+    save_model(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def with_value(state: dict[str, Tensor], value: float) -> dict[str, Tensor]:
+    changed = state[NAME].clone()
+    changed[0, 0] = value
+    return {**state, NAME: changed}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_every_reader(
+    model: LoadedModel, folder: Path, tmp_path: Path, value: float
+) -> None:
+    state = with_value(load_file(folder / FOLDER), value)
+    save_file(state, folder / FOLDER)
+    (folder / "compoclip.json").unlink()
+    torch.save(state, tmp_path / "w.pt")
+    said = f"'{NAME}' holds values that are not finite"
+    for source in (folder, tmp_path / "w.pt"):
+        with pytest.raises(CompoclipError, match=rf"{source}.*{said}"):
+            inspect_model(str(source))
+    with pytest.raises(CompoclipError, match=said):
+        load_model(folder)
+    save_model(model, tmp_path / "base")
+    with pytest.raises(CompoclipError, match=said):
+        load_source(str(tmp_path / "w.pt"), str(tmp_path / "base"), "gelu")
+
+
+def test_values_too_large_for_float32_are_not_finite(folder: Path) -> None:
+    state = load_file(folder / FOLDER)
+    save_file({**state, NAME: state[NAME].double() * 1e300}, folder / FOLDER)
+    with pytest.raises(CompoclipError, match=f"{folder}: '{NAME}' holds values that are not fin"):
+        load_model(folder)
+
+
+def test_a_model_that_is_not_finite_is_neither_mixed_nor_saved(
+    folder: Path, tmp_path: Path
+) -> None:
+    broken = load_model(folder)
+    network = broken.encoder.model
+    network.load_state_dict(with_value(network.state_dict(), float("nan")))
+    said = f"'{NAME}' holds values that are not finite"
+    with pytest.raises(CompoclipError, match=said):
+        interpolate(load_model(folder), broken, 0.5)
+    with pytest.raises(CompoclipError, match=said):
+        save_model(broken, tmp_path / "out")
+    with pytest.raises(CompoclipError, match=said):
+        save_hf(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_wise_ft_of_a_checkpoint_that_is_not_finite(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "base"
+    save_model(load_model(folder), base)
+    save_file(with_value(load_file(folder / FOLDER), float("nan")), folder / FOLDER)
+    out = tmp_path / "out"
+    assert main(["wise-ft", str(base), str(folder), "--alpha=0.5", f"--out={out}"]) == 1
+    assert f"{folder / FOLDER}: '{NAME}' holds values that are not" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool, torch.complex64])
+def test_weights_that_are_no_floats_are_refused(folder: Path, dtype: torch.dtype) -> None:
+    kind = str(dtype).removeprefix("torch.")
+    state = load_file(folder / FOLDER)
+    save_file({**state, NAME: state[NAME].to(dtype)}, folder / FOLDER)
+    with pytest.raises(CompoclipError, match=rf"{folder}.*'{NAME}' is {kind}.*weights are floats"):
+        load_model(folder)
+    name = "ln_final.weight"
+    save_file({**state, name: state[name].to(dtype)}, folder / FOLDER)
+    with pytest.raises(CompoclipError, match=f"{folder / FOLDER}: '{name}' is {kind}, and"):
+        load_model(folder)
+    with pytest.raises(CompoclipError, match=f"'{name}' is {kind}"):
+        inspect_model(str(folder / FOLDER))
+
+
+def test_halves_and_what_only_counts_may_be_as_they_are(tmp_path: Path) -> None:
+    resnet = config(vision={"layers": [1, 1, 1, 1], "image_size": 32, "width": 8})
+    del resnet["vision_cfg"]["patch_size"]
+    resnet["text_cfg"]["vocab_size"] = 49408
+    resnet["vision_cfg"]["head_width"] = 8
+    save_model(create_model(ModelConfig(resnet)), tmp_path / "m")
+    state = load_file(tmp_path / "m" / FOLDER)
+    assert {v.dtype for v in state.values()} == {torch.float32, torch.int64}
+    halves = {k: v.bfloat16() if v.is_floating_point() else v for k, v in state.items()}
+    save_file(halves, tmp_path / "m" / FOLDER)
+    (tmp_path / "m" / "compoclip.json").unlink()
+    assert load_model(tmp_path / "m").encoder.model.state_dict().keys() == state.keys()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        (lambda x: x.to_sparse(), "sparse"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantised"),
+        (lambda x: x.to("meta"), r"without values \(on the device meta\)"),
+    ],
+)
+def test_tensors_of_unusual_kinds_are_refused(
+    model: LoadedModel, tmp_path: Path, odd: Callable[[Tensor], Tensor], kind: str
+) -> None:
+    state = model.encoder.model.state_dict()
+    torch.save({**state, NAME: odd(state[NAME])}, tmp_path / "w.pt")
+    with pytest.raises(CompoclipError, match=rf"w\.pt: '{NAME}' is {kind}, and weights are plain"):
+        read_state_dict(tmp_path / "w.pt")
+
+
+def test_a_small_file_cannot_stand_for_much(tmp_path: Path) -> None:
+    torch.save({"w.weight": torch.zeros(1).expand(10**6, 10**6)}, tmp_path / "w.pt")
+    with pytest.raises(CompoclipError, match="names 4,000,000,000,000 bytes of tensors and has"):
+        read_state_dict(tmp_path / "w.pt")
+    plain = io.BytesIO()
+    torch.save({"w.weight": torch.zeros(10**6)}, plain)
+    with (
+        zipfile.ZipFile(plain) as old,
+        zipfile.ZipFile(tmp_path / "z.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(CompoclipError, match=r"z\.pt: unpacks from .* to 4,000,"):
+        read_state_dict(tmp_path / "z.pt")
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors", "w.bin"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer, .*pull"),
+        (b"\n<!DOCTYPE html><html>404", "a web page, not the file itself"),
+        (b"hello", "damaged"),
+        (b"", "damaged"),
+        (b"\x80\x02}q\x00.", "holds no state dict|damaged"),
+        (b"\x93NUMPY\x01\x00v\x00{'descr'", "damaged"),
+        (bytes(range(256)) * 4, "damaged"),
+    ],
+)
+def test_what_is_no_weights_file_is_said_to_be_what_it_is(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CompoclipError, match=rf"{name}: .*({said})") as caught:
+        read_state_dict(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pointer_for_a_configuration_is_said_so(folder: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0"
+    (folder / "open_clip_config.json").write_text(pointer)
+    with pytest.raises(CompoclipError, match=r"open_clip_config\.json: a Git LFS pointer"):
+        load_model(folder)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("ViT-B-16.pt", "ViT-B-16-quickgelu"),
+        ("ViT-L-14-336px.pt", "ViT-L-14-336-quickgelu"),
+        ("own.pt", "ViT-B-32-quickgelu"),
+    ],
+)
+def test_openai_s_archives_are_told_by_their_name(
+    tmp_path: Path, name: str, published: str
+) -> None:
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / name))
+    said = f"{name}: not a plain PyTorch state dict but a TorchScript .* {published}:openai"
+    with pytest.raises(CompoclipError, match=said):
+        load_model(f"ViT-B-16-quickgelu@{tmp_path / name}")
+
+
+def test_wrappers_around_wrappers_end(tmp_path: Path) -> None:
+    torch.save({"module." * 9 + "x": torch.zeros(2)}, tmp_path / "w.pt")
+    assert list(read_state_dict(tmp_path / "w.pt")) == ["module.x"]
