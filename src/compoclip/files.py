@@ -288,7 +288,7 @@ def _locked(lock: Path, out: Path, wait: bool) -> int:
 
 
 def _take(handle: int, out: Path, wait: bool) -> None:
-    if fcntl is None:
+    if not fcntl:
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
