@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from compoclip.models.bpe import count_words, train_bpe, write_merges
+from build_bpe import count_words, train_bpe, write_merges
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
