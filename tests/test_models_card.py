@@ -123,7 +123,7 @@ def test_results_are_listed_when_they_exist(tmp_path: Path) -> None:
 
 
 def result(weights: str, **changes: Any) -> Results:
-    score = Score("accuracy", 0.75, 3, 4, 0.5, 0.9, "wilson", 0.5, 100)
+    score = Score("accuracy", 0.75, 3, 4, 0.5, 0.9, "wilson", 0.5, 3)
     return Results(
         model="tuned",
         benchmark="winoground",

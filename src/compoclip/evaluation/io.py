@@ -206,13 +206,11 @@ def _check(results: Results) -> None:
             raise ValueError(f"{name} is empty")
     if results.headline not in results.aggregates:
         raise ValueError(f"no aggregate {results.headline!r}")
-    if not results.scores or not all(results.scores.values()):
+    if not all(results.scores.values()):
         raise ValueError("a sub-task without scores")
     hints = get_type_hints(ModelIdentity)
-    for name, hint in hints.items():
-        if name not in results.identity:
-            raise ValueError(f"identity lacks {name}")
-        _typed(results.identity[name], hint, f"identity.{name}")
+    for name in hints.keys() & results.identity.keys():
+        _typed(results.identity[name], hints[name], f"identity.{name}")
     for rule in results.rules.values():
         rule_from_json(rule)
     for each in (results, *((results.clean,) if results.clean else ())):
