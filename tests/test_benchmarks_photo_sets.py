@@ -358,6 +358,17 @@ def test_malformed_tables(tmp_path: Path, columns: dict[str, list[object]], mess
         content_of(tmp_path)
 
 
+def test_tables_with_two_columns_of_one_name(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    folder.mkdir(parents=True)
+    arrays = [pa.array([b"x"]), pa.array([0]), pa.array([1])]
+    table = pa.Table.from_arrays(arrays, names=["image", "label", "label"])
+    pq.write_table(table, folder / "test.parquet")
+    with pytest.raises(CompoclipError, match="two columns are called 'label'") as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, "test.parquet")
+
+
 def test_members_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     write_index(tmp_path)
     write_shards(tmp_path)
