@@ -145,6 +145,9 @@ def test_absent_and_damaged_productivity_files(tmp_path: Path) -> None:
     path.write_text('image_id,caption,hard_negs,x,y,width,height\n1,"a', encoding="utf-8")
     with pytest.raises(CompoclipError, match="line 2"):
         load_benchmark("crepe_prod", tmp_path)
+    path.write_text("image_id,caption,caption,hard_negs,x,y,width,height\n", encoding="utf-8")
+    with pytest.raises(CompoclipError, match="two columns are called 'caption'; keep one"):
+        load_benchmark("crepe_prod", tmp_path)
     path.unlink()
     write_csv(path.parent / "more" / path.name, row())
     write_csv(path, row())

@@ -187,6 +187,9 @@ HEADER = "Question ID,Type,Statement\n"
     [
         (HEADER, "no rows"),
         (HEADER + "1,Color,a\n", "line 2: the last pair has one row"),
+        (HEADER + f"{'1' * 5000},Color,a\n", "line 2: expected a number, a pattern"),
+        (HEADER + "\u00b2,Color,a\n", "line 2: expected a number, a pattern"),
+        (HEADER + '1,"Col\nor",a\n3,Color,b\n', "unknown pattern 'Col"),
         (HEADER + "1,Color,a\n3,Color,b\n", "number 3 .* is no pair"),
         (HEADER + "2,Color,a\n3,Color,b\n", "number 3 .* is no pair"),
         (HEADER + "1,Color,a\n2,State,b\n", "is no pair"),

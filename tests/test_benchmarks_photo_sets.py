@@ -255,6 +255,24 @@ def spoil_vector(folder: Path) -> None:
         add(archive, "s0.png", encoded(0))
 
 
+def double_image(folder: Path) -> None:
+    with tarfile.open(folder / "test" / "2.tar", "w") as archive:
+        add(archive, "s0.cls", b"1")
+        add(archive, "s0.png", encoded(0))
+        add(archive, "s0.jpg", encoded(1))
+
+
+def double_label(folder: Path) -> None:
+    with tarfile.open(folder / "test" / "2.tar", "w") as archive:
+        for label in (b"1", b"2"):
+            add(archive, "s0.cls", label)
+
+
+def name_without_text(folder: Path) -> None:
+    with tarfile.open(folder / "test" / "2.tar", "w") as archive:
+        add(archive, b"\xff.png".decode("utf-8", "surrogateescape"), encoded(0))
+
+
 def cut_shard(folder: Path) -> None:
     path = folder / "test" / "2.tar"
     path.write_bytes(b"not a tar" * 100)
@@ -267,6 +285,9 @@ def cut_shard(folder: Path) -> None:
         (drop_label, "2.tar: sample 's0' has no .cls or .npy label"),
         (spoil_vector, "2.tar: 's0.npy': not a numpy vector"),
         (cut_shard, "2.tar: not a whole tar file"),
+        (double_image, "2.tar: two images of sample 's0'"),
+        (double_label, "2.tar: two labels of sample 's0'"),
+        (name_without_text, "2.tar: not a whole tar file"),
     ],
 )
 def test_malformed_shards(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
@@ -276,6 +297,32 @@ def test_malformed_shards(tmp_path: Path, spoil: Callable[[Path], None], message
     with pytest.raises(CompoclipError, match=message) as caught:
         content_of(tmp_path)
     expect_one_line(caught.value, "2.tar")
+
+
+@pytest.mark.parametrize("write", [write_shards, write_table])
+def test_labels_beyond_the_names_of_the_data(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write(folder)
+    if write is write_shards:
+        (folder / "classnames.txt").write_text("box\n" + "9" * 5000, encoding="utf-8")
+    else:
+        path = folder / "test-00000-of-00001.parquet"
+        table = pq.read_table(path)
+        feature = {"info": {"features": {"label": {"names": ["box", "disc"]}}}}
+        changed = table.replace_schema_metadata({"huggingface": json.dumps(feature)})
+        pq.write_table(changed, path)
+    with pytest.raises(CompoclipError, match="label 2 has no name among the 2") as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, str(folder))
+
+
+def test_names_of_thousands_of_digits(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "mnist"
+    write_shards(folder)
+    (folder / "classnames.txt").write_text("0\n1\n" + "9" * 5000, encoding="utf-8")
+    with pytest.raises(CompoclipError, match="is not one of the set's") as caught:
+        content_of(tmp_path, "mnist")
+    expect_one_line(caught.value, str(folder))
 
 
 def test_samples_without_an_image_are_counted(tmp_path: Path) -> None:
@@ -309,6 +356,17 @@ def test_malformed_tables(tmp_path: Path, columns: dict[str, list[object]], mess
     (folder / "test.parquet").write_bytes(b"PAR1")
     with pytest.raises(CompoclipError, match="not a whole Parquet file"):
         content_of(tmp_path)
+
+
+def test_tables_with_two_columns_of_one_name(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    folder.mkdir(parents=True)
+    arrays = [pa.array([b"x"]), pa.array([0]), pa.array([1])]
+    table = pa.Table.from_arrays(arrays, names=["image", "label", "label"])
+    pq.write_table(table, folder / "test.parquet")
+    with pytest.raises(CompoclipError, match="two columns are called 'label'") as caught:
+        content_of(tmp_path)
+    expect_one_line(caught.value, "test.parquet")
 
 
 def test_members_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_flickr8k_quirks(tmp_path: Path) -> None:
         ("a.jpg#0\tx\n", "a.jpg\nb.jpg\n", "no caption for photo 'b.jpg'"),
         ("a.jpg#0\tx\n", "a.jpg\na.jpg\n", "line 2: photo 'a.jpg' is listed twice"),
         ("a.jpg#0\tx\n", "\n", "no photo names"),
+        (f"a.jpg#{'9' * 5000}\tx\n", "a.jpg\n", "line 1: expected name.jpg#k"),
         ("../a.jpg#0\tx\n", "../a.jpg\n", None),
     ],
 )

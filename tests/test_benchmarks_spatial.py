@@ -320,6 +320,12 @@ def test_malformed_vsr(tmp_path: Path, row: dict[str, Any], message: str) -> Non
     expect_one_line(caught.value, "zeroshot_test.jsonl")
 
 
+def test_a_truth_written_as_one_point_zero(tmp_path: Path) -> None:
+    write_vsr(tmp_path, vsr_row(1.0), vsr_row(0))
+    truth = load_benchmark("vsr:zeroshot", tmp_path).content[0].truth
+    assert (truth, type(truth)) == (1, int)
+
+
 def test_a_vsr_file_that_holds_two_copies(tmp_path: Path) -> None:
     write_vsr(tmp_path)
     path = tmp_path / "vsr" / "random_test.jsonl"

@@ -165,10 +165,10 @@ def test_files_without_a_checksum_have_to_be_of_their_kind(
     source = SOURCES[target]
     site.files[fetching.rebased(source.url, "")] = content.encode()
     job = fetching.Job(source, Expected(), "missing")
-    assert job.checked_by == "nothing published"
+    assert job.checked_by == "nothing known"
     if not wrong:
         line = fetching.fetch(job, tmp_path, url_base=site.url)
-        assert line.endswith(f"{len(content)} bytes, not verified: no published checksum")
+        assert line.endswith(f"{len(content)} bytes, not verified: no published checksum known")
         assert (tmp_path / target).read_text() == content
         return
     with pytest.raises(
@@ -183,7 +183,7 @@ def test_files_without_a_checksum_have_to_be_of_their_kind(
 def test_archives_without_a_checksum_have_to_be_archives(site: Site, tmp_path: Path) -> None:
     source = SOURCES["visual7w"]
     job = fetching.Job(source, Expected(), "missing")
-    assert job.checked_by == "nothing, plain http"
+    assert job.checked_by == "nothing, and plain http"
     path = fetching.rebased(source.url, "")
     site.files[path] = b"<html>gone</html>"
     with pytest.raises(CompoclipError, match=r"its kind \(no zip or tar archive\)"):
@@ -195,7 +195,7 @@ def test_archives_without_a_checksum_have_to_be_archives(site: Site, tmp_path: P
     (tmp_path / "visual7w.zip").unlink()
     site.files[path] = zipped(tmp_path / "v.zip", {"im/1.jpg": b"1", "im/2.jpg": b"2"}).read_bytes()
     line = fetching.fetch(job, tmp_path, url_base=site.url)
-    assert line.endswith("visual7w: 2 files, not verified: no published checksum")
+    assert line.endswith("visual7w: 2 files, not verified: no published checksum known")
 
 
 def test_what_is_not_verified_is_said(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
@@ -203,12 +203,15 @@ def test_what_is_not_verified_is_said(mirror: Site, tmp_path: Path, capsys: Capt
     arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
     assert main([*arguments, "--yes", "--annotations-only"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.count("nothing published") == len(SUGARCREPE)
-    assert captured.err.count("not verified: no published checksum") == len(SUGARCREPE)
-    assert "7 files fetched, 7 of them not verified: no published checksum; " in captured.out
+    assert captured.err.count("nothing known") == len(SUGARCREPE)
+    assert captured.err.count("not verified: no published checksum known") == len(SUGARCREPE)
+    assert "7 files fetched, 7 of them not verified: no published checksum known; " in captured.out
     assert main(["data", "ls", "svo_probes", "vsr"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("no published checksum: what is fetched is not verified") == 1
+    assert printed.count("no published checksum known: not verified when fetched") == 1
+    assert main(["data", "ls", "valse"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("no published checksum known, plain http: not verified when fetched") == 1
 
 
 def test_both_folders_of_visual_genome(tmp_path: Path, shared_data: Path) -> None:

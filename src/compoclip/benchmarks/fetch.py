@@ -43,8 +43,8 @@ class Job:
         known = self.expected.checksum
         if known:
             return f"its {known} checksum"
-        open_to_change = self.source.url.startswith("http://")
-        return "nothing, plain http" if open_to_change else "nothing published"
+        plain = self.source.url.startswith("http://")
+        return "nothing, and plain http" if plain else "nothing known"
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _fetch(
     url = source.url if url_base is None else rebased(source.url, url_base)
     target = root / source.target
     known = job.expected.checksum
-    told = f"{known} checksum right" if known else "not verified: no published checksum"
+    told = f"{known} checksum right" if known else "not verified: no published checksum known"
     if not source.archive:
         size = download(url, target, job.expected, progress, patience, partial(_odd_rows, source))
         return f"{target}: {size:,} bytes, {told}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.photo_set import PhotoSet
-from compoclip.benchmarks.tables import column_names, opened_parquet
+from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
 from compoclip.data.embedded import holds_bytes
 from compoclip.errors import CompoclipError
 
@@ -51,6 +51,7 @@ def read_tables(paths: Sequence[Path]) -> PhotoSet:
     for path in paths:
         with opened_parquet(path) as table:
             schema = table.schema_arrow
+            require_columns(path, schema.names, (), "")
             image, label = _columns(schema, path)
             values = table.read([label])[label].to_pylist()
         names = names or _names(schema, label)

@@ -27,6 +27,7 @@ _MOST_VALUES = 1 << 24  # of a column whose cells are lists
 Row = Mapping[str, str]
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _BATCH = 1024
+_BLOCK = 1 << 20
 
 
 def read_rows(
@@ -84,7 +85,9 @@ def opened_parquet(path: Path, damaged: str = "fetch it again") -> Iterator[pq.P
             for leaf in leaves
             if schema.column(leaf).logical_type.type == "STRING"
         ]
-        with pq.ParquetFile(path, metadata=found, read_dictionary=packed) as table:
+        # Little is read ahead: by default all pictures of a table would be in memory at once.
+        ahead = {"pre_buffer": False, "buffer_size": _BLOCK}
+        with pq.ParquetFile(path, metadata=found, read_dictionary=packed, **ahead) as table:
             yield table
     except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:

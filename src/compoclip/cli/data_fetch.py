@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         fetched = {"fetched": list(done), "not_verified": unsure}
         emit_json({**fetched, "by_hand": list(lack.by_hand)})
     else:
-        of_these = f", {len(unsure)} of them not verified: no published checksum"
+        of_these = f", {len(unsure)} of them not verified: no published checksum known"
         print(
             f"{counted(len(done), 'file')} fetched{of_these if unsure else ''}; "
             "compoclip data check says what is there"

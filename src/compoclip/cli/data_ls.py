@@ -100,7 +100,8 @@ def details(each: Entry) -> Iterator[str]:
             if source is not None and source.md5:
                 yield f"              md5 {source.md5}"
             if source is not None and not source.md5 and place not in about.hashes:
-                yield "              no published checksum: what is fetched is not verified"
+                plain = ", plain http" if source.url.startswith("http://") else ""
+                yield f"              no published checksum known{plain}: not verified when fetched"
     for archive in about.archives:
         yield f"  or archive  {archive}"
     for file in about.optional:
