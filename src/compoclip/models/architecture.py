@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -25,7 +25,6 @@ from compoclip.models.preprocess import Preprocess
 MOST_LAYERS = 1000
 """Of a tower: what any published one stays far below."""
 _MOST_POSITIONS = 2**26  # some are computed in double precision before the table is filled
-_SPARE = 1_000_000  # numbers of a network beyond its weights: masks, tables that are no parameters
 _WHAT = "model configuration"
 
 ACTIVATIONS = ("quick_gelu", "gelu")
@@ -78,16 +77,22 @@ def _essence(config: Mapping[str, Any]) -> str:
     return json.dumps(copy, sort_keys=True)
 
 
-def build_model(config: Mapping[str, Any], seed: int = 0, held: int | None = None) -> nn.Module:
+def build_model(
+    config: Mapping[str, Any], seed: int = 0, fits: Callable[[nn.Module], object] | None = None
+) -> nn.Module:
     """The network of a configuration, open_clip's or a BLIP, float32, on the CPU, in eval mode.
 
     Parameters are drawn from `seed`; the global random state is left alone. Nothing is downloaded.
-    held: how many numbers the weights hold that are to be loaded into it, if any are. Raises
-    CompoclipError when the configuration cannot be built, or describes far more numbers than are
-    held, or more than fit into the memory of this machine.
+    fits: called with the network as it will be, without values (on the device "meta"), so that it
+    can refuse weights of other shapes before memory is taken for them. Raises CompoclipError when
+    the configuration cannot be built, or describes more than the memory of this machine.
     """
     _require_possible(config)
-    _require_room(_numbers(config), held)
+    outline = _outline(config)
+    if outline is not None:
+        if fits:
+            fits(outline)
+        _require_room(sum(map(torch.numel, (*outline.parameters(), *outline.buffers()))))
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -114,21 +119,14 @@ def _network(config: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def _numbers(config: Mapping[str, Any]) -> int:
-    """How many numbers the network of a configuration holds, without making it; 0 if it cannot be
-    made."""
-    with suppress(Exception), torch.device("meta"):  # shapes alone
-        outline = _network(config)
-        return sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
-    return 0
+def _outline(config: Mapping[str, Any]) -> nn.Module | None:
+    """The shapes of a network; None if it cannot be made, which making it says better."""
+    with suppress(Exception), torch.device("meta"):
+        return _network(config)
+    return None
 
 
-def _require_room(numbers: int, held: int | None) -> None:
-    if held is not None and numbers > 2 * held + _SPARE:
-        raise CompoclipError(
-            f"{_WHAT} describes {numbers:,} numbers and the weights hold {held:,}: "
-            "restore the original configuration, or name the architecture of the weights"
-        )
+def _require_room(numbers: int) -> None:
     memory = installed()
     if memory is not None and 4 * numbers > memory:
         raise CompoclipError(

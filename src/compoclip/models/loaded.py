@@ -23,7 +23,7 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.identity import ModelIdentity
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
-from compoclip.models.weights import load_into, require_finite, weights_hash
+from compoclip.models.weights import fitting, load_into, require_finite, weights_hash
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,15 @@ def assemble(
     CompoclipError when the parts do not fit together.
     """
     source = str(path or name)
-    held = None if state is None else sum(value.numel() for value in state.values())
+
+    def fits(outline: nn.Module) -> None:
+        if state is not None:
+            fitting(outline, state, source, architecture_name(config.model_cfg))
+
     with _said_of(source):
-        model = build_model(config.model_cfg, seed, held) if network is None else network
+        model = build_model(config.model_cfg, seed, fits) if network is None else network
     if state is not None:
-        architecture = architecture_name(config.model_cfg)
-        load_into(model, state, source, architecture)
+        load_into(model, state, source, architecture_name(config.model_cfg))
     require_finite(model.state_dict(), source)
     with _said_of(source):
         tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)

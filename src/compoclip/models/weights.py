@@ -221,7 +221,14 @@ def _stripped(state: dict[str, Tensor], path: Path) -> tuple[str, dict[str, Tens
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: str) -> None:
-    """Copy `state` into `model`; every key must be there with the right shape.
+    """Copy `state` into `model`. Raises like `fitting`."""
+    model.load_state_dict(fitting(model, state, source, name))
+
+
+def fitting(
+    model: nn.Module, state: Mapping[str, Tensor], source: str, name: str
+) -> dict[str, Tensor]:
+    """`state` under the names of `model`, where every key must be with the right shape.
 
     Old layouts of the same parameters (text tower at top level, scale as a vector) are accepted.
     Raises CompoclipError naming the file, the architecture, one key and both shapes; and a tensor
@@ -246,7 +253,7 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: 
     problem = mismatch(own, state)
     if problem:
         raise CompoclipError(f"{source}: not the weights of {name}: {problem}")
-    model.load_state_dict(state)
+    return state
 
 
 def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
