@@ -3,8 +3,9 @@
     python scripts/measure_parser.py random/dev.csv length/dev.csv [--errors N] [--json]
 
 Strict triples, see `graph_score`. For each file: precision, recall, pooled and
-mean F1 of triples and entities, exact graphs, and the kinds of the triples that differ; --errors
-shows the first N captions whose graph differs.
+mean F1 of triples and entities, exact graphs, the precision of the triples that a graph is sure of
+and of the others, and the kinds of the triples that differ; --errors shows the first N captions
+whose graph differs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import csv
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from graph_score import (
@@ -33,10 +34,15 @@ from compoclip.captions.tagger import tagger_version
 from compoclip.captions.types import SceneGraph
 from compoclip.console import table
 
+Triple = tuple[str, str, str]
+
 
 @dataclass(frozen=True)
 class Result:
-    """Scores and differences of one file."""
+    """Scores and differences of one file.
+
+    sure, likely: how many triples of that kind there are, and how many of them people wrote too.
+    """
 
     triples: Agreement
     entities: Agreement
@@ -44,6 +50,18 @@ class Result:
     relations: Agreement
     missed: dict[str, int]
     extra: dict[str, int]
+    sure: tuple[int, int]
+    likely: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A caption, our facts, those of ours that the graph is sure of, and the human ones."""
+
+    caption: str
+    ours: Facts
+    sure: Facts
+    human: Facts
 
 
 def read_rows(path: Path) -> list[tuple[str, Facts]]:
@@ -52,29 +70,48 @@ def read_rows(path: Path) -> list[tuple[str, Facts]]:
         return [(row["caption"], parse_facts(row["scene_graph"])) for row in csv.DictReader(file)]
 
 
-def measure(rows: Sequence[tuple[str, Facts, Facts]]) -> Result:
-    """Compare (caption, our facts, human facts)."""
+def compared(caption: str, human: Facts) -> Row:
+    """Parse a caption that people have drawn a graph of."""
+    graph = parse(caption).graph or SceneGraph()
+    objects = [
+        replace(node, attributes=tuple(a for a in node.attributes if a.sure))
+        for node in graph.objects
+    ]
+    sure = SceneGraph(tuple(objects), tuple(r for r in graph.relations if r.sure))
+    return Row(caption, graph_facts(graph), graph_facts(sure), human)
+
+
+def measure(rows: Sequence[Row]) -> Result:
+    """Compare our facts with the human ones."""
     missed: Counter[str] = Counter()
     extra: Counter[str] = Counter()
-    for _, ours, human in rows:
-        missed += differences(human, ours)
-        extra += differences(ours, human)
+    for row in rows:
+        missed += differences(row.human, row.ours)
+        extra += differences(row.ours, row.human)
     return Result(
-        agreement((ours.triples, human.triples) for _, ours, human in rows),
-        agreement((ours.entities, human.entities) for _, ours, human in rows),
-        agreement((of_kind(ours, True), of_kind(human, True)) for _, ours, human in rows),
-        agreement((of_kind(ours, False), of_kind(human, False)) for _, ours, human in rows),
+        agreement((r.ours.triples, r.human.triples) for r in rows),
+        agreement((r.ours.entities, r.human.entities) for r in rows),
+        agreement((of_kind(r.ours, True), of_kind(r.human, True)) for r in rows),
+        agreement((of_kind(r.ours, False), of_kind(r.human, False)) for r in rows),
         dict(missed),
         dict(extra),
+        _right((r.sure.triples, r.human.triples) for r in rows),
+        _right((r.ours.triples - r.sure.triples, r.human.triples) for r in rows),
     )
 
 
-def of_kind(facts: Facts, attributes: bool) -> frozenset[tuple[str, str, str]]:
+def _right(rows: Iterable[tuple[frozenset[Triple], frozenset[Triple]]]) -> tuple[int, int]:
+    """How many triples there are, and how many of them people wrote too."""
+    pairs = list(rows)
+    return sum(len(a) for a, _ in pairs), sum(len(a & b) for a, b in pairs)
+
+
+def of_kind(facts: Facts, attributes: bool) -> frozenset[Triple]:
     """The attributes, or the relations, among the triples."""
     return frozenset(t for t in facts.triples if (t[1] == "is") is attributes)
 
 
-def show(path: Path, rows: Sequence[tuple[str, Facts, Facts]], errors: int) -> None:
+def show(path: Path, rows: Sequence[Row], errors: int) -> None:
     """Print the scores of one file and its first differing captions."""
     result = measure(rows)
     scores = [
@@ -88,12 +125,15 @@ def show(path: Path, rows: Sequence[tuple[str, Facts, Facts]], errors: int) -> N
     ]
     print(f"{path}: {len(rows)} captions, parser {PARSER_VERSION}, {tagger_version()}\n")
     print(table(scores, ["%", "precision", "recall", "F1", "mean F1", "exact"]))
+    for name, (told, right) in (("sure", result.sure), ("likely", result.likely)):
+        print(f"\n{name} triples: {told}, precision {100 * right / max(told, 1):.1f} %", end="")
+    print()
     kinds = [[k, str(result.missed.get(k, 0)), str(result.extra.get(k, 0))] for k in KINDS]
     print("\n" + table(kinds, ["triples that differ", "missed", "too much"]) + "\n")
-    for caption, ours, human in [row for row in rows if row[1] != row[2]][:errors]:
-        print(caption)
-        print(f"  missed    {sorted(human.triples - ours.triples)}")
-        print(f"  too much  {sorted(ours.triples - human.triples)}")
+    for row in [row for row in rows if row.ours != row.human][:errors]:
+        print(row.caption)
+        print(f"  missed    {sorted(row.human.triples - row.ours.triples)}")
+        print(f"  too much  {sorted(row.ours.triples - row.human.triples)}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -105,10 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     report = {}
     for path in options.files:
-        rows = [
-            (caption, graph_facts(parse(caption).graph or SceneGraph()), human)
-            for caption, human in read_rows(path)
-        ]
+        rows = [compared(caption, human) for caption, human in read_rows(path)]
         if options.json:
             report[str(path)] = asdict(measure(rows))
         else:

@@ -153,6 +153,11 @@ CHECKED: list[tuple[str, list[tuple[str, ...]], list[tuple[str, str, str]]]] = [
         [("man", "in", "suit"), ("man", "in", "tie"), ("man", "wearing", "ring")],
     ),
     (
+        "a man in a shirt and a hat is on a horse",
+        [("man",), ("shirt",), ("hat",), ("horse",)],
+        [("man", "in", "shirt"), ("man", "in", "hat"), ("man", "on", "horse")],
+    ),
+    (
         "a man rides a wave while on a board",
         [("man",), ("wave",), ("board",)],
         [("man", "rides", "wave"), ("man", "on", "board")],

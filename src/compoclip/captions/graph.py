@@ -160,9 +160,10 @@ class _Reader(Reading):
         that has told something ("the cup is red and the box is blue") only a verb counts."""
         after = self.text.next(number)
         acts = after is not None and after.kind in ("verb", "be")
-        if after is not None and acts and self.text.is_participle(after) and not node.animate:
-            # "a man in a suit and tie wearing a ring"
-            acts = not self.draft.animate(self.subject)
+        if after is not None and acts and self.draft.animate(self.subject) and not node.animate:
+            # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
+            worn = node.worn and self.draft.garments(self.last)
+            acts = not worn and not self.text.is_participle(after)
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
         if acts:
