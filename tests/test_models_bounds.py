@@ -22,6 +22,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models import architecture, peft_lora
 from compoclip.models.adapter import save_adapter
 from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
+from compoclip.models.hf_folder import save_hf
 from compoclip.models.lora import Lora
 from compoclip.models.lora_weights import attach_lora
 from compoclip.models.peft_lora import read_peft
@@ -100,6 +101,7 @@ def refused(folder: Path, said: str, file: str = "") -> None:
         (lambda c: c["text_cfg"].update(context_length="77"), "cannot be built: TypeError"),
         (lambda c: c["text_cfg"].update(tokenizer_kwargs=[1]), "'tokenizer_kwargs' is not an obj"),
         (lambda c: c["text_cfg"].update(hf_model_name="/etc"), "'/etc' is not a name on the Hugg"),
+        (lambda c: c["vision_cfg"].update(timm_model_name="local-dir:/x"), "leads to a folder"),
         (lambda c: c["text_cfg"].update(hf_tokenizer_name="../x"), "'../x' is not a name on the H"),
     ],
 )
@@ -180,11 +182,15 @@ def test_a_name_that_no_file_system_takes() -> None:
         load_model("x" * 5000)
 
 
-def test_a_configuration_as_large_as_a_data_set(saved: Path) -> None:
+def test_a_configuration_as_large_as_a_data_set(saved: Path, tmp_path: Path) -> None:
     (saved / "compoclip.json").unlink()
     with (saved / "compoclip.json").open("wb") as file:
         file.truncate(2**29)
-    refused(saved, "larger than 268,435,456 bytes", "compoclip.json")
+    refused(saved, "larger than 134,217,728 bytes", "compoclip.json")
+    save_hf(load_model("bundled"), tmp_path / "hf")
+    with (tmp_path / "hf" / "merges.txt").open("r+b") as file:
+        file.truncate(2**29)
+    refused(tmp_path / "hf", "larger than 134,217,728 bytes", "merges.txt")
 
 
 # --- tokenizers ----------------------------------------------------------------------------------
@@ -227,6 +233,13 @@ def test_tokenizer_options_are_no_patterns_and_no_code(
 ) -> None:
     with pytest.raises(CompoclipError, match=said):
         build_tokenizer({"tokenizer_kwargs": options}, tmp_path)
+
+
+def test_a_pointer_for_a_vocabulary_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid")
+    with pytest.raises(CompoclipError, match=r"tokenizer\.json: a Git LFS pointer"):
+        build_tokenizer({"hf_tokenizer_name": "x"}, tmp_path)
 
 
 def test_a_tokenizer_may_not_bring_code(tmp_path: Path) -> None:

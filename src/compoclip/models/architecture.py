@@ -153,6 +153,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         raise CompoclipError(
             f"{_WHAT}: image_size and patch_size make more positions than any image tower has"
         )
+    if str(vision.get("timm_model_name")).startswith("local-dir:"):
+        raise CompoclipError(f"{_WHAT}: timm_model_name leads to a folder; name a model of timm")
     if text.get("hf_model_name"):
         require_hub_name(text["hf_model_name"], "hf_model_name")
 

@@ -13,7 +13,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import read_json
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-_MOST_BYTES = 256 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
+_MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,21 @@ class ModelConfig:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises CompoclipError when it is missing, malformed or larger than
     a configuration or vocabulary is."""
+    require_small(path)
+    data = read_json(path, damaged="restore the original file")
+    if not isinstance(data, dict):
+        raise CompoclipError(f"{path}: expected a JSON object")
+    return data
+
+
+def require_small(path: Path) -> None:
+    """Raise CompoclipError for a file of text that is larger than any model has."""
     with suppress(OSError):
         if path.stat().st_size > _MOST_BYTES:
             raise CompoclipError(
                 f"{path}: larger than {_MOST_BYTES:,} bytes, as no such file is; restore the "
                 "original file"
             )
-    data = read_json(path, damaged="restore the original file")
-    if not isinstance(data, dict):
-        raise CompoclipError(f"{path}: expected a JSON object")
-    return data
 
 
 def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_text
 from compoclip.models import blip, hf_siglip
 from compoclip.models.architecture import architecture_name, with_activation
-from compoclip.models.config import ModelConfig, read_object, section
+from compoclip.models.config import ModelConfig, read_object, require_small, section
 from compoclip.models.hf_clip import (
     from_hf_config,
     from_hf_state,
@@ -283,6 +283,7 @@ def _merges(path: Path) -> list[tuple[str, str]] | None:
     """The merges of the tokenizer in a transformers folder; None when there is none."""
     file = path / "merges.txt"
     if file.is_file():
+        require_small(file)
         lines = read_text(file).split("\n")
         pairs = [line.split() for line in lines if line and not line.startswith("#version")]
     elif (path / "tokenizer.json").is_file():

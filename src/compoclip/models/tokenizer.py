@@ -27,6 +27,7 @@ _MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
 _MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
 _START = 16  # characters for each token of the context, of a piece that is merged at first
 _SPECIAL = re.compile(r"[\w<>-]+")
+_HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
@@ -228,6 +229,9 @@ def _hf_tokenizer(
     if not local:
         require_hub_name(name, "hf_tokenizer_name")
     source = str(folder) if local else str(name)
+    for file in sorted(folder.iterdir()) if local and folder else ():
+        if file.name in _HF_FILES and (wrong := disguised(file)):
+            raise CompoclipError(f"{file}: {wrong}")
     # The others go to transformers, which runs code of the folder for some.
     odd = next((key for key in options if key not in _HF_OPTIONS), None)
     if odd is not None:
