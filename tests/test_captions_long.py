@@ -26,7 +26,7 @@ from compoclip.rewrites.tokenkey import fits_context
 from corpus_shards import write_jsonl
 from record_files import lines, write_lines
 
-LONG = " ".join(["A red cat on a mat next to a small dog."] * 2500)
+LONG = "the cat of the dog of " * 2_700  # readers take texts of up to 65,536 characters
 SHORT = "a red star to the left of a large mug"
 
 
