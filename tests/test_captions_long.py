@@ -20,11 +20,14 @@ from compoclip.data.plans import CaptionPlan
 from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Sample
 from compoclip.losses.contract import Role
+from compoclip.models.checkpoint import create_model, read_config
+from compoclip.models.directory import save_model
 from compoclip.rewrites.base import Refused, Rewritten, rng_for
 from compoclip.rewrites.registry import get_rewrite, rewrite_names
 from compoclip.rewrites.tokenkey import fits_context
 from corpus_shards import write_jsonl
 from record_files import lines, write_lines
+from train_helpers import write_config, write_data
 
 LONG = " ".join(["A red cat on a mat next to a small dog."] * 1600)  # as long as readers take
 SHORT = "a red star to the left of a large mug"
@@ -117,6 +120,34 @@ def test_training_shows_the_model_the_caption_and_counts_what_was_cut(tmp_path: 
     assert texts[0].text == LONG
     assert [text.role for text in texts[1:]] == [Role.POSITIVE]
     assert counts.refused == {("negclip", "too-long"): 1}
+
+
+def test_a_run_says_and_records_what_was_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    table = write_data(tmp_path / "data", count=8)
+    rows = table.read_text().splitlines()
+    rows[1] = f"0.png\t{LONG}"
+    table.write_text("\n".join(rows) + "\n")
+    model = create_model(read_config(write_config(tmp_path / "config.json")), seed=1)
+    save_model(model, tmp_path / "model")
+    options = ["--model", str(tmp_path / "model"), "--data", str(table), "--device", "cpu"]
+    options += ["--batch-size", "4", "--epochs", "1", "--workers", "0", "--seed", "0"]
+    assert main(["train", "negclip", *options, "--out", str(tmp_path / "run")]) == 0
+    assert "1 caption cut before parsing: longer than any model reads" in capsys.readouterr().err
+    made = json.loads((tmp_path / "run" / "model" / "compoclip.json").read_text())
+    assert _found(made, "cut") == 1
+    assert _found(made, "truncated") == 1
+
+
+def _found(record: object, key: str) -> object:
+    """The value of a key, however deep."""
+    if isinstance(record, dict):
+        if key in record:
+            return record[key]
+        return next((v for v in (_found(r, key) for r in record.values()) if v is not None), None)
+    return None
 
 
 @pytest.mark.parametrize("verb", ["parse", "rewrite"])
