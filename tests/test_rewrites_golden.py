@@ -49,9 +49,9 @@ DIGESTS = {
     "replace 2": "7a209c851f8779e2",
     "synonym 2": "ca8204eb84e75f7c",
     "synonym-strict 2": "a68e37f71420b5d1",
-    "tsvlc-rb 1": "806f281d7aab004f",
-    "tsvlc-rb-released 1": "e6f7e7390b7f457f",
-    "tsvlc-rb-spatial 1": "4162121365384304",
+    "tsvlc-rb 2": "806f281d7aab004f",
+    "tsvlc-rb-released 2": "e6f7e7390b7f457f",
+    "tsvlc-rb-spatial 2": "4162121365384304",
 }
 
 

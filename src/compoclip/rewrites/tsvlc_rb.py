@@ -38,7 +38,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "1"
+    version: str = "2"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False
