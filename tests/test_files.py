@@ -141,6 +141,20 @@ def test_a_disk_without_locks_is_written_all_the_same(
     assert sorted(os.listdir(tmp_path)) == ["x", "y"]
 
 
+def test_of_two_that_write_one_folder_the_second_is_told(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def write(name: str) -> None:
+        with new_folder(target) as folder:
+            (folder / name).write_text("")
+            if name == "slow":
+                write("quick")
+
+    with pytest.raises(CompoclipError, match=r"out: cannot be written \(Directory not empty\)"):
+        write("slow")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "quick"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,11 +29,12 @@ from compoclip.corpora.job import ParseJob
 from compoclip.corpora.run import process
 from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.run import Options
+from compoclip.evaluation.run import Options, evaluate
 from compoclip.files import LOCK, only_writer
 from compoclip.models.checkpoint import load_model
 from compoclip.recordfile import appending
 from corpus_shards import corpus
+from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.run import run_lab
 from lab.settings import Arm, LabSettings
 from record_files import lines, write_lines
@@ -246,6 +248,20 @@ def test_a_file_that_is_fetched_has_one_writer(tmp_path: Path) -> None:
         pytest.raises(CompoclipError, match=refusal(out, holder)),
     ):
         fetch(job, tmp_path)
+
+
+def test_results_wait_for_another_run_that_writes_them(tmp_path: Path) -> None:
+    """A result and its items belong together, whichever run wrote last."""
+    benchmark = choice_benchmark(tmp_path / "p", n=6, name="one")
+    path = tmp_path / "out" / "m" / "one.json"
+    with ThreadPoolExecutor(1) as pool:
+        with held(path, folder=False):
+            made = pool.submit(evaluate, "m", FakeEncoder(), [benchmark], tmp_path / "out")
+            time.sleep(1)
+            assert [each.name for each in path.parent.iterdir()] == [".one.json.lock"]
+        (result,) = made.result()
+    assert path.is_file()
+    assert Path(result.items).is_file()
 
 
 @pytest.mark.parametrize("verb", ["rewrite", "parse"])

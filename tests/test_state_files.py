@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.cli.main import main
+from compoclip.data.companions import _kept
 from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.errors import CompoclipError
 from compoclip.language.ask import Asking, collect
@@ -29,21 +32,9 @@ from lab.settings import LabSettings
 from record_files import write_lines
 from train_helpers import write_config, write_data
 
+NAN, INFINITY = float("nan"), float("inf")
 ODD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0.5,
-    10**6,
-    10**30,
-    float("nan"),
-    float("inf"),
-    "x",
-    "\ud800",
-    [],
-    [1],
-    {},
-    {"a": 1},
+    *(None, True, -1, 0.5, 10**6, 10**30, NAN, INFINITY, "x", "\ud800", [], [1], {}, {"a": 1}),
 )
 
 
@@ -95,7 +86,7 @@ def ways_to_spoil(path: Path, count: int, json_lines: bool = False) -> Iterator[
     data = path.read_bytes()
     for seed in range(count):
         rng = random.Random(seed)
-        if seed % 2 and path.suffix != ".safetensors":
+        if seed % 2 and path.suffix not in (".safetensors", ".npy"):
             lines = data.decode().splitlines() if json_lines else [data.decode()]
             number = rng.randrange(max(1, len(lines) - 1))  # the last one may be torn
             lines[number] = with_odd_value(lines[number], rng)
@@ -342,6 +333,23 @@ def test_spoilt_packs(name: str, finished: bool, tmp_path: Path) -> None:
         shutil.copytree(keep, out)
         found = goes_on_or_one_line(lambda: pack(request, out, spec))
         assert found is None or found.samples >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "most"),
+    [
+        ("orientation.npy", np.array([1, 0, -1]), 1),
+        ("neighbours.npy", np.array([[1], [2], [0]]), 2),
+    ],
+)
+def test_spoilt_companions(name: str, array: NDArray[np.int64], most: int, tmp_path: Path) -> None:
+    path = tmp_path / name
+    np.save(path, array)
+    for _ in ways_to_spoil(path, 200):
+        found = goes_on_or_one_line(lambda: _kept(path, array.shape, most, True))
+        assert found is None or (
+            found.shape == array.shape and -1 <= found.min() <= found.max() <= most
+        )
 
 
 class Parrot:

@@ -114,14 +114,14 @@ def find_companions(
     """
     if isinstance(images, Composed):
         path = folder / "orientation.npy"
-        known = _kept(path, (len(source),), resume)
+        known = _kept(path, (len(source),), LANDSCAPE, resume)
         orientation = orientations(source) if known is None else known
         _keep(path, orientation, known is None)
         _note_lonely(orientation)
         return Companions(orientation=orientation)
     if isinstance(images, Neighbours) and images.mined and images.count:
         path = folder / "neighbours.npy"
-        known = _kept(path, (len(source), images.among), resume)
+        known = _kept(path, (len(source), images.among), len(source) - 1, resume)
         found = mine(source, encode, preprocess, images.among) if known is None else known
         _keep(path, found, known is None)
         return Companions(neighbours=found)
@@ -199,16 +199,22 @@ def _note_lonely(orientation: NDArray[np.int64]) -> None:
             note(f"the only {name} image has no partner and is left out of composed batches")
 
 
-def _kept(path: Path, shape: tuple[int, ...], resume: bool) -> NDArray[np.int64] | None:
+def _kept(path: Path, shape: tuple[int, ...], most: int, resume: bool) -> NDArray[np.int64] | None:
+    """What an earlier run wrote: numbers from -1 to `most`."""
     if not (resume and path.is_file()):
         return None
     try:
         found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise CompoclipError(f"{path}: damaged ({error}); delete it, it is made again") from None
+        if found.dtype != np.int64:
+            raise ValueError(f"holds {found.dtype}")
+    except Exception as error:  # damaged headers fail in many ways
+        reason = " ".join(str(error).split())[:100]
+        raise CompoclipError(f"{path}: damaged ({reason}); delete it, it is made again") from None
     if found.shape != shape:
         raise CompoclipError(f"{path}: belongs to other data; use the same data or another --out")
-    return np.asarray(found, np.int64)
+    if found.size and not -1 <= found.min() <= found.max() <= most:
+        raise CompoclipError(f"{path}: damaged ({found.max()}); delete it, it is made again")
+    return np.asarray(found)
 
 
 def _keep(path: Path, array: NDArray[np.int64], new: bool) -> None:
