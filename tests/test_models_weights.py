@@ -204,7 +204,8 @@ def test_a_pointer_for_a_configuration_is_said_so(folder: Path) -> None:
 def test_openai_s_archives_are_told_by_their_name(
     tmp_path: Path, name: str, published: str
 ) -> None:
-    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / name))
+    layers = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU()) for _ in range(9)]
+    torch.jit.script(torch.nn.Sequential(*layers)).save(str(tmp_path / name))
     said = f"{name}: not a plain PyTorch state dict but a TorchScript .* {published}:openai"
     with pytest.raises(CompoclipError, match=said):
         load_model(f"ViT-B-16-quickgelu@{tmp_path / name}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -88,12 +87,12 @@ def build_model(
     the configuration cannot be built, or describes more than the memory of this machine.
     """
     _require_possible(config)
-    outline = _outline(config)
-    if outline is not None:
-        if fits:
-            fits(outline)
-        _require_room(sum(map(torch.numel, (*outline.parameters(), *outline.buffers()))))
     try:
+        outline = _outline(config)
+        if outline is not None:
+            if fits:
+                fits(outline)
+            _require_room(sum(map(torch.numel, (*outline.parameters(), *outline.buffers()))))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return _network(config).eval()
@@ -120,10 +119,17 @@ def _network(config: Mapping[str, Any]) -> nn.Module:
 
 
 def _outline(config: Mapping[str, Any]) -> nn.Module | None:
-    """The shapes of a network; None if it cannot be made, which making it says better."""
-    with suppress(Exception), torch.device("meta"):
-        return _network(config)
-    return None
+    """The shapes of a network; None if they are not known without making it.
+
+    Raises OSError or ImportError for what takes files or packages that are not here.
+    """
+    try:
+        with torch.device("meta"):
+            return _network(config)
+    except (CompoclipError, OSError, ImportError):
+        raise
+    except Exception:  # wrong sizes, and what has to have values: making it tells
+        return None
 
 
 def _require_room(numbers: int) -> None:

@@ -101,7 +101,7 @@ def _content(path: Path) -> object:
             raise CompoclipError(f"{path}: {wrong}")
         if path.suffix == ".safetensors":
             return load_file(path)
-        _require_stored(path)
+        _require_data(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -116,12 +116,6 @@ def _content(path: Path) -> object:
             raise CompoclipError(
                 f"{path}: damaged or cut short ({_first_line(error)}); copy or download it again"
             ) from error
-        if _is_script(path):
-            raise CompoclipError(
-                f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
-                f"never run: for OpenAI's own weights write {_openai(path)}, of others save the "
-                "state_dict() as .safetensors"
-            ) from error
         raise CompoclipError(
             f"{path}: not a plain PyTorch state dict; it is damaged or holds code (pickled "
             "objects), which is never run: copy or download it again, or save its state_dict() as "
@@ -129,23 +123,24 @@ def _content(path: Path) -> object:
         ) from error
 
 
-def _require_stored(path: Path) -> None:
-    """Raise CompoclipError for a zip archive that unpacks to more than it is, as none of PyTorch
-    does."""
-    size, unpacked = path.stat().st_size, 0
+def _require_data(path: Path) -> None:
+    """Raise CompoclipError for a zip archive with a program in it, and for one that unpacks to more
+    than it is, as no state dict does."""
+    size, unpacked, script = path.stat().st_size, 0, False
     with suppress(Exception), zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
+        script = any(name.endswith("/constants.pkl") for name in archive.namelist())
+    if script:
+        raise CompoclipError(
+            f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
+            f"never run: for OpenAI's own weights write {_openai(path)}, of others save the "
+            "state_dict() as .safetensors"
+        )
     if unpacked > size:
         raise CompoclipError(
             f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do "
             "not: download it again, or save it with torch.save"
         )
-
-
-def _is_script(path: Path) -> bool:
-    with suppress(Exception), zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    return False
 
 
 def _openai(path: Path) -> str:
