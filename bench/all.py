@@ -13,11 +13,11 @@ from typing import Any
 
 from bench.__main__ import STAGES
 from bench.rows import PROGRAM, Inputs, Row, Rows, machine, shown
-from compoclip import __version__
 from compoclip.cli.caption_input import world_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, note
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.version import __version__
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.rows import PROGRAM, Inputs, Row, machine, shown
-from compoclip import __version__
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.parse import PARSER_VERSION, parse
-from compoclip.captions.records import decode, encode
+from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import Tagger, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.cli.caption_input import read_captions
@@ -21,8 +20,8 @@ from compoclip.cli.options import parse as parse_options
 from compoclip.cli.rewrite import names_of
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import Rewrite, rng_for
-from compoclip.rewrites.registry import get_rewrite
+from compoclip.rewrites.base import Rewrite, get_rewrite, rng_for
+from compoclip.version import __version__
 
 #: Epochs that are drawn together, from one reading of the parse.
 TOGETHER = 5

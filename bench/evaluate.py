@@ -12,10 +12,8 @@ from typing import Annotated
 import tyro
 
 from bench.rows import PROGRAM, Inputs, Row
-from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
-from compoclip.benchmarks.coverage import Content
-from compoclip.cli.device import device_named
-from compoclip.cli.options import joined, parse
+from compoclip.benchmarks.case import Benchmark, Classification, Content, ImageRef, Retrieval
+from compoclip.cli.options import device_named, joined, parse
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
 from compoclip.evaluation.encode import (
@@ -160,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
 
     benchmarks = [target.load() for target in parse_targets(options.on, options.data)]
     from bench.evaluate import economies
-    from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
 
     encoder = ModelEncoder(load_model(options.model, device=device_named("cpu")))
@@ -197,7 +195,7 @@ def rows(inputs: Inputs) -> list[Row]:
     """The world's benchmarks with the bundled model, counted and encoded both ways."""
     from bench.evaluate import economies, encoding_seconds
     from compoclip.evaluation.encode import EncodeOptions
-    from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.targets import parse_targets
     from compoclip.models.checkpoint import load_model
     from compoclip.world.export.part import SuiteSpec

@@ -13,8 +13,7 @@ from torch import Tensor
 from bench.rows import PROGRAM, Inputs, Row
 from bench.train import caption_batch
 from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.device import device_named
-from compoclip.cli.options import parse
+from compoclip.cli.options import device_named, parse
 from compoclip.console import emit_json, table
 from compoclip.data.sample import Batch
 from compoclip.errors import UsageError

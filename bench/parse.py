@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 from bench.rows import PROGRAM, Inputs, Row, machine
-from compoclip import __version__
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
 from compoclip.captions.parse import PARSER_VERSION, parse
@@ -20,6 +19,7 @@ from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import parse as parse_options
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
+from compoclip.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from compoclip import __version__
 from compoclip.console import table
+from compoclip.version import __version__
 
 if TYPE_CHECKING:
     import torch

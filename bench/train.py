@@ -18,8 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.rows import PROGRAM, Inputs, Row, surroundings
 from compoclip.captions.parse import parse_many
 from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.device import device_named
-from compoclip.cli.options import parse
+from compoclip.cli.options import device_named, parse
 from compoclip.console import emit_json, table
 from compoclip.data.plan import TextPlan
 from compoclip.data.sample import Batch, Sample

@@ -27,14 +27,12 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
 from compoclip.world.captions import CAPTION_TYPES, WorldCaption, captions_for
-from compoclip.world.contrast import NEGATIVES, hard_negative
 from compoclip.world.dataset import png_bytes
+from compoclip.world.edits import NEGATIVES, hard_negative
 from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.pair_skills import PAIR_SKILLS
-from compoclip.world.pairs import WorldPair, edited
-from compoclip.world.sampling import scene_for
+from compoclip.world.pairs import PAIR_SKILLS, WorldPair, edited
+from compoclip.world.sampling import generator, scene_for
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.splits import generator
 
 SCENES, VARIATIONS, BAGS = "scenes.jsonl", "variations.jsonl", "bags.jsonl"
 SPLIT = "train"

@@ -18,9 +18,8 @@ from compoclip.data.plans import ImagePlan, NegativeImages, Neighbours
 from compoclip.data.sample import Source
 from compoclip.data.schedule import Share, schedule_of
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.io import load_results
-from compoclip.evaluation.model_encoder import ModelEncoder
-from compoclip.evaluation.results import Results
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
 from compoclip.files import read_json, write_atomically

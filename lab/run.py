@@ -10,13 +10,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compoclip import __version__
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError
-from compoclip.files import only_writer, read_json, write_atomically
+from compoclip.files import only_writer, read_json, require_writable, write_atomically
 from compoclip.models.checkpoint import load_model
-from compoclip.places import require_writable
-from compoclip.world.config import bundled_world, crowded
+from compoclip.version import __version__
+from compoclip.world.dataset import bundled_world, crowded
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig

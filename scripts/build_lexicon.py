@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compoclip.captions.wordnet_file import FORMAT, MAGIC
+from compoclip.captions.lexicon import FORMAT, MAGIC
 
 FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 SENSE_LETTER = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
@@ -141,7 +141,7 @@ def synset_line(
     synsets: dict[tuple[str, int], RawSynset],
     numbers: dict[tuple[str, int], int],
 ) -> str:
-    """The record of one synset, see compoclip.captions.wordnet_file."""
+    """The record of one synset, see compoclip.captions.lexicon."""
     synset = synsets[key]
     out: list[str] = []
     for symbol, target, word, target_word in synset.pointers:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model, save_model
-from compoclip.world.config import read_world_config
+from compoclip.world.dataset import read_world_config
 
 _TARGET = Path(__file__).parents[1] / "src" / "compoclip" / "world" / "base"
 

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compoclip.captions.graph_words import ANIMALS, CLOTHES, NUMBERS, PEOPLE
-from compoclip.captions.lemmas import lemma_of
-from compoclip.captions.types import GraphObject, GraphRelation, SceneGraph
-from compoclip.captions.words import word_set
+from compoclip.captions.tagger import lemma_of
+from compoclip.captions.tagwords import ANIMALS, CLOTHES, NUMBERS, PEOPLE
+from compoclip.captions.types import GraphObject, GraphRelation, SceneGraph, word_set
 
 Triple = tuple[str, str, str]
 

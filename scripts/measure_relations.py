@@ -20,9 +20,8 @@ from PIL import Image
 
 import compoclip
 from compoclip.console import table
-from compoclip.evaluation.statistics import wilson
-from compoclip.world.config import read_world_config
-from compoclip.world.dataset import png_bytes
+from compoclip.evaluation.aggregate import wilson
+from compoclip.world.dataset import png_bytes, read_world_config
 from compoclip.world.pairs import pair
 
 WORLD = Path(__file__).parents[1] / "recipes" / "relations" / "pairs.json"

@@ -23,13 +23,18 @@ from typing import Any
 from compoclip.captions.parse import parse_many
 from compoclip.captions.types import Caption
 from compoclip.console import table
-from compoclip.rewrites.base import Refused, rng_for
+from compoclip.rewrites.base import (
+    Refused,
+    get_rewrite,
+    rewrite_names,
+    rng_for,
+    same_to_clip,
+    token_key,
+)
 from compoclip.rewrites.exchange import SAME_PARTS, same_parts
 from compoclip.rewrites.negclip import considered, swapped
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.statistics import HEADER, Tally, edited_words, reason_lines, rows
+from compoclip.rewrites.records import HEADER, Tally, edited_words, reason_lines, rows
 from compoclip.rewrites.structure import structure_of
-from compoclip.rewrites.tokenkey import same_to_clip, token_key
 
 
 def words_of(text: str) -> Counter[str]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Refused, rng_for
-from compoclip.rewrites.registry import (
+from compoclip.rewrites.base import (
+    Refused,
     get_pair_rewrite,
     get_rewrite,
     pair_rewrite_names,
     rewrite_names,
+    rng_for,
 )
 from compoclip.world.captions import captions_for
 from compoclip.world.oracle import Oracle, Truth, Verdict

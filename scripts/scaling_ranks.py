@@ -26,13 +26,11 @@ import torch
 from scaling import Setting, batch_of, mark, model_of, timed
 
 from bench.rows import machine
-from compoclip.data.merge import merge
 from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.textblock import TextBlock, merge
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import Ranks, meeting
-from compoclip.train.distributed import Whole
-from compoclip.train.gather import average_gradients
+from compoclip.train.distributed import Whole, average_gradients
 from compoclip.train.step import StepSettings, step
 
 mpl.use("Agg")

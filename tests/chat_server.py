@@ -39,8 +39,7 @@ def slot(caption: str) -> int:
 def texts(prompt: str, caption: str) -> list[str]:
     """What a good model would say."""
     from compoclip.captions.parse import parse
-    from compoclip.rewrites.base import Rewritten, rng_for
-    from compoclip.rewrites.registry import get_rewrite
+    from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 
     if "ten short sentences" in prompt:
         return ["there is a wall behind it", "the light comes from the left", "it looks new"]

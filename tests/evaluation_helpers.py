@@ -14,8 +14,8 @@ from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import TextKey
-from compoclip.evaluation.features import Features
-from compoclip.models.identity import ModelIdentity
+from compoclip.evaluation.items import Features
+from compoclip.models.config import ModelIdentity
 
 
 def ref(name: str) -> ImageRef:

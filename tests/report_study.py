@@ -27,7 +27,7 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.models.identity import ModelIdentity
+from compoclip.models.config import ModelIdentity
 
 COLOURS = {
     "red": "#d1352b", "blue": "#2b62d1", "green": "#2e9e4f", "yellow": "#e3b919",

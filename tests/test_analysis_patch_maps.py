@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from compoclip.analysis.overlay import overlay
 from compoclip.analysis.patch_maps import (
+    overlay,
     patch_grid,
     patch_maps,
     seen_region,

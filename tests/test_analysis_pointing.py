@@ -29,7 +29,7 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import ModelConfig, create_model
 from compoclip.models.dual_encoder import DualEncoder, ImageFeatures, TextFeatures
-from compoclip.world.config import bundled_world
+from compoclip.world.dataset import bundled_world
 from compoclip.world.pointing import box_of, pointing_scenes
 from compoclip.world.scene import Thing
 from models_thin import config

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from compoclip.analysis.spans import Sentence, span_charts
+from compoclip.analysis.trees import Sentence, span_charts
 from compoclip.errors import CompoclipError
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder

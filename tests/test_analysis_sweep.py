@@ -12,16 +12,26 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.analysis.mixes import BASE, TUNED, Mix, Pair
-from compoclip.analysis.sweep import Point, Rule, Sweep, choose, shares, sweep
-from compoclip.analysis.towers import SWAPPED, study_towers
+from compoclip.analysis.sweep import (
+    BASE,
+    SWAPPED,
+    TUNED,
+    Mix,
+    Pair,
+    Point,
+    Rule,
+    Sweep,
+    choose,
+    shares,
+    study_towers,
+    sweep,
+)
 from compoclip.cli.main import main
-from compoclip.cli.towers import _points
+from compoclip.cli.wise_ft import _points
 from compoclip.errors import UsageError
-from compoclip.evaluation import model_encoder
-from compoclip.evaluation.io import load_results
-from compoclip.evaluation.profile import COMPOSITION, RECOGNITION, RETRIEVAL
-from compoclip.evaluation.results import Score
+from compoclip.evaluation import encoder
+from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+from compoclip.evaluation.results import Score, load_results
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.targets import parse_targets
 from compoclip.models.checkpoint import (
@@ -85,13 +95,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     for kind in ("images", "texts"):
         name = f"encode_{kind}"
-        plain = getattr(model_encoder.ModelEncoder, name)
+        plain = getattr(encoder.ModelEncoder, name)
 
         def counted(self, batch, plain=plain, kind=kind):  # type: ignore[no-untyped-def]
             counts[kind] += len(batch)
             return plain(self, batch)
 
-        monkeypatch.setattr(model_encoder.ModelEncoder, name, counted)
+        monkeypatch.setattr(encoder.ModelEncoder, name, counted)
     return counts
 
 

@@ -8,20 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.analysis.spans import Sentence, span_charts
-from compoclip.analysis.tree_score import (
+from compoclip.analysis.trees import (
     BEST,
     CUT,
     TOO_LONG,
     TOO_SHORT,
     TREES,
     Estimate,
+    Sentence,
+    best_tree,
     differences,
     estimates,
     measure_trees,
+    span_charts,
     thresholds_of,
+    tree_score,
 )
-from compoclip.analysis.trees import best_tree, tree_score
 from compoclip.cli.main import main
 from compoclip.cli.tree_score import _cell
 from compoclip.errors import CompoclipError, UsageError

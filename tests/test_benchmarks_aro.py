@@ -12,11 +12,10 @@ from PIL import Image
 
 from benchmark_files import vg_row, write_json
 from compoclip.benchmarks import aro
-from compoclip.benchmarks.aro_relations import LEFT_OUT
+from compoclip.benchmarks.aro import KINDS, LEFT_OUT, shuffled, split_words, trigrams
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.order import KINDS, shuffled, split_words, trigrams
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.captions.pre_caption import pre_caption
+from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError

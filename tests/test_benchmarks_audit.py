@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from benchmark_files import write_json, write_sugarcrepe
-from compoclip.benchmarks.audit import Audit, audit
-from compoclip.benchmarks.audit_training import audit_training
+from compoclip.benchmarks.audit import Audit, audit, audit_training
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
@@ -20,11 +19,9 @@ from compoclip.benchmarks.case import (
     ImageRef,
     Retrieval,
 )
-from compoclip.benchmarks.defects import FAULTS, MEANING, Kind
-from compoclip.benchmarks.differences import differences
+from compoclip.benchmarks.defects import FAULTS, MEANING, Kind, differences, exchanged, synonymous
+from compoclip.benchmarks.files import IGNORED, same, same_bag
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.benchmarks.sameness import IGNORED, same, same_bag
-from compoclip.benchmarks.synonyms import exchanged, synonymous
 from compoclip.cli.data_audit import audit_text
 from compoclip.cli.main import main
 from compoclip.data.sample import Sample

@@ -18,9 +18,8 @@ from PIL import Image
 
 from benchmark_files import expect_one_line, write_photo
 from compoclip.benchmarks import bivlc
-from compoclip.benchmarks.case import Case, Form, ImageRef
+from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.coverage import present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, Form, Retrieval
-from compoclip.benchmarks.registry import benchmark_names
-from compoclip.benchmarks.suites import SUITES
+from compoclip.benchmarks.registry import SUITES, benchmark_names
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
 from compoclip.evaluation.targets import Target, read_suite

@@ -18,8 +18,7 @@ from benchmark_files import (
     write_winoground,
 )
 from compoclip.benchmarks import hard_positives, sugarcrepe, sugarcrepe_pp, winoground
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError

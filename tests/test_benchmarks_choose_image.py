@@ -13,8 +13,7 @@ import pytest
 
 from benchmark_files import write_json, write_photo
 from compoclip.benchmarks import imagecode, svo_probes
-from compoclip.benchmarks.case import Form, TiePolicy
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Form, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
 from evaluation_helpers import flat, rule_value

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from benchmark_files import expect_one_line, write_photo
-from compoclip.benchmarks.case import Benchmark, Retrieval
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.targets import find_in

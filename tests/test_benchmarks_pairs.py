@@ -10,8 +10,7 @@ import pytest
 
 from benchmark_files import expect_one_line, write_json, write_photo
 from compoclip.benchmarks import cola, mmvp_vlm
-from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError

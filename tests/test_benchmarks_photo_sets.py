@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line
-from compoclip.benchmarks.case import Classification
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Classification, present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.decode import decode
 from compoclip.data.members import Members

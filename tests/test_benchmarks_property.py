@@ -24,8 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmark_files import expect_one_line
-from compoclip.benchmarks.case import Form
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.registry import benchmark_names, option_types
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.score import candidates

@@ -16,10 +16,8 @@ from benchmark_files import (
     write_sugarcrepe_pp,
 )
 from compoclip.benchmarks import registry
-from compoclip.benchmarks.case import METRICS, Case, Form
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import METRICS, SKILLS, Case, Form, present
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta
-from compoclip.benchmarks.skills import SKILLS
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate

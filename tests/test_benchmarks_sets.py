@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmark_files import write_json, write_photo
-from compoclip.benchmarks.case import Aggregate, Classification, Retrieval
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Aggregate, Classification, Retrieval, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError, UsageError

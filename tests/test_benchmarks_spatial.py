@@ -11,13 +11,12 @@ import pytest
 
 from benchmark_files import expect_one_line, write_json, write_photo
 from compoclip.benchmarks import spec, vsr, whatsup
-from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.joint import group_sizes, groups_by_part
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.score import group_sizes, groups_by_part
 from evaluation_helpers import FakeEncoder, flat, rule_value
 
 A = ("left_of", "right_of", "on", "under")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmark_files import expect_one_line
-from compoclip.benchmarks.unpack import unpack
+from compoclip.benchmarks.fetch import unpack
 from compoclip.errors import CompoclipError
 
 

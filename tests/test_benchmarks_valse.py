@@ -12,7 +12,7 @@ import pytest
 
 from benchmark_files import write_json
 from compoclip.benchmarks import valse
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import present
 from compoclip.benchmarks.files import bytes_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmark_files import write_json, write_photo
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.vl_checklist import LAYOUT, META
 from compoclip.errors import CompoclipError, UsageError

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from benchmark_files import expect_one_line, write_json
-from compoclip.benchmarks import class_names
+from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
-from compoclip.benchmarks.class_names import Published, published
-from compoclip.benchmarks.imagenet_names import imagenet_prompts
-from compoclip.benchmarks.prompts import read_aliases, read_names, read_templates
-from compoclip.benchmarks.registry import load_benchmark
-from compoclip.benchmarks.suites import SUITES
-from compoclip.benchmarks.zero_shot_sets import ELEVATER, SETS
+from compoclip.benchmarks.photo_set import read_aliases, read_names, read_templates
+from compoclip.benchmarks.registry import SUITES, load_benchmark
+from compoclip.benchmarks.zero_shot import ELEVATER, SETS, Published, imagenet_prompts, published
 from compoclip.errors import CompoclipError, UsageError
 
 PUBLISHED = "classification/class_names_templates"
@@ -50,8 +47,8 @@ COUNTS = {  # classes and templates of BENCHMARKS 3.1
     "imagenet-v2": (1000, 80),
 }
 CHECKSUMS = {
-    class_names.SHIPPED: "6a5f0b3e2221b7338750e2a7e27d518f2e87cce47572b7e84d64bcba48ad1974",
-    class_names.TOOLKIT: "1f8b00c835748b300d1cb991c3d8d017ce4bc0a51d1fcc9dcf86bf548b113daf",
+    zero_shot.SHIPPED: "6a5f0b3e2221b7338750e2a7e27d518f2e87cce47572b7e84d64bcba48ad1974",
+    zero_shot.TOOLKIT: "1f8b00c835748b300d1cb991c3d8d017ce4bc0a51d1fcc9dcf86bf548b113daf",
 }
 
 

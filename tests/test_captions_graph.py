@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compoclip.captions.graph_records import caption_record, parse_records
-from compoclip.captions.graph_tree import graph_tree
-from compoclip.captions.parse import parse
-from compoclip.captions.records import decode, encode
-from compoclip.captions.types import SceneGraph
-from compoclip.captions.words import word_set
+from compoclip.captions.graph import graph_tree
+from compoclip.captions.parse import caption_record, parse, parse_records
+from compoclip.captions.store import decode, encode
+from compoclip.captions.types import SceneGraph, word_set
 
 # caption, objects with their attributes, relations as (subject, words, object)
 CHECKED: list[tuple[str, list[tuple[str, ...]], list[tuple[str, str, str]]]] = [

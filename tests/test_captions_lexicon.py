@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from compoclip.captions.lexicon import Lexicon, lexicon
-from compoclip.captions.wordnet_file import parse_synset, read_sense_table
+from compoclip.captions.lexicon import Lexicon, lexicon, parse_synset, read_sense_table
 from compoclip.errors import CompoclipError
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "compoclip" / "captions" / "data"

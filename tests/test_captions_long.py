@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions import chunks
-from compoclip.captions.hanta import HantaTagger
 from compoclip.captions.parse import parse
-from compoclip.captions.records import decode, encode
-from compoclip.captions.store import ParseStore
-from compoclip.captions.words import MOST_CHARACTERS, MOST_TOKENS, beginning, is_cut
+from compoclip.captions.store import ParseStore, decode, encode
+from compoclip.captions.tagger import HantaTagger
+from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning, is_cut
 from compoclip.cli.main import main
 from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
@@ -22,9 +21,14 @@ from compoclip.data.sample import Sample
 from compoclip.losses.contract import Role
 from compoclip.models.checkpoint import create_model, read_config
 from compoclip.models.directory import save_model
-from compoclip.rewrites.base import Refused, Rewritten, rng_for
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.tokenkey import fits_context
+from compoclip.rewrites.base import (
+    Refused,
+    Rewritten,
+    fits_context,
+    get_rewrite,
+    rewrite_names,
+    rng_for,
+)
 from corpus_shards import write_jsonl
 from record_files import lines, write_lines
 from train_helpers import write_config, write_data

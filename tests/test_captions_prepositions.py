@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compoclip.captions.prepositions import (
+from compoclip.captions.tagwords import (
     PREPOSITIONS,
     SYMMETRIC_RELATIONS,
     is_symmetric,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.sentences import sentences
+from compoclip.captions.chunks import sentences
 from compoclip.cli.main import main
 from compoclip.data.open_source import open_source
 from compoclip.data.plans import Composed, Single
-from compoclip.data.sentences import FEW_SENTENCES, SentenceSource, with_sentences
+from compoclip.data.prepare import FEW_SENTENCES, SentenceSource, with_sentences
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
 

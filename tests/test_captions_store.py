@@ -15,8 +15,7 @@ import pytest
 
 import compoclip.captions.store as store_module
 from compoclip.captions.parse import parse
-from compoclip.captions.records import decode, encode
-from compoclip.captions.store import ParseStore
+from compoclip.captions.store import ParseStore, decode, encode
 from compoclip.captions.types import (
     Caption,
     GraphAttribute,

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compoclip.captions.hanta import HantaTagger
-from compoclip.captions.lemmas import lemma_of
-from compoclip.captions.tagger import get_tagger, tagger_version
-from compoclip.captions.tagsets import PENN_TO_UPOS
-from compoclip.captions.words import word_set, word_spans
+from compoclip.captions.tagger import (
+    PENN_TO_UPOS,
+    HantaTagger,
+    get_tagger,
+    lemma_of,
+    tagger_version,
+)
+from compoclip.captions.types import word_set, word_spans
 from compoclip.errors import CompoclipError, UsageError
 
 UPOS = word_set("NOUN PROPN VERB AUX ADJ ADV ADP DET PRON NUM PART CCONJ SCONJ INTJ PUNCT SYM X")

@@ -19,7 +19,7 @@ import pytest
 
 import chat_server
 from compoclip.cli.main import main
-from compoclip.language.task import load_task
+from compoclip.language.engine import load_task
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
 from test_language_server import tiny_model

@@ -24,8 +24,7 @@ from compoclip.models.checkpoint import (
 )
 from compoclip.models.convert import convert
 from compoclip.models.inspection import inspect_model
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora, lora_parameters
+from compoclip.models.lora import Lora, attach_lora, lora_parameters
 from models_thin import config
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}

@@ -15,11 +15,9 @@ from benchmark_files import (
     write_photo,
     write_sugarcrepe,
 )
-from compoclip.benchmarks.catalogue import catalogue, entry
+from compoclip.benchmarks.case import STATUSES
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.meta import STATUSES
-from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.sources import SOURCES
+from compoclip.benchmarks.registry import SOURCES, benchmark_names, catalogue, entry, meta
 from compoclip.cli.main import main
 from compoclip.evaluation.targets import find_in
 from test_benchmarks_crepe import row as crepe_row

@@ -12,9 +12,8 @@ from benchmark_files import SUGARCREPE
 from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.download import Expected
-from compoclip.benchmarks.registry import meta
-from compoclip.benchmarks.sources import SOURCES, Source
-from compoclip.cli import data_fetch
+from compoclip.benchmarks.registry import SOURCES, Source, meta
+from compoclip.cli import data
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from test_benchmarks_unpack import zipped
@@ -89,7 +88,7 @@ def test_fetch_asks_first(
     arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
     assert main(arguments) == 2
     assert "say --yes" in capsys.readouterr().err
-    monkeypatch.setattr(data_fetch, "_agreed", lambda: False)
+    monkeypatch.setattr(data, "_agreed", lambda: False)
     assert main(arguments) == 1
     assert "nothing was fetched" in capsys.readouterr().err
     assert mirror.asked == []

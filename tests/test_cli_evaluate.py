@@ -13,8 +13,8 @@ from compoclip.cli import evaluate as verb
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
-from compoclip.evaluation.io import load_items, load_results
-from compoclip.evaluation.model_encoder import ModelEncoder
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.targets import find_in, parse_targets, read_suite
 from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.rewrites.registry import rewrite_names
+from compoclip.rewrites.base import rewrite_names
 from record_files import lines, write_lines
 
 CAPTIONS = [

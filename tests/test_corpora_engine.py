@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.corpora import engine, shard
-from compoclip.corpora.find import find_shards
+from compoclip.corpora import run, shard
 from compoclip.corpora.job import RewriteJob
 from compoclip.corpora.run import process
-from compoclip.corpora.shard import ShardResult, ShardTask, make_shard
+from compoclip.corpora.shard import ShardResult, ShardTask, find_shards, make_shard
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.records import Settings
 from corpus_shards import contents, corpus
@@ -42,25 +41,25 @@ def tasks(source: Path, out: Path) -> list[ShardTask]:
 
 
 def test_one_worker_needs_no_process() -> None:
-    assert list(engine.run(str, [1, 2, 3])) == ["1", "2", "3"]
-    assert list(engine.run(str, [], workers=3)) == []
+    assert list(run.run(str, [1, 2, 3])) == ["1", "2", "3"]
+    assert list(run.run(str, [], workers=3)) == []
 
 
 @pytest.mark.slow
 def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
     source = corpus(tmp_path / "in", ".jsonl", shards=3)
-    found = list(engine.run(die_once, tasks(source, tmp_path / "out"), workers=2))
+    found = list(run.run(die_once, tasks(source, tmp_path / "out"), workers=2))
     assert (tmp_path / "died").exists()
     assert sorted(r.name for r in found) == ["000.jsonl", "001.jsonl", "002.jsonl"]
     assert all(r.counts for r in found)
-    list(engine.run(make_shard, tasks(source, tmp_path / "whole")))
+    list(run.run(make_shard, tasks(source, tmp_path / "whole")))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_workers_that_die_again_and_again_are_given_up() -> None:
     with pytest.raises(CompoclipError, match="workers died 4 times"):
-        list(engine.run(die, [1], workers=2))
+        list(run.run(die, [1], workers=2))
 
 
 @pytest.mark.slow
@@ -69,17 +68,17 @@ def test_a_killed_ray_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for `die_once`
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     source = corpus(tmp_path / "in", ".parquet", shards=4)
-    found = list(engine.run(die_once, tasks(source, tmp_path / "out"), workers=2, engine="ray"))
+    found = list(run.run(die_once, tasks(source, tmp_path / "out"), workers=2, engine="ray"))
     assert (tmp_path / "died").exists()
     assert sorted(r.name for r in found) == [f"{i:03d}.parquet" for i in range(4)]
-    list(engine.run(make_shard, tasks(source, tmp_path / "whole")))
+    list(run.run(make_shard, tasks(source, tmp_path / "whole")))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     arguments = ["rewrite", str(source), "--rewrites", "negclip"]
     assert main([*arguments, "-o", str(tmp_path / "a"), "--engine", "ray", "--workers", "2"]) == 0
     assert main([*arguments, "-o", str(tmp_path / "b")]) == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     with pytest.raises(CompoclipError, match="workers died 4 times"):
-        list(engine.run(die, [1], workers=1, engine="ray"))
+        list(run.run(die, [1], workers=1, engine="ray"))
 
 
 def test_without_ray_the_extra_is_named(

@@ -13,23 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.captions.parse import parse
-from compoclip.captions.records import decode, encode
-from compoclip.corpora.find import KINDS, find_shards, names_shards
+from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import Outcome, process
-from compoclip.data.columns import (
-    EMPTY_CAPTION,
-    LONG_TEXT,
-    LONGEST_TEXT,
-    NO_CAPTION,
-    NO_TEXT,
-)
+from compoclip.corpora.shard import KINDS, find_shards, names_shards
 from compoclip.data.open_source import open_source
 from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
+from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.rewrites.base import Rewritten, rng_for
+from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.records import Settings
-from compoclip.rewrites.registry import get_rewrite
 from corpus_shards import (
     CAPTIONS,
     captions,

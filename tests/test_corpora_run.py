@@ -16,7 +16,7 @@ import pytest
 from bench.__main__ import main as bench
 from compoclip.cli.main import main
 from compoclip.corpora import shard as shard_module
-from compoclip.corpora.find import KINDS
+from compoclip.corpora.shard import KINDS
 from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
 
 

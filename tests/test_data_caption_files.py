@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from compoclip.cli.caption_items import caption_items
-from compoclip.data.coco import open_coco
-from compoclip.data.columns import NO_TEXT
+from compoclip.cli.caption import caption_items
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.flickr8k import NO_CAPTIONS, NO_PHOTO, open_flickr8k
-from compoclip.data.folder import NO_IMAGE, open_folder
-from compoclip.data.karpathy import open_karpathy
-from compoclip.data.negclip_tsv import open_negclip
-from compoclip.data.open_source import open_source
+from compoclip.data.karpathy import (
+    NO_CAPTIONS,
+    NO_PHOTO,
+    open_coco,
+    open_flickr8k,
+    open_karpathy,
+    open_negclip,
+)
+from compoclip.data.open_source import NO_IMAGE, open_folder, open_source
 from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.textfiles import NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
 
 

@@ -15,10 +15,9 @@ from PIL import Image
 
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
-from compoclip.data.companions import Companions, find_companions, mine, require_columns
-from compoclip.data.compose import join_images, stopped
+from compoclip.data.assemble import join_images, stopped
+from compoclip.data.companions import Companions, find_companions, mine, nearest, require_columns
 from compoclip.data.loader import BatchLoader
-from compoclip.data.nearest import nearest
 from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
 from compoclip.data.plans import (

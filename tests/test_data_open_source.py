@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.corpora.find import find_shards as corpus_shards
+from compoclip.corpora.shard import find_shards as corpus_shards
 from compoclip.data.open_source import FORMATS, open_source
 from compoclip.errors import CompoclipError, UsageError
 

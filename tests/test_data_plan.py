@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.types import Caption
-from compoclip.data.negclip_tsv import open_negclip
+from compoclip.data.karpathy import open_negclip
 from compoclip.data.plan import (
     EQUALS_CAPTION,
     EQUALS_OTHER,

@@ -13,7 +13,6 @@ import torch
 
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
-from compoclip.data.bags import Bags
 from compoclip.data.plan import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
@@ -21,6 +20,7 @@ from compoclip.data.plan import (
     NONE_APPLIES,
     NONE_WRITTEN,
     NOT_CHOSEN,
+    Bags,
     PlanCounts,
     TextPlan,
 )
@@ -42,8 +42,7 @@ from compoclip.data.sample import Sample
 from compoclip.data.textblock import TextBlock
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten
-from compoclip.rewrites.tokenkey import token_key
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
 
 
 class Parses:

@@ -10,7 +10,7 @@ import pytest
 
 from compoclip.captions.parse import parse
 from compoclip.captions.store import ParseStore
-from compoclip.data.flickr8k import open_flickr8k
+from compoclip.data.karpathy import open_flickr8k
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepare import prepare_captions

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compoclip.corpora.find import find_shards
 from compoclip.corpora.job import ParseJob, RewriteJob
 from compoclip.corpora.run import process
+from compoclip.corpora.shard import find_shards
 from compoclip.data.decode import decode
 from compoclip.data.open_source import open_source
 from compoclip.errors import CompoclipError

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from compoclip.data import tarindex
-from compoclip.data.columns import LONG_TEXT, LONGEST_TEXT, NO_TEXT
+from compoclip.data import shards
 from compoclip.data.members import Members
-from compoclip.data.paths import expand_braces
 from compoclip.data.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION, NO_NEIGHBOUR
-from compoclip.data.shards import ShardSource, find_shards
-from compoclip.data.tarindex import NO_IMAGE, NO_NEGATIVE_IMAGE, NOT_A_FILE
+from compoclip.data.shards import NO_IMAGE, NO_NEGATIVE_IMAGE, NOT_A_FILE, ShardSource, find_shards
 from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
+from compoclip.data.textfiles import LONG_TEXT, LONGEST_TEXT, NO_TEXT, expand_braces
 from compoclip.errors import CompoclipError, UsageError
 
 
@@ -126,8 +124,8 @@ def test_the_index_is_made_once_and_again_when_the_shard_changes(
     path = numbered(tmp_path / "a.tar", 0, 3)
     ShardSource([path])
     scans = []
-    scan = tarindex._scan
-    monkeypatch.setattr(tarindex, "_scan", lambda *a: scans.append(a) or scan(*a))
+    scan = shards._scan
+    monkeypatch.setattr(shards, "_scan", lambda *a: scans.append(a) or scan(*a))
     assert len(ShardSource([path])) == 3
     assert not scans
     numbered(path, 10, 4)
@@ -157,7 +155,7 @@ def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
     assert len(ShardSource([path])) == 3
     assert [p.name for p in folder.iterdir()] == ["a.tar"]
     assert len(list((cache / "compoclip").iterdir())) == 1
-    monkeypatch.setattr(tarindex, "_scan", lambda *a: pytest.fail("indexed twice"))
+    monkeypatch.setattr(shards, "_scan", lambda *a: pytest.fail("indexed twice"))
     assert len(ShardSource([path])) == 3
 
 

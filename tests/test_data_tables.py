@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.data.bags import Bags
-from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.plan import Bags, WrittenTexts
 from compoclip.data.tables import open_table
-from compoclip.data.written import WrittenTexts
+from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
 from test_data_transform import encoded, photo
 

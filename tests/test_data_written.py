@@ -10,16 +10,15 @@ import pytest
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
-from compoclip.data.plan import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN, TextPlan
+from compoclip.data.plan import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN, TextPlan, WrittenTexts
 from compoclip.data.plans import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
 from compoclip.data.sample import Sample
-from compoclip.data.written import WrittenTexts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
-from compoclip.rewrites.validity import EMPTY, SAME_TOKENS, TOO_LONG
+from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.written import (
     OTHER_WORDS,
     TOO_MANY_WORDS,

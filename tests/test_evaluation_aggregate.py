@@ -9,13 +9,13 @@ from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     evaluate,
+    percentile_interval,
     plan,
     resample,
     rows_of,
     rule_from_json,
     rule_to_json,
 )
-from compoclip.evaluation.statistics import percentile_interval
 from evaluation_helpers import bootstrap_means
 
 SUBTASKS = ["a", "a", "a", "a", "b", "b", "c"]

@@ -17,7 +17,7 @@ from PIL import Image
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.model_encoder import ModelEncoder
+from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig

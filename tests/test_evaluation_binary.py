@@ -10,15 +10,19 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.binary import score_binary
+from compoclip.evaluation.aggregate import percentile_interval
+from compoclip.evaluation.classification import roc_auc
 from compoclip.evaluation.compare import compare
-from compoclip.evaluation.curves import roc_auc
 from compoclip.evaluation.groups import Part, group_differences, group_scores
-from compoclip.evaluation.io import load_results
-from compoclip.evaluation.joint import group_sizes, groups_by_part, with_joint
+from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.score import score_cases
-from compoclip.evaluation.statistics import percentile_interval
+from compoclip.evaluation.score import (
+    group_sizes,
+    groups_by_part,
+    score_binary,
+    score_cases,
+    with_joint,
+)
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
 from evaluation_helpers import FakeEncoder, features_from, photos, ref

@@ -11,18 +11,28 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, ImageRef
-from compoclip.benchmarks.coverage import present, without
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Classification,
+    ImageRef,
+    image_key,
+    present,
+    without,
+)
 from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.names import image_key
-from compoclip.benchmarks.parts import classification_rules
+from compoclip.benchmarks.files import classification_rules
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.cache import image_content_key
-from compoclip.evaluation.classification import log_odds, score_classification
+from compoclip.evaluation.classification import (
+    expected_ap_11,
+    log_odds,
+    score_classification,
+    weighted_ap_11,
+)
 from compoclip.evaluation.compare import compare
-from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
-from compoclip.evaluation.features import Features
+from compoclip.evaluation.encode import image_content_key
+from compoclip.evaluation.items import Features
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
 from evaluation_helpers import FakeEncoder, ref, unit

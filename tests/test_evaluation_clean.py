@@ -24,13 +24,10 @@ from compoclip.benchmarks.defects import Defect, Kind
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.main import main
 from compoclip.evaluation.clean import clean_scores, same_faults
-from compoclip.evaluation.features import Features
-from compoclip.evaluation.io import load_items, load_results
-from compoclip.evaluation.joint import group_sizes, with_joint
-from compoclip.evaluation.judgement import data_notes
-from compoclip.evaluation.results import Clean, Results, Score
+from compoclip.evaluation.items import Features
+from compoclip.evaluation.results import Clean, Results, Score, data_notes, load_items, load_results
 from compoclip.evaluation.retrieval import score_retrieval
-from compoclip.evaluation.score import score_cases
+from compoclip.evaluation.score import group_sizes, score_cases, with_joint
 from compoclip.evaluation.tables import clean_cell
 from compoclip.models.checkpoint import create_model, read_config, save_model
 from compoclip.report.write import write_report

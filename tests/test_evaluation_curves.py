@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation.curves import (
+from compoclip.evaluation.classification import (
     average_precision_11,
     balanced_threshold,
     placements,

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.coverage import Content
+from compoclip.benchmarks.case import Benchmark, Content
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.cache import FeatureCache
-from compoclip.evaluation.encode import EncodeOptions, encode_contents
-from compoclip.evaluation.io import load_items, load_results
+from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
+from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.ranks import Ranks
 from evaluation_helpers import FakeEncoder, choice_benchmark

@@ -11,8 +11,7 @@ import pytest
 from compoclip.benchmarks.case import Case, Classification, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
-from compoclip.evaluation.cache import FeatureCache
-from compoclip.evaluation.encode import EncodeOptions, encode_contents
+from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
 from evaluation_helpers import FakeEncoder, choice_benchmark, photos
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import sign_flip
 from compoclip.evaluation.compare import compare
 from compoclip.evaluation.groups import (
     Part,
@@ -16,9 +17,8 @@ from compoclip.evaluation.groups import (
     part_score,
     skill_groups,
 )
-from compoclip.evaluation.io import load_items
+from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 

@@ -9,11 +9,10 @@ import pytest
 from PIL import Image
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
-from compoclip.benchmarks.parts import classification_rules
-from compoclip.benchmarks.suites import SUITES
+from compoclip.benchmarks.files import classification_rules
+from compoclip.benchmarks.registry import SUITES
 from compoclip.errors import UsageError
-from compoclip.evaluation.groups import part_score
-from compoclip.evaluation.overall import overall_groups, overall_scores, overall_text
+from compoclip.evaluation.groups import overall_groups, overall_scores, overall_text, part_score
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.evaluation.overview import overview_text
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.tables import overview_text
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 NAMES = ("worse", "near", "base", "better")

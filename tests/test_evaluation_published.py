@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark
-from compoclip.benchmarks.suites import SUITES
+from compoclip.benchmarks.registry import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.aggregate import percentile_interval
 from compoclip.evaluation.groups import Part, part_draws
 from compoclip.evaluation.published.beside import STANDS_IN, Entry, beside, entries_of
 from compoclip.evaluation.published.read import (
@@ -27,7 +28,6 @@ from compoclip.evaluation.published.read import (
 from compoclip.evaluation.published.show import shown
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import percentile_interval
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 QUICK = Options(resamples=60)

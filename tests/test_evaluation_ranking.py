@@ -11,11 +11,10 @@ import pytest
 
 from compoclip.benchmarks.case import Classification, ImageRef, Retrieval, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation import ranking
+from compoclip.evaluation import retrieval
 from compoclip.evaluation.classification import class_embeddings, score_classification
-from compoclip.evaluation.features import Features
-from compoclip.evaluation.ranking import rank
-from compoclip.evaluation.retrieval import score_retrieval
+from compoclip.evaluation.items import Features
+from compoclip.evaluation.retrieval import rank, score_retrieval
 from evaluation_helpers import unit
 
 
@@ -36,7 +35,7 @@ def tied_features(seed: int, n: int, width: int = 6) -> np.ndarray:
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 def test_ranks_equal_brute_force_with_ties(monkeypatch, block):
-    monkeypatch.setattr(ranking, "SCORES_AT_ONCE", block * 31)
+    monkeypatch.setattr(retrieval, "SCORES_AT_ONCE", block * 31)
     queries, gallery = tied_features(0, 40), tied_features(1, 31)
     rng = np.random.default_rng(2)
     right = [sorted(rng.choice(31, size=rng.integers(1, 5), replace=False)) for _ in range(40)]

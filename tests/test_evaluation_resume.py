@@ -15,8 +15,7 @@ import pytest
 from compoclip.benchmarks.case import Case, Form, ImageRef
 from compoclip.evaluation import encode
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
-from compoclip.evaluation.io import load_results
-from compoclip.evaluation.results import Results
+from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, choice_benchmark
 

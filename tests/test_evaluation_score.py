@@ -11,9 +11,9 @@ import pytest
 from compoclip.benchmarks import cola
 from compoclip.benchmarks.case import METRICS, Case, Form, ImageRef, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation import outcomes
+from compoclip.evaluation import items
 from compoclip.evaluation.clusters import case_clusters, linked
-from compoclip.evaluation.features import cosines, merge_equal
+from compoclip.evaluation.items import cosines, merge_equal
 from compoclip.evaluation.score import score_cases
 from evaluation_helpers import all_forms, features_from, features_of, ref, unit
 
@@ -83,8 +83,8 @@ def test_triple_and_its_five_buckets():
 def test_five_buckets_partition_random_scores_with_ties():
     scores = np.random.default_rng(0).integers(0, 4, size=(500, 3)).astype(np.float32)
     never = np.zeros(500, dtype=bool)
-    got = outcomes.triple(scores, never)
-    bucket = outcomes.triple_bucket(scores)
+    got = items.triple(scores, never)
+    bucket = items.triple_bucket(scores)
     assert set(bucket) == {0, 1, 2, 3, 4}
     total = got["augmented"].used + got["brittleness"].used + got["both_below"].used
     assert np.array_equal(total, (bucket != 4).astype(float))
@@ -106,9 +106,9 @@ def test_fractional_is_the_mean_over_all_ways_to_break_ties(form):
     width = 4 if form is Form.GROUP else 3
     shape = (1, 2, 2) if form is Form.GROUP else (1, 3)
     judge = {
-        Form.GROUP: outcomes.group,
-        Form.TRIPLE: outcomes.triple,
-        Form.TEXT_ONLY: outcomes.text_only,
+        Form.GROUP: items.group,
+        Form.TRIPLE: items.triple,
+        Form.TEXT_ONLY: items.text_only,
     }[form]
     never = np.zeros(1, dtype=bool)
     for scores in itertools.product(range(width), repeat=width):

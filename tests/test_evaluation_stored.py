@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.evaluation.io import load_items, load_results
+from compoclip.evaluation.results import load_items, load_results
 from report_study import make_study
 
 Capture = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from compoclip.data.open_source import open_source
 from compoclip.data.schedule import Share, schedule_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
-from compoclip.world.config import bundled_world
+from compoclip.world.dataset import bundled_world
 from compoclip.world.oracle import Oracle, Truth
 from lab import data as lab_data
 from lab.columns import COLUMNS, Difference

@@ -9,12 +9,10 @@ import pytest
 from compoclip.captions.parse import parse
 from compoclip.errors import UsageError
 from compoclip.language import judge as rules
-from compoclip.language.answer import texts_of
-from compoclip.language.judge import judge
-from compoclip.language.task import load_task, task_names
-from compoclip.rewrites.base import Rewritten, rng_for
-from compoclip.rewrites.registry import get_rewrite
-from compoclip.rewrites.validity import EMPTY, SAME_TOKENS
+from compoclip.language.engine import load_task, task_names
+from compoclip.language.judge import judge, texts_of
+from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
+from compoclip.rewrites.edit import EMPTY, SAME_TOKENS
 from compoclip.rewrites.written import (
     CONTRADICTS,
     KEEPS_MEANING,

@@ -13,9 +13,7 @@ import pytest
 
 from benchmark_files import expect_one_line
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.language.engine import Answer, AskError, Sampling
-from compoclip.language.server import ChatServer, Patience
-from compoclip.language.task import load_task
+from compoclip.language.engine import Answer, AskError, ChatServer, Patience, Sampling, load_task
 
 SAMPLING = Sampling(0.0, 20, 1)
 MESSAGES = load_task("positives-replace").messages("a red cup")
@@ -303,7 +301,7 @@ def tiny_model(folder: Path, *, chat: bool) -> Path:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_model_in_this_process(chat: bool, tmp_path: Path) -> None:
-    from compoclip.language.in_process import InProcessModel
+    from compoclip.language.engine import InProcessModel
 
     model = InProcessModel(str(tiny_model(tmp_path / "tiny", chat=chat)))
     drawn = [model.ask(MESSAGES, Sampling(1.0, 12, seed)) for seed in (1, 2, 1)]

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.analysis.mixes import Pair, measure_mixes
+from compoclip.analysis.sweep import Pair, measure_mixes
 from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.fetch import Job, fetch
-from compoclip.benchmarks.sources import Source
+from compoclip.benchmarks.registry import Source
 from compoclip.cli.demo import main as demo_main
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train

@@ -12,7 +12,7 @@ from compoclip.losses.contract import Features
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
-from compoclip.losses.select import OnlyRewrites, select_texts
+from compoclip.losses.rows import OnlyRewrites, select_texts
 from losses_oracle import CAPTION, CASES, NEGATIVE, POSITIVE, features_for, layout_of
 
 BAG, BAG_NEGATIVE = 3, 1

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
-from compoclip.losses.duplicates import true_pairs
+from compoclip.losses.rows import true_pairs
 from losses_oracle import CAPTION, CASES, NEGATIVE, POSITIVE, features_for, is_true, layout_of
 
 

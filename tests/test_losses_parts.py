@@ -9,10 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compoclip.losses.contract import Role
+from compoclip.losses.contract import Role, normalise
 from compoclip.losses.hard_negative import selective_calibrated_loss, selective_calibrated_rows
 from compoclip.losses.local import local_similarity, patch_attention
-from compoclip.losses.precision import normalise
 from compoclip.losses.rows import (
     caption_index,
     hard_negative_rows,

@@ -15,7 +15,7 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
-from compoclip.losses.translate import Translated
+from compoclip.losses.rows import Translated
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names

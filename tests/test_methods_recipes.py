@@ -98,7 +98,7 @@ def test_clip_pretrains() -> None:
 
 @pytest.mark.parametrize("missing", ["mask", "zero"])
 def test_negclip(missing) -> None:  # type: ignore[no-untyped-def]
-    method = negclip.recipe(missing_hn=missing)
+    method = negclip.negclip(missing_hn=missing)
     assert method.plan.rewrites == ("negclip",)
     assert method.settings == {"missing_hn": missing}
     layout = layout_of([t for t in CASES["ragged"] if t[2] < 1])
@@ -109,7 +109,7 @@ def test_negclip(missing) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_fsc_clip_is_the_weighted_sum_of_the_paper() -> None:
-    method = fsc_clip.recipe()
+    method = fsc_clip.fsc_clip()
     assert method.plan.rewrites == ("negclip", "replace", "bigram-shuffle")
     assert method.needs_local
     layout = layout_of(CASES["ragged"])
@@ -168,12 +168,12 @@ def test_variants_of_fsc_clip_are_it_with_other_numbers() -> None:
     changed = {"gamma": 1.0, "beta": 0.1, "attention": "softmax", "missing_hn": "zero"}
     for name in ("cc3m", "b16", "l14", "lora"):
         variant = load_recipe(f"fsc-clip-{name}")(global_weight=0.3, local_weight=0.4, **changed)
-        same = fsc_clip.recipe(global_weight=0.3, local_weight=0.4, **changed)  # type: ignore[arg-type]
+        same = fsc_clip.fsc_clip(global_weight=0.3, local_weight=0.4, **changed)  # type: ignore[arg-type]
         assert _sum(variant, features, layout) == _sum(same, features, layout)
 
 
 def test_fsc_clip_without_local_needs_no_local_features() -> None:
-    method = fsc_clip.recipe(local_weight=0.0)
+    method = fsc_clip.fsc_clip(local_weight=0.0)
     assert [t.name for t in method.losses] == ["clip", "global_hn"]
     assert not method.needs_local
 
@@ -350,7 +350,7 @@ def test_stand_ins_are_rewrites_of_the_method() -> None:
 )
 def test_fsc_clip_refuses_impossible_values(option, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=message):
-        fsc_clip.recipe(**option)
+        fsc_clip.fsc_clip(**option)
 
 
 def test_unknown_method() -> None:
@@ -364,7 +364,7 @@ def test_unknown_method() -> None:
 
 def test_command_line_from_the_signature() -> None:
     arguments = ["--gamma", "0", "--attention", "softmax", "--attention-grad", "--optim.lr", "1e-4"]
-    method = tyro.cli(fsc_clip.recipe, args=arguments)
+    method = tyro.cli(fsc_clip.fsc_clip, args=arguments)
     assert method.optim.lr == 1e-4
     assert method.settings["attention"] == "softmax"
     assert method.settings["attention_grad"] is True

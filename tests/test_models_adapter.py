@@ -21,8 +21,7 @@ from compoclip.models.checkpoint import (
     read_config,
     save_model,
 )
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora, lora_parameters, merge_lora
+from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from train_helpers import write_config
 
 

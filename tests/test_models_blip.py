@@ -14,8 +14,8 @@ from PIL import Image
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.io import load_items, load_results
-from compoclip.evaluation.model_encoder import ModelEncoder
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.blip import Blip
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model

@@ -23,8 +23,7 @@ from compoclip.models import architecture, peft_lora
 from compoclip.models.adapter import save_adapter
 from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
 from compoclip.models.hf_folder import save_hf
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora
+from compoclip.models.lora import Lora, attach_lora
 from compoclip.models.peft_lora import read_peft
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from models_thin import config

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models import compiler, text_tower
+from compoclip.models import architecture, text_tower
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora
+from compoclip.models.lora import Lora, attach_lora
 from models_thin import config, token_ids
 
 LENGTHS = ([3, 9, 5, 5], [12, 4], [7, 7, 7, 18, 2])
@@ -58,7 +57,7 @@ def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(function: Any) -> Any:
         raise RuntimeError("No working C++ compiler found\nin torch")
 
-    monkeypatch.setattr(compiler.torch, "compile", broken)
+    monkeypatch.setattr(architecture.torch, "compile", broken)
     with pytest.raises(CompoclipError, match=r"No working C\+\+ compiler found\); install"):
         DualEncoder(build_model(config(), 0)).compile_towers()
 

@@ -15,7 +15,7 @@ import pytest
 import hub_server
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.io import save_results
+from compoclip.evaluation.results import save_results
 from compoclip.models import hub
 from compoclip.models.card import CardResult
 from compoclip.models.checkpoint import load_model

@@ -23,8 +23,7 @@ from compoclip.models.checkpoint import (
     save_model,
 )
 from compoclip.models.interpolate import interpolate, interpolate_states
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora, lora_parameters, merge_lora
+from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from models_thin import config
 from train_helpers import write_config
 

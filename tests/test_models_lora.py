@@ -14,8 +14,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import (
+from compoclip.models.lora import (
+    Lora,
     attach_lora,
     lora_parameters,
     lora_state,
@@ -234,14 +234,14 @@ def test_gradients_of_adapters_are_those_of_the_formula(recompute: bool) -> None
 
 
 def test_a_weight_is_merged_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compoclip.models import lora_weights
+    from compoclip.models import lora
 
     network = build_model(config())
     encoder = DualEncoder(network).eval()
     count = len(attach_lora(network, Lora(towers="text")))
     calls = []
-    real = lora_weights.merged
-    monkeypatch.setattr(lora_weights, "merged", lambda *a: (calls.append(1), real(*a))[1])
+    real = lora.merged
+    monkeypatch.setattr(lora, "merged", lambda *a: (calls.append(1), real(*a))[1])
     encoder.encode_texts(token_ids([3] * 300 + [20] * 300))  # two buckets
     assert len(calls) == count
 

@@ -30,8 +30,7 @@ from compoclip.models.checkpoint import ModelConfig, create_model, load_model, s
 from compoclip.models.convert import convert, load_source
 from compoclip.models.hf_folder import save_hf
 from compoclip.models.inspection import inspect_model
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora
+from compoclip.models.lora import Lora, attach_lora
 from models_thin import config
 from test_models_blip import write_blip
 from test_models_siglip import write_siglip

@@ -15,11 +15,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
-from compoclip.models.kinship import kinship
-from compoclip.models.loralib import lora_of, split
-from compoclip.models.raw_file import candidates, load_tuned_file
-from compoclip.models.weights import read_weights
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    ModelConfig,
+    candidates,
+    create_model,
+    load_model,
+    load_tuned_file,
+)
+from compoclip.models.lora import lora_of, split
+from compoclip.models.weights import kinship, read_weights
 from models_thin import config
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}

@@ -18,8 +18,7 @@ import pytest
 
 from compoclip.cli.play import _examples
 from compoclip.models.checkpoint import load_model
-from compoclip.play.answers import Playground
-from compoclip.play.inputs import MAX_BODY
+from compoclip.play.answers import MAX_BODY, Playground
 from compoclip.play.server import Budget, PlayServer
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from compoclip.play import server as module
-from compoclip.play.answers import Playground
-from compoclip.play.inputs import MAX_BODY
+from compoclip.play.answers import MAX_BODY, Playground
 from compoclip.play.server import Budget, PlayServer
 
 BODY = b'{"image": "", "caption": "a"}'

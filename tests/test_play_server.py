@@ -22,8 +22,7 @@ from compoclip.cli.main import main
 from compoclip.cli.play import _examples
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
-from compoclip.play.answers import Playground
-from compoclip.play.inputs import MAX_BODY, MAX_TEXT
+from compoclip.play.answers import MAX_BODY, MAX_TEXT, Playground
 from compoclip.play.server import PlayServer, is_loopback
 
 CAPTION = "a red star to the left of a large blue mug"

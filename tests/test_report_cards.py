@@ -11,11 +11,8 @@ from PIL import Image
 
 from compoclip.evaluation.groups import Part
 from compoclip.models.checkpoint import load_model
-from compoclip.report.cards import Desk, card
-from compoclip.report.diff import word_diff
-from compoclip.report.drill import extremes, margin
-from compoclip.report.examples import examples, read_items
-from compoclip.report.looks import Looker, changed_runs
+from compoclip.report.cards import Desk, card, examples, extremes, margin, read_items
+from compoclip.report.looks import Looker, changed_runs, word_diff
 from compoclip.report.study import read_study
 from report_study import make_study
 

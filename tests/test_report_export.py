@@ -11,13 +11,11 @@ import pytest
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model
-from compoclip.report.coverage import coverage_rows
-from compoclip.report.export import write_tables
-from compoclip.report.figures import tradeoff
 from compoclip.report.looks import require_measured
+from compoclip.report.plotting import Dot, Reference, on_front, scatter, tradeoff
 from compoclip.report.published import published_tradeoffs
-from compoclip.report.scatter import Dot, Reference, on_front, scatter
 from compoclip.report.study import read_study
+from compoclip.report.write import coverage_rows, write_tables
 from report_study import make_study
 
 

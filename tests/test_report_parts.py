@@ -11,20 +11,18 @@ from PIL import Image
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.compare import Difference
-from compoclip.evaluation.judgement import chance_flag, standing
-from compoclip.evaluation.profile import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
-from compoclip.evaluation.results import Score
+from compoclip.evaluation.groups import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
+from compoclip.evaluation.results import Score, chance_flag, standing
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.report.diff import word_diff
-from compoclip.report.export import write_tables
 from compoclip.report.findings import direction, findings
+from compoclip.report.looks import word_diff
 from compoclip.report.pictures import SIDE, Album
 from compoclip.report.plotting import place_labels
 from compoclip.report.study import read_study
 from compoclip.report.tables import sheets, skill_rows
 from compoclip.report.training import POINTS, read_run
 from compoclip.report.wording import interval, listed, points, signed_interval, words_for
-from compoclip.report.write import write_report
+from compoclip.report.write import write_report, write_tables
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from report_study import make_run, make_study
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.parse import parse, parse_many
-from compoclip.rewrites.and_swap import NO_AND, AndSwap
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.conjuncts import CLAUSE, LIST, PRONOUN, SCOPE, UNLIKE
+from compoclip.rewrites.negclip import CLAUSE, LIST, NO_AND, PRONOUN, SCOPE, UNLIKE, AndSwap
 
 RNG = random.Random(0)
 

@@ -14,16 +14,18 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from compoclip.captions.parse import parse
-from compoclip.captions.words import MOST_CHARACTERS, MOST_TOKENS, beginning, word_set
-from compoclip.rewrites.base import Refused, Rewritten, rng_for
-from compoclip.rewrites.graph_texts import sample_graph_texts
-from compoclip.rewrites.registry import (
+from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning, word_set
+from compoclip.rewrites.base import (
+    Refused,
+    Rewritten,
     get_pair_rewrite,
     get_rewrite,
     pair_rewrite_names,
     rewrite_names,
+    rng_for,
+    same_to_clip,
 )
-from compoclip.rewrites.tokenkey import same_to_clip
+from compoclip.rewrites.graph_slots import sample_graph_texts
 
 #: Calls of Python functions that parsing and all rewrites of one text may take, with the reading of
 #: dictionaries. A caption of 20 words takes 30,000, one of 150 some 100,000; what grows with a

@@ -9,8 +9,7 @@ import pytest
 
 from compoclip.captions.parse import parse
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
-from compoclip.rewrites.crepe import CrepeAtom, CrepeSwap
-from compoclip.rewrites.crepe_negate import NOTHING_TO_DENY, CrepeNegate
+from compoclip.rewrites.crepe import NOTHING_TO_DENY, CrepeAtom, CrepeNegate, CrepeSwap
 
 
 def drawn(rewrite: Rewrite, caption: str, count: int = 120) -> list[Rewritten]:

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from compoclip.captions.parse import parse
-from compoclip.rewrites.base import PairRewrite, Refused
+from compoclip.rewrites.base import PairRewrite, Refused, get_pair_rewrite
 from compoclip.rewrites.cross_swap import FIXED, NO_CATEGORY, CrossSwap
-from compoclip.rewrites.registry import get_pair_rewrite
 
 SWAP: PairRewrite = CrossSwap()
 

@@ -6,16 +6,16 @@ import pytest
 
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.articles import article_for
 from compoclip.rewrites.base import Edit
 from compoclip.rewrites.edit import (
     Change,
     apply_changes,
+    article_for,
     cased_like,
     exchanged,
+    inflect,
     on_word_boundaries,
 )
-from compoclip.rewrites.inflect import inflect
 
 
 def hand_made(text: str) -> Caption:

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.parse import PARSER_VERSION, parse
-from compoclip.captions.records import decode, encode
+from compoclip.captions.store import decode, encode
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import rng_for
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.base import get_rewrite, rewrite_names, rng_for
 
 ODD = (
     "",

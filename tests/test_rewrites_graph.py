@@ -14,24 +14,36 @@ from rewrite_truth import judge_rewrites
 
 from compoclip.captions.parse import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
-from compoclip.rewrites.base import Refused, Rewritten, rng_for
-from compoclip.rewrites.graph_reading import read_graph
-from compoclip.rewrites.graph_rewrites import GraphNegative, GraphPositive
-from compoclip.rewrites.graph_slots import ATTR, CATEGORIES, JOIN, OBJ, REL, Transform, slots_of
-from compoclip.rewrites.graph_texts import (
+from compoclip.rewrites.base import (
+    Refused,
+    Rewritten,
+    get_rewrite,
+    rewrite_names,
+    rng_for,
+    token_key,
+)
+from compoclip.rewrites.graph_slots import (
+    ATTR,
+    CATEGORIES,
     ENOUGH_POSITIVES,
+    JOIN,
     NO_GRAPH,
     NO_SUBGRAPH,
     NOT_ASSERTED,
+    OBJ,
     POSITIVE,
+    REL,
     TAKEN,
+    GraphNegative,
+    GraphPositive,
     GraphTexts,
+    Transform,
     sample_graph_texts,
+    slots_of,
     usable_subgraphs,
 )
+from compoclip.rewrites.graph_validity import read_graph
 from compoclip.rewrites.graph_vocabulary import GraphVocabulary
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.tokenkey import token_key
 from graph_captions import CAT, WORDS, graph_caption
 
 NEXT_TO = graph_caption("a cat next to a dog", [("cat", []), ("dog", [])], [(0, "next to", 1)])

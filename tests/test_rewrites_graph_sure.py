@@ -10,10 +10,8 @@ import pytest
 from compoclip.captions.parse import parse
 from compoclip.captions.subgraphs import phrase
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.graph_reading import read_graph
-from compoclip.rewrites.graph_slots import JOIN, Transform, slots_of
-from compoclip.rewrites.graph_texts import NOT_SURE, usable_subgraphs
-from compoclip.rewrites.graph_validity import NO_THING
+from compoclip.rewrites.graph_slots import JOIN, NOT_SURE, Transform, slots_of, usable_subgraphs
+from compoclip.rewrites.graph_validity import NO_THING, read_graph
 from graph_captions import WORDS, graph_caption
 
 

@@ -11,14 +11,14 @@ import pytest
 from build_graph_vocabulary import read_scene_graphs
 
 from compoclip.errors import CompoclipError
-from compoclip.rewrites.graph_relations import (
+from compoclip.rewrites.graph_validity import (
     MAY_HOLD,
     as_link,
+    attribute_candidates,
     relation_candidates,
     relation_refusal,
     sense_of,
 )
-from compoclip.rewrites.graph_validity import attribute_candidates
 from compoclip.rewrites.graph_vocabulary import (
     build_vocabulary,
     default_vocabulary,

@@ -12,11 +12,17 @@ import pytest
 
 from compoclip.captions.parse import parse
 from compoclip.errors import CompoclipError
-from compoclip.rewrites import maskfill
+from compoclip.rewrites import ce_clip
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
-from compoclip.rewrites.ce_clip import CE_ADJ, CE_NOUN, CE_SWAP, CE_VERB, MaskedReplace
-from compoclip.rewrites.maskfill import TransformersFiller
-from compoclip.rewrites.tsvlc_rb import (
+from compoclip.rewrites.ce_clip import (
+    CE_ADJ,
+    CE_NOUN,
+    CE_SWAP,
+    CE_VERB,
+    MaskedReplace,
+    TransformersFiller,
+)
+from compoclip.rewrites.replace import (
     CATEGORIES,
     NO_LIST,
     TSVLC_RB_RELEASED,
@@ -159,7 +165,7 @@ def test_no_usable_proposal_is_refused() -> None:
 def transformers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A stand-in package whose model proposes fixed pieces."""
     module = ModuleType("transformers")
-    maskfill._pipeline.cache_clear()
+    ce_clip._pipeline.cache_clear()
 
     def pipeline(task: str, model: str, device: str) -> Any:
         if model == "missing":
@@ -196,7 +202,7 @@ def test_a_masked_language_model_fills_the_gap(transformers: ModuleType) -> None
 def test_without_the_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    maskfill._pipeline.cache_clear()
+    ce_clip._pipeline.cache_clear()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(CompoclipError, match="pip install transformers"):
         TransformersFiller("tiny").fill("a ", " on a mat")

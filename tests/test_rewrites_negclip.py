@@ -12,11 +12,17 @@ import pytest
 
 from compoclip.captions.parse import parse, parse_many
 from compoclip.captions.types import Caption, Chunk, Token
-from compoclip.rewrites.base import Refused, Rewritten, rng_for
+from compoclip.rewrites.base import (
+    Refused,
+    Rewritten,
+    get_rewrite,
+    rewrite_names,
+    rng_for,
+    same_to_clip,
+    token_key,
+)
+from compoclip.rewrites.edit import doubles_a_word
 from compoclip.rewrites.negclip import NegclipSwap, candidates, swapped
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.tokenkey import same_to_clip, token_key
-from compoclip.rewrites.validity import doubles_a_word
 
 
 def swaps(caption: Caption | str) -> set[str]:

@@ -11,15 +11,19 @@ from hypothesis import strategies as st
 
 from compoclip.captions.parse import parse
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import Refused, Rewritten, rng_for
-from compoclip.rewrites.bigram_shuffle import BigramShuffle
-from compoclip.rewrites.registry import (
+from compoclip.rewrites.base import (
+    Refused,
+    Rewritten,
+    fits_context,
     get_pair_rewrite,
     get_rewrite,
     pair_rewrite_names,
     rewrite_names,
+    rng_for,
+    same_to_clip,
+    token_key,
 )
-from compoclip.rewrites.tokenkey import fits_context, same_to_clip, token_key
+from compoclip.rewrites.bigram_shuffle import BigramShuffle
 
 # Rewrites that edit the caption; "graph-" ones write new texts.
 NAMES = tuple(name for name in rewrite_names() if not name.startswith("graph-"))

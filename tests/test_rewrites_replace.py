@@ -6,16 +6,20 @@ import random
 
 import pytest
 
-from compoclip.captions.lemmas import PLURAL_ONLY
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parse import parse
-from compoclip.rewrites import candidates
-from compoclip.rewrites.base import Refused, Rewritten, rng_for
-from compoclip.rewrites.categories import exclusive, families, may_coincide
+from compoclip.captions.tagger import PLURAL_ONLY
+from compoclip.rewrites import elements as candidates
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
+from compoclip.rewrites.edit import MASS_NOUNS
 from compoclip.rewrites.elements import Element, elements
-from compoclip.rewrites.inflect import MASS_NOUNS
-from compoclip.rewrites.registry import get_rewrite
-from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
+from compoclip.rewrites.exchange import (
+    CONTRADICTIONS,
+    contradicting,
+    exclusive,
+    families,
+    may_coincide,
+)
 from compoclip.rewrites.replace import Replace, forbidden
 from compoclip.rewrites.structure import structure_of
 

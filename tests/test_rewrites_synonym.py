@@ -10,8 +10,7 @@ import pytest
 from compoclip.captions.parse import parse
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.structure import structure_of
-from compoclip.rewrites.synonym import NO_SYNONYM, SYNONYM_STRICT, Synonym
-from compoclip.rewrites.synonyms import places, table
+from compoclip.rewrites.synonyms import NO_SYNONYM, SYNONYM_STRICT, Synonym, places, table
 
 
 def texts(caption: str, rewrite: Synonym | None = None) -> set[str]:

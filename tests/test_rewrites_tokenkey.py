@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 
 from compoclip.captions.parse import parse_many
-from compoclip.rewrites.base import Refused, rng_for
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.tokenkey import fits_context, same_to_clip, token_key
+from compoclip.rewrites.base import (
+    Refused,
+    fits_context,
+    get_rewrite,
+    rewrite_names,
+    rng_for,
+    same_to_clip,
+    token_key,
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rewrite_truth import Judged, judge_rewrites
 
-from compoclip.rewrites.registry import pair_rewrite_names, rewrite_names
+from compoclip.rewrites.base import pair_rewrite_names, rewrite_names
 from compoclip.world.oracle import Truth, Verdict
 
 BOUND = 0.02

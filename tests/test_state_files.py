@@ -21,9 +21,8 @@ from compoclip.data.companions import _kept
 from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.errors import CompoclipError
 from compoclip.language.ask import Asking, collect
-from compoclip.language.engine import Answer, Sampling
+from compoclip.language.engine import Answer, Sampling, load_task
 from compoclip.language.rows import Outputs, Tally, write_outputs
-from compoclip.language.task import load_task
 from compoclip.train.log import read_log
 from compoclip.train.state import Progress, load_state, save_state
 from corpus_shards import corpus

@@ -18,8 +18,7 @@ from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Trains
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import attach_lora
+from compoclip.models.lora import Lora, attach_lora
 from compoclip.train import loop
 from compoclip.train.gradcache import refuse_batch_norm
 from compoclip.train.loop import freeze

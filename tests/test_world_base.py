@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from compoclip.models.checkpoint import load_model
-from compoclip.world.config import read_world_config
+from compoclip.world.dataset import read_world_config
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
 

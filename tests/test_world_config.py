@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.errors import CompoclipError
-from compoclip.world.config import read_world_config
+from compoclip.world.dataset import read_world_config
 from compoclip.world.scene import WorldConfig
 
 

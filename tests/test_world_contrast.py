@@ -9,22 +9,20 @@ import pytest
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.world.captions import captions_for
-from compoclip.world.compounds import compounds_in, names_held_out
-from compoclip.world.contrast import (
+from compoclip.world.edits import (
     NEGATIVE_SKILLS,
     POSITIVE_RULES,
     hard_negative,
     hard_positive,
+    nodes_of,
+    substitute,
 )
-from compoclip.world.edits import nodes_of, substitute
 from compoclip.world.oracle import Oracle
-from compoclip.world.pair_skills import TAUGHT_SKILLS
-from compoclip.world.pairs import pair
+from compoclip.world.pairs import TAUGHT_SKILLS, pair
 from compoclip.world.parser import parse
 from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
+from compoclip.world.sampling import compounds_in, held_out_in, names_held_out, scene_for
 from compoclip.world.scene import WorldConfig
-from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import COLOURS
 
 CONFIG = WorldConfig(

@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, Retrieval
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import (
+    SKILLS,
+    Benchmark,
+    Case,
+    Classification,
+    Form,
+    Retrieval,
+    present,
+)
 from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.benchmarks.skills import SKILLS
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.targets import parse_targets
 from compoclip.world.captions import captions_for
@@ -24,9 +30,8 @@ from compoclip.world.export.suite import write_suite
 from compoclip.world.export.texts import changed_words, phrases_of, seemly, with_synonym
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.parser import parse
-from compoclip.world.sampling import scene_for
+from compoclip.world.sampling import generator, held_out_attributes, held_out_in, scene_for
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.splits import generator, held_out_attributes, held_out_in
 
 ITEMS = 20
 CONFIG = WorldConfig(size=32)

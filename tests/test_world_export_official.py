@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Benchmark, Case, Form
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import SKILLS, Benchmark, Case, Form, present
 from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.benchmarks.skills import SKILLS
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
-from compoclip.evaluation.features import Features
+from compoclip.evaluation.items import Features
 from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets
@@ -28,8 +26,8 @@ from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.render import render
+from compoclip.world.sampling import held_out_in
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import KINDS
 from official import BUILDERS
 

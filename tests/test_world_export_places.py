@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.evaluation.results import Results
@@ -18,8 +17,8 @@ from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth
+from compoclip.world.sampling import held_out_in
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.splits import held_out_in
 from evaluation_helpers import FakeEncoder
 from official import BUILDERS
 

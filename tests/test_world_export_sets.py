@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
-from compoclip.benchmarks.coverage import present
+from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval, present
 from compoclip.benchmarks.edition import listed
 from compoclip.evaluation.classification import score_classification
-from compoclip.evaluation.features import Features
+from compoclip.evaluation.items import Features
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets

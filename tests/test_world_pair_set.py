@@ -10,12 +10,9 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.config import read_world_config
-from compoclip.world.dataset import png_bytes
+from compoclip.world.dataset import png_bytes, read_world_config
 from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.pair_set import PairSet, write_pair_set
-from compoclip.world.pair_skills import TAUGHT_SKILLS
-from compoclip.world.pairs import pair
+from compoclip.world.pairs import TAUGHT_SKILLS, PairSet, pair, write_pair_set
 from compoclip.world.scene import WorldConfig
 from method_data import arguments, write_world
 

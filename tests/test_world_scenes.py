@@ -11,11 +11,15 @@ import pytest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.world.captions import CAPTION_TYPES, captions_for
 from compoclip.world.geometry import located, related
-from compoclip.world.icons import ICONS
-from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
+from compoclip.world.render import ICONS, render
+from compoclip.world.sampling import (
+    SPLITS,
+    held_out_attributes,
+    held_out_in,
+    held_out_relations,
+    scene_for,
+)
 from compoclip.world.scene import Backdrop, Scene, Thing, WorldConfig
-from compoclip.world.splits import SPLITS, held_out_attributes, held_out_in, held_out_relations
 from compoclip.world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,

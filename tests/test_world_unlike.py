@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compoclip.world.captions import WorldCaption, captions_for
-from compoclip.world.config import bundled_world, crowded
+from compoclip.world.dataset import bundled_world, crowded
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, WorldConfig

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compoclip.version import __version__
+
 if TYPE_CHECKING:
     from compoclip.api import (
         CompoclipError,
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
         load,
         rewrite,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CompoclipError",

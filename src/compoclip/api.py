@@ -33,8 +33,8 @@ from typing import (
     get_type_hints,
 )
 
-from compoclip.cli.device import device_named
 from compoclip.cli.evaluate import EvaluateOptions, measure, named_models
+from compoclip.cli.options import device_named
 from compoclip.cli.rewrite import names_of
 from compoclip.cli.train import TrainOptions, adapted, execute, push
 from compoclip.errors import CompoclipError, UsageError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from compoclip.evaluation.results import Results
     from compoclip.methods.base import Method
-    from compoclip.models.identity import ModelIdentity
+    from compoclip.models.config import ModelIdentity
     from compoclip.models.loaded import LoadedModel
 
     Features = NDArray[np.float32]
@@ -91,7 +91,7 @@ class Model:
         """
         from PIL.Image import Image
 
-        from compoclip.evaluation.model_encoder import ModelEncoder
+        from compoclip.evaluation.encoder import ModelEncoder
 
         if isinstance(images, str | Path):
             raise UsageError("images are a list, also of one: model.score([image], captions)")
@@ -102,7 +102,7 @@ class Model:
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
         """(M, D) float32 features of unit length. A caption beyond the context is cut."""
-        from compoclip.evaluation.model_encoder import ModelEncoder
+        from compoclip.evaluation.encoder import ModelEncoder
 
         if isinstance(captions, str):
             raise UsageError("captions are a list, also of one: model.score(images, [caption])")

@@ -14,8 +14,8 @@ from compoclip.world.export.pairs import TASKS, draw_pairs
 from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip.world.export.texts import is_false, is_true
 from compoclip.world.pairs import WorldPair
+from compoclip.world.sampling import held_out_in
 from compoclip.world.scene import Scene, Thing
-from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import clashes, with_article
 
 WRITES = ("bivlc",)

@@ -12,8 +12,8 @@ from compoclip.world import edits
 from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip.world.export.texts import foils, form_of, is_false, is_true
 from compoclip.world.logic import Form, NounPhrase, count_atoms
+from compoclip.world.sampling import NOVEL_ATTRIBUTE, held_out_attributes
 from compoclip.world.scene import Scene, Thing
-from compoclip.world.splits import NOVEL_ATTRIBUTE, held_out_attributes
 from compoclip.world.vocabulary import with_article
 
 WRITES = ("crepe_prod", "crepe_syst")

@@ -11,9 +11,9 @@ from compoclip.world.captions import captions_for
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.export.retrieval import own_captions
 from compoclip.world.export.texts import seemly
-from compoclip.world.pair_skills import PAIR_SKILLS
+from compoclip.world.pairs import PAIR_SKILLS
+from compoclip.world.sampling import generator, held_out_in
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.splits import generator, held_out_in
 
 WRITES = ("imagecode",)
 _FOLDER = "imagecode/image-sets"

@@ -11,9 +11,8 @@ from compoclip.world.captions import facts_of
 from compoclip.world.export.pairs import TASKS, draw_pairs
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.export.texts import is_false, is_true
-from compoclip.world.sampling import apart
+from compoclip.world.sampling import apart, held_out_in
 from compoclip.world.scene import Scene, Thing
-from compoclip.world.splits import held_out_in
 from compoclip.world.vocabulary import with_article
 from compoclip.world.wording import RELATION_PHRASES
 

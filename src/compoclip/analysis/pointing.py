@@ -10,7 +10,7 @@ from PIL import Image
 
 from compoclip.analysis.patch_maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.statistics import Interval, cluster_weights, percentile_interval
+from compoclip.evaluation.aggregate import Interval, cluster_weights, percentile_interval
 from compoclip.models.loaded import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"

@@ -13,8 +13,7 @@ from PIL import Image
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
 from compoclip.models.loaded import LoadedModel
-from compoclip.rewrites.base import Edit, Refused, rng_for
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
 Kind = Literal["caption", "positive", "negative"]
 

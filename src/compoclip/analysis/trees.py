@@ -16,10 +16,24 @@ of a node counts these spans as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
+
+from compoclip.console import track
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.aggregate import cluster_weights, percentile_interval
+from compoclip.models.loaded import LoadedModel, current_identity
+from compoclip.models.text_layers import TextLayers
+from compoclip.models.text_tower import Bucket, choose_buckets
 
 Chart = NDArray[np.float64]
 Node = tuple[int, int, int]
@@ -116,3 +130,329 @@ def _grow(n: int, split: Callable[[int, int], int]) -> Tree:
             nodes.append((a, k, b))
             waiting += [(k, b), (a, k)]
     return tuple(nodes)
+
+
+# --- How much a text tower changes a span of words when it sees the rest of the sentence. ---
+#
+# For a span of words, c is the sum of its states after the last layer (before the last norm) in the
+# ordinary forward pass, f the same sum when from layer h on nothing but the start token, the end
+# token and the span itself may be looked at; the causal mask, where there is one, holds as well.
+# The chart of a sentence has cos(c, f) for every span.
+
+_BUCKET_COST = 256  # token positions that one more bucket must save
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """ids: start, the tokens of the words, end. starts: (n + 1) the position of each word's first
+    token, and of the end token; so the words a..b-1 are at starts[a]..starts[b]-1."""
+
+    ids: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[Sequence[int]], row: Sequence[int]) -> Sentence:
+        """words: ids by word. row: all ids with start and end."""
+        return cls(tuple(row), tuple(accumulate((len(ids) for ids in words), initial=1)))
+
+    @property
+    def words(self) -> int:
+        """Number of words."""
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One run of the upper layers: over `places` of sentence `sentence`, the start token first,
+    and the spans whose f can be read from it, each up to its word `end`."""
+
+    sentence: int
+    places: tuple[int, ...]
+    start: int
+    ends: tuple[int, ...]
+
+
+def span_charts(
+    layers: TextLayers, sentences: Sequence[Sentence], thresholds: Sequence[int]
+) -> list[dict[int, Chart]]:
+    """For each sentence, threshold h -> chart; the whole sentence, and what is no span, is nan.
+
+    The layers below h are run once for all spans. In a causal tower neither the words before a span
+    nor those behind it matter from layer h on, so that one pass from a word to the end of the
+    sentence holds f of every span that begins there, and spans that begin the sentence are what
+    they are in context: 1. All sentences in one batch. Raises CompoclipError when states are not
+    finite.
+    """
+    lengths = [len(each.ids) for each in sentences]
+    longest = layers.context_length if layers.sees_ahead else max(lengths)
+    ids = torch.zeros(len(sentences), longest, dtype=torch.int64)
+    for row, each in zip(ids, sentences):
+        row[: len(each.ids)] = torch.tensor(each.ids)
+    with torch.inference_mode():
+        below, last = _ordinary(layers, ids.to(layers.device), thresholds)
+        context = last.double().cumsum(1)
+    passes = sorted(_passes(sentences, layers.sees_ahead), key=lambda each: len(each.places))
+    buckets = choose_buckets([len(each.places) for each in passes], _BUCKET_COST) if passes else []
+    charts = [
+        {h: _empty(each.words, begin_known=not layers.sees_ahead) for h in thresholds}
+        for each in sentences
+    ]
+    for bucket in buckets:
+        run = passes[bucket.start : bucket.stop]
+        with torch.inference_mode():
+            _fill(charts, layers, sentences, run, bucket, below, context)
+    return charts
+
+
+def _ordinary(
+    layers: TextLayers, ids: Tensor, thresholds: Sequence[int]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """The ordinary forward: states before each threshold layer, and after the last one."""
+    x = layers.embed(ids)
+    below: dict[int, Tensor] = {}
+    done = 0
+    for h in sorted(thresholds):
+        x = layers.run(x, done, h)
+        below[h], done = x, h
+    return below, layers.run(x, done, layers.depth)
+
+
+def _passes(sentences: Sequence[Sentence], sees_ahead: bool) -> Iterator[_Pass]:
+    for number, each in enumerate(sentences):
+        n, stop = each.words, each.starts[-1]
+        if not sees_ahead:
+            for a in range(1, n):
+                ends = tuple(range(a + 1, n + 1))
+                yield _Pass(number, (0, *range(each.starts[a], stop)), a, ends)
+            continue
+        for a in range(n):
+            for b in range(a + 1, n + 1):
+                if b - a < n:
+                    span = range(each.starts[a], each.starts[b])
+                    yield _Pass(number, (0, *span, stop), a, (b,))
+
+
+def _empty(n: int, begin_known: bool) -> Chart:
+    chart = np.full((n + 1, n + 1), np.nan)
+    if begin_known:
+        chart[0, 1:n] = 1.0
+    return chart
+
+
+def _fill(
+    charts: Sequence[dict[int, Chart]],
+    layers: TextLayers,
+    sentences: Sequence[Sentence],
+    passes: Sequence[_Pass],
+    bucket: Bucket,
+    below: Mapping[int, Tensor],
+    context: Tensor,
+) -> None:
+    """Run the passes of one bucket above every threshold and write their spans into the charts."""
+    device = context.device
+    places = torch.zeros(len(passes), bucket.length, dtype=torch.int64)
+    keys = torch.zeros(len(passes), bucket.length, dtype=torch.bool)
+    for row, each in enumerate(passes):
+        places[row, : len(each.places)] = torch.tensor(each.places)
+        keys[row, : len(each.places)] = True
+    source = torch.tensor([each.sentence for each in passes], device=device)
+    places, keys = places.to(device), keys.to(device)
+
+    spans = [(row, each, end) for row, each in enumerate(passes) for end in each.ends]
+    starts = [sentences[each.sentence].starts for _, each, _ in spans]
+    begin = torch.tensor([at[each.start] for at, (_, each, _) in zip(starts, spans)])
+    stop = torch.tensor([at[end] for at, (_, _, end) in zip(starts, spans)])
+    rows = torch.tensor([row for row, _, _ in spans])
+    owner = torch.tensor([each.sentence for _, each, _ in spans])
+    begin, stop, rows, owner = (each.to(device) for each in (begin, stop, rows, owner))
+    # cumulative sums: the span's states are what is added between its first token and its end
+    seen = context[owner, stop - 1] - context[owner, begin - 1]
+    for h, states in below.items():
+        alone = layers.run(states[source[:, None], places], h, layers.depth, keys)
+        sums = alone.double().cumsum(1)
+        free = sums[rows, stop - begin] - sums[rows, 0]
+        cosines = F.cosine_similarity(seen, free, dim=1).cpu().numpy()
+        if not np.isfinite(cosines).all():
+            raise CompoclipError(
+                "the text tower's states are not finite numbers; its weights are damaged, or "
+                "training diverged: use another checkpoint"
+            )
+        for (_, each, end), value in zip(spans, cosines):
+            charts[each.sentence][h][each.start, end] = value
+
+
+# --- Tree scores of a text tower over many captions, with intervals. ---
+
+MOST_WORDS = 25
+BEST, HIGHEST, GREEDY = "best", "highest sum", "greedy"
+LEFT, RIGHT, RANDOM = "left", "right", "random"
+TREES = (BEST, HIGHEST, GREEDY, LEFT, RIGHT, RANDOM)
+"""The tree of the highest score, that of the highest value, the greedy one, and three that know
+nothing of the model."""
+TOO_LONG = f"more than {MOST_WORDS} words"
+TOO_SHORT = "fewer than 2 words"
+CUT = "more tokens than the model's context"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TreeScores:
+    """What one model's text tower made of some captions.
+
+    thresholds: the h of the H columns. captions: the N measured ones. scores: tree -> (N, H).
+    trees: the best tree of each caption in brackets, at the last threshold. left_out: reason ->
+    captions that could not be measured.
+    """
+
+    model: str
+    weights: str
+    layers: int
+    thresholds: tuple[int, ...]
+    captions: tuple[str, ...]
+    scores: Mapping[str, Floats]
+    trees: tuple[str, ...]
+    left_out: Mapping[str, int]
+
+    @property
+    def headline(self) -> int:
+        """The largest threshold, L/2 unless others were asked for."""
+        return self.thresholds[-1]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over captions with its 95 % interval, by a bootstrap over captions; None for one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
+    """0..depth // 2, or those `asked` for. Raises UsageError for one outside of 0..depth - 1."""
+    wrong = [h for h in asked if not 0 <= h < depth]
+    if wrong:
+        raise UsageError(
+            f"--threshold {wrong[0]}: this text tower has {depth} layers; give 0 to {depth - 1}"
+        )
+    return tuple(sorted(set(asked))) or tuple(range(depth // 2 + 1))
+
+
+def measure_trees(
+    name: str,
+    loaded: LoadedModel,
+    captions: Sequence[str],
+    thresholds: Sequence[int] = (),
+    batch_size: int = 64,
+    seed: int = 0,
+) -> TreeScores:
+    """Tree scores of every caption; seed: of the random trees, each drawn from (seed, caption).
+
+    Captions of one word, of more than MOST_WORDS, or beyond the model's context are left out and
+    counted. Raises CompoclipError when none is left, for tokenizers that have no words and text
+    towers that are no native open_clip transformers; UsageError for a threshold that is no layer.
+    """
+    layers = loaded.encoder.text_layers()
+    heights = thresholds_of(layers.depth, thresholds)
+    left_out: Counter[str] = Counter()
+    kept: list[tuple[str, Sentence, list[str]]] = []
+    for caption in captions:
+        words = loaded.tokenizer.words(caption)
+        ids = [each for _, each in words]
+        row = loaded.tokenizer.bounded([token for each in ids for token in each])
+        reason = _unfit(len(words), len(row), loaded.tokenizer.context_length)
+        if reason:
+            left_out[reason] += 1
+        else:
+            kept.append((caption, Sentence.of(ids, row), [word for word, _ in words]))
+    if not kept:
+        reasons = ", ".join(f"{n} with {reason}" for reason, n in left_out.items())
+        raise CompoclipError(
+            f"no caption can be measured ({reasons or 'none given'}); give other captions"
+        )
+    scores = {tree: np.empty((len(kept), len(heights))) for tree in TREES}
+    trees = [""] * len(kept)
+    training = loaded.encoder.training
+    loaded.encoder.eval()
+    try:
+        for place, charts in _charts(layers, [s for _, s, _ in kept], heights, batch_size):
+            caption, _, spelt = kept[place]
+            for column, h in enumerate(heights):
+                shapes = _trees(charts[h], caption, seed)
+                for tree, shape in shapes.items():
+                    scores[tree][place, column] = tree_score(charts[h], shape)
+            trees[place] = bracketed(shapes[BEST], spelt)
+    finally:
+        loaded.encoder.train(training)
+    return TreeScores(
+        model=name,
+        weights=current_identity(loaded).weights,
+        layers=layers.depth,
+        thresholds=heights,
+        captions=tuple(caption for caption, _, _ in kept),
+        scores=scores,
+        trees=tuple(trees),
+        left_out=dict(left_out),
+    )
+
+
+def _unfit(words: int, tokens: int, context: int) -> str:
+    """Why a caption cannot be measured, "" when it can."""
+    if words < 2:
+        return TOO_SHORT
+    if words > MOST_WORDS:
+        return TOO_LONG
+    return CUT if tokens > context else ""
+
+
+def _charts(
+    layers: TextLayers, sentences: Sequence[Sentence], thresholds: Sequence[int], batch_size: int
+) -> Iterator[tuple[int, dict[int, Chart]]]:
+    """(place, charts by threshold) of every sentence; similar lengths share a batch."""
+    order = sorted(range(len(sentences)), key=lambda place: len(sentences[place].ids))
+    starts = range(0, len(order), batch_size)
+    for start in track(starts, "spans", len(starts), "batches"):
+        places = order[start : start + batch_size]
+        yield from zip(places, span_charts(layers, [sentences[p] for p in places], thresholds))
+
+
+def _trees(chart: Chart, caption: str, seed: int) -> dict[str, Tree]:
+    n = len(chart) - 1
+    rng = np.random.default_rng([seed, zlib.crc32(caption.encode())])
+    return {
+        BEST: best_tree(chart),
+        HIGHEST: highest_tree(chart),
+        GREEDY: greedy_tree(chart),
+        LEFT: left_branching(n),
+        RIGHT: right_branching(n),
+        RANDOM: random_tree(n, rng),
+    }
+
+
+def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
+    """Means of the columns of (N, H) and of each row's mean over them, last, over captions."""
+    columns = np.column_stack([values, values.mean(axis=1)])
+    n = len(columns)
+    draws = np.concatenate([w @ columns / n for w in cluster_weights(n, resamples, seed)])
+    return [
+        Estimate(float(column.mean()), *percentile_interval(drawn, n))
+        for column, drawn in zip(columns.T, draws.T)
+    ]
+
+
+def differences(
+    base: TreeScores, other: TreeScores, resamples: int, seed: int
+) -> tuple[int, list[Estimate]]:
+    """The best trees' scores of `other` minus those of `base` on the captions measured for both:
+    (how many, by threshold and for the mean over thresholds, last).
+
+    Both must have the same thresholds. Raises CompoclipError without a common caption.
+    """
+    place = {caption: row for row, caption in enumerate(base.captions)}
+    rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]
+    if not rows:
+        raise CompoclipError(f"{base.model} and {other.model}: no caption was measured for both")
+    mine, theirs = (list(each) for each in zip(*rows))
+    gap = other.scores[BEST][theirs] - base.scores[BEST][mine]
+    return len(rows), estimates(gap, resamples, seed)

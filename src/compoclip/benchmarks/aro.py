@@ -25,20 +25,120 @@ one.
 
 from __future__ import annotations
 
+import hashlib
+import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.aro_relations import LEFT_OUT
-from compoclip.benchmarks.caption_files import locate, read_captions
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.order import shuffled
-from compoclip.benchmarks.parts import of_cases, select
-from compoclip.captions.pre_caption import pre_caption
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.retrieval import locate, read_captions
+from compoclip.captions.chunks import pre_caption
+from compoclip.captions.types import Token
 from compoclip.errors import CompoclipError
+
+# --- Relation names that ARO's notebook leaves out before it averages over relations. ---
+
+_NAMES = """
+adjusting; attached to; between; bigger than; biting; boarding; brushing; chewing; cleaning;
+climbing; close to; coming from; coming out of; contain; crossing; dragging; draped over;
+drinking; drinking from; driving; driving down; driving on; eating from; eating in; enclosing;
+exiting; facing; filled with; floating in; floating on; flying; flying above; flying in;
+flying over; flying through; full of; going down; going into; going through; grazing in;
+growing in; growing on; guiding; hanging from; hanging in; hanging off; hanging over; higher
+than; holding onto; hugging; in between; jumping off; jumping on; jumping over; kept in;
+larger than; leading; leaning over; leaving; licking; longer than; looking in; looking into;
+looking out; looking over; looking through; lying next to; lying on top of; making; mixed
+with; mounted on; moving; on the back of; on the edge of; on the front of; on the other side
+of; opening; painted on; parked at; parked beside; parked by; parked in; parked in front of;
+parked near; parked next to; perched on; petting; piled on; playing; playing in; playing on;
+playing with; pouring; reaching for; reading; reflected on; riding on; running in; running on;
+running through; seen through; sitting behind; sitting beside; sitting by; sitting in front
+of; sitting near; sitting next to; sitting under; skiing down; skiing on; sleeping in;
+sleeping on; smiling at; sniffing; splashing; sprinkled on; stacked on; standing against;
+standing around; standing behind; standing beside; standing in front of; standing near;
+standing next to; staring at; stuck in; surrounding; swimming in; swinging; talking to; topped
+with; touching; traveling down; traveling on; tying; typing on; underneath; wading in; waiting
+for; walking across; walking by; walking down; walking next to; walking through; working in;
+working on; worn on; wrapped around; wrapped in; by; of; near; next to; with; beside; on the
+side of; around
+"""
+
+LEFT_OUT = frozenset(name.strip() for name in _NAMES.replace("\n", " ").split(";"))
+"""Names left out of VG-Relation's `paper` aggregate (the official notebook of ARO, MIT)."""
+
+
+# --- ARO's order task: four shuffled versions of a caption (Yuksekgonul et al., ICLR 2023,
+# 3.2). ---
+#
+# The published code draws from the global generator without a seed. Here every shuffle has a seed
+# of its own, made from the caption's key and the kind of shuffle, so that the cases are always the
+# same. A shuffle may by chance return the caption itself; such distractors are kept, as in the
+# original.
+
+T = TypeVar("T")
+
+KINDS = ("nouns and adjectives", "other words", "within trigrams", "trigrams")
+_WORD = re.compile(r"\w+(?:[-.,]\w+)*|['’]\w+|[^\w\s]")
+
+
+def shuffled(text: str, tokens: Sequence[Token], key: str) -> tuple[str, str, str, str]:
+    """The four distractors of `text` in the order of KINDS, tokens joined by blanks.
+
+    1. nouns (Penn tags NN*) permuted among their places, then adjectives (JJ*) among theirs;
+    2. all other tokens permuted among their places;
+    3. the words inside each run of three permuted; 4. the runs of three permuted. For 3 and 4 the
+    words come from a plain word splitter, for 1 and 2 from the tagger (`tokens`).
+    """
+    content = [token.tag[:2] if token.tag[:2] in ("NN", "JJ") else "" for token in tokens]
+    words = [token.text for token in tokens]
+    rng = _generator(key, KINDS[0])
+    first = _among(_among(words, _is(content, "NN"), rng), _is(content, "JJ"), rng)
+    second = _among(words, _is(content, ""), _generator(key, KINDS[1]))
+    runs = trigrams(split_words(text))
+    rng = _generator(key, KINDS[2])
+    third = [word for run in runs for word in permuted(run, rng)]
+    fourth = [word for run in permuted(runs, _generator(key, KINDS[3])) for word in run]
+    return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
+
+
+def split_words(text: str) -> list[str]:
+    """Words, with inner hyphens, points and commas, clitics such as 's, and single marks."""
+    return _WORD.findall(text)
+
+
+def trigrams(words: Sequence[str]) -> list[list[str]]:
+    """Consecutive runs of three words; the last run may be shorter."""
+    return [list(words[start : start + 3]) for start in range(0, len(words), 3)]
+
+
+def permuted(values: Sequence[T], rng: random.Random) -> list[T]:
+    """A uniform random permutation, from `random()` alone, whose sequence Python guarantees."""
+    keys = [rng.random() for _ in values]
+    return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
+
+
+def _is(tags: Sequence[str], tag: str) -> list[bool]:
+    return [each == tag for each in tags]
+
+
+def _among(words: Sequence[str], chosen: Sequence[bool], rng: random.Random) -> list[str]:
+    """Permute the chosen words among their places."""
+    moved = iter(permuted([word for word, pick in zip(words, chosen) if pick], rng))
+    return [next(moved) if pick else word for word, pick in zip(words, chosen)]
+
+
+def _generator(key: str, kind: str) -> random.Random:
+    digest = hashlib.blake2b(f"{key}\0{kind}".encode(), digest_size=8).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
+
+# --- ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023). ---
 
 WORDS = 30
 META = Meta(

@@ -9,15 +9,88 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
 
-from compoclip.benchmarks.audit_images import audit_images
-from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, ImageRef, Retrieval
-from compoclip.benchmarks.defects import Defect, Kind, count
+from PIL import Image
+
+from compoclip.benchmarks.case import (
+    Benchmark,
+    Case,
+    Classification,
+    Form,
+    ImageRef,
+    Retrieval,
+    image_key,
+    image_names,
+    text_names,
+)
+from compoclip.benchmarks.defects import Defect, Kind, count, exchanged, synonymous
 from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.names import image_key, image_names, text_names
-from compoclip.benchmarks.sameness import LEVELS, key, same, same_bag
-from compoclip.benchmarks.synonyms import exchanged, synonymous
-from compoclip.rewrites.tokenkey import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
+from compoclip.benchmarks.files import LEVELS, key, same, same_bag
+from compoclip.console import track
+from compoclip.data.decode import decode
+from compoclip.data.members import Members
+from compoclip.errors import CompoclipError
+from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
+
+# --- Images of items: boxes that miss them, files that cannot be decoded. ---
+
+
+def audit_images(
+    items: Iterable[tuple[str, str, tuple[ImageRef, ...]]], decoding: bool
+) -> Iterator[tuple[str, str, Kind, str, str]]:
+    """(sub-task, id, kind, "", detail) of items, given with their images, that have a bad image.
+
+    Boxes are compared with the sizes that the files state; absent files are passed over. decoding:
+    decode every image, each once.
+    """
+    refs = [(part, name, ref) for part, name, images in items for ref in images]
+    wanted = {ref for *_, ref in refs if decoding or ref.box is not None}
+    found: dict[ImageRef, tuple[Kind, str] | None] = {}
+    members = Members()
+    there = lru_cache(maxsize=None)(Path.is_file)
+    what = "decoding" if decoding else "comparing boxes"
+    for ref in track(sorted(wanted, key=image_key), what, unit="images"):
+        found[ref] = _judge(ref, members, decoding) if there(ref.path) else None
+    told = set()
+    for part, name, ref in refs:
+        bad = found.get(ref)
+        if bad is not None and (part, name, bad[0]) not in told:
+            told.add((part, name, bad[0]))
+            yield part, name, bad[0], "", bad[1]
+
+
+def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] | None:
+    size = None if ref.member or ref.box is None else _size(ref.path)
+    if ref.box is not None and size is not None:
+        left, upper, right, lower = (round(edge) for edge in ref.box)
+        shown = f"{image_key(ref)} of {size[0]} x {size[1]} pixels"
+        empty = right <= left or lower <= upper
+        if empty or left >= size[0] or upper >= size[1] or right <= 0 or lower <= 0:
+            return Kind.BOX_OUTSIDE, shown
+        if left < 0 or upper < 0 or right > size[0] or lower > size[1]:
+            return Kind.BOX_BEYOND, shown
+    if decoding:
+        try:
+            decode(members(ref.path, ref.member) if ref.member else ref.path, name=ref.photo)
+        except CompoclipError as error:
+            return Kind.UNDECODABLE, str(error)
+    return None
+
+
+@lru_cache(maxsize=1 << 10)
+def _size(path: Path) -> tuple[int, int] | None:
+    """Width and height as the file states them, None where it cannot be told."""
+    try:
+        with Image.open(path) as opened:
+            return opened.size
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+
+
+# --- Faulty items of a loaded benchmark (METHODS 17.10, BENCHMARKS 8): `compoclip data audit`. ---
 
 Faulty = frozenset[tuple[str, str]]
 """(sub-task, id) of items, named as in results."""
@@ -208,3 +281,94 @@ def _classes(content: Classification) -> Iterator[Found]:
     for name, label in zip(image_names(content.images), content.labels):
         if names[label] in twice:
             yield "zero_shot", name, Kind.SAME_CLASS, "", content.classes[label]
+
+
+# --- Defects of training data: captions with hard negatives, as every source yields them. ---
+
+
+class Row(Protocol):
+    """An image with captions and the hard negatives that came with them (`data.sample.Sample`)."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def image(self) -> Path | bytes: ...
+
+    @property
+    def captions(self) -> tuple[str, ...]: ...
+
+    @property
+    def negatives(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """source: what was read. rows, captions, negatives: how many; missing: image files not there.
+
+    The defects' sub-task is "caption" or "negative", their id that of the row, with "#k" for its
+    k-th caption or negative.
+    """
+
+    source: str
+    rows: int
+    captions: int
+    negatives: int
+    missing: int
+    defects: tuple[Defect, ...]
+
+    @property
+    def counts(self) -> dict[Kind, dict[str, int]]:
+        """See `defects.count`."""
+        return count(self.defects)
+
+
+def audit_training(source: str, rows: Iterable[Row]) -> TrainingAudit:
+    """Compare every negative with the captions of its row, and every caption with earlier ones.
+
+    A negative has one defect of a kind at most. Images are looked up, not read.
+    """
+    seen: dict[str, set[object]] = {level: set() for level in LEVELS}
+    found: list[Defect] = []
+    n_rows = n_captions = n_negatives = missing = 0
+    for row in rows:
+        n_rows += 1
+        n_captions += len(row.captions)
+        n_negatives += len(row.negatives)
+        missing += isinstance(row.image, Path) and not row.image.is_file()
+        for k, caption in enumerate(row.captions):
+            for kind, level, detail in (*_repeated(caption, seen), *too_long([caption])):
+                found.append(Defect(source, "caption", f"{row.id}#{k}", kind, level, detail))
+        for k in range(len(row.negatives)):
+            for kind, level, detail in _negative(row, k):
+                found.append(Defect(source, "negative", f"{row.id}#{k}", kind, level, detail))
+    return TrainingAudit(source, n_rows, n_captions, n_negatives, missing, tuple(found))
+
+
+def _repeated(caption: str, seen: dict[str, set[object]]) -> Iterator[tuple[Kind, str, str]]:
+    keys = {level: key(caption, level) for level in LEVELS}
+    level = next((each for each in LEVELS if keys[each] in seen[each]), None)
+    for each, value in keys.items():
+        seen[each].add(value)
+    if level is not None:
+        yield Kind.REPEATED, level, repr(caption)
+
+
+def _negative(row: Row, place: int) -> Iterator[tuple[Kind, str, str]]:
+    negative = row.negatives[place]
+    told: dict[Kind, tuple[str, str]] = {}
+    for caption in row.captions:
+        for kind, level, detail in (
+            *compare_texts(caption, negative),
+            *same_words(caption, negative),
+        ):
+            if kind not in told or _rank(level) < _rank(told[kind][0]):
+                told[kind] = level, detail
+    if negative in row.negatives[:place]:
+        told[Kind.DUPLICATE] = "", repr(negative)
+    yield from ((kind, level, detail) for kind, (level, detail) in told.items())
+    yield from too_long([negative])
+
+
+def _rank(level: str) -> int:
+    return LEVELS.index(level) if level else -1

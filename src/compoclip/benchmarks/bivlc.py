@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, sugarcrepe, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import of_cases, select
-from compoclip.benchmarks.photo_tables import find_tables
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.photo_set import find_tables
 from compoclip.errors import CompoclipError
 
 _PICTURES = ("image", "negative_image")

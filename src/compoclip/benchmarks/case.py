@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -182,7 +183,7 @@ class Benchmark:
     for retrieval the queries: images for "i2t", texts for "t2i").
     left_out: reason -> rows of the files that the reader did not turn into items, when the format
     asks for that (e.g. captions of photos outside the split). Absent images are not in here: the
-    reader yields them, `coverage.present` splits them off.
+    reader yields them, `present` splits them off.
     joint: metric name -> case label. Cases of a sub-task that share a value of the label form a
     group, and the metric is the share of groups of which all cases are right by their main metric.
     tuned_on: for BINARY, sub-task -> the sub-task whose cases decide its threshold; these get no
@@ -203,3 +204,182 @@ class Benchmark:
     tuned_on: Mapping[str, str] = field(default_factory=dict)
     protocol: int = 1
     known_as: str = ""
+
+
+# --- What is known about a benchmark without reading a single file. ---
+
+STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
+"""Open to all; a part or all of it behind terms or a form; a part or all of it no longer there."""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Facts about a benchmark, for listings and for people who must obtain it.
+
+    id: the name to load it by, equal to its module's name. title: its published name. citation:
+    the paper. source: where the official files come from. licence: of the annotations. status:
+    whether they can be had, one of `STATUSES`. access: what a person must do, "open" for nothing.
+    files: annotation files under the data root, or patterns each of which must match a file.
+    elsewhere: file or pattern -> where else below the root the reader looks for it, and first.
+    optional: files that are read where they are there, but may lack.
+    archives: patterns of archives under the root, one of which may stand for all the files. images:
+    image folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
+    `id:part` may select. family: True when a spec must name exactly one part. requires: option
+    that a target must state, "" for none. chance: expected
+    score of guessing, "sub-task" or "sub-task/metric" -> value, sub-task "" for all. skills:
+    sub-task -> skill of `SKILLS`. expected: items of the official files by sub-task.
+    hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
+    part_folders: set of a family -> its folder under the root, where that has another name.
+    same_rows_as: another benchmark whose items this one edits under the same ids, "" for none.
+    """
+
+    id: str
+    title: str
+    citation: str
+    source: str
+    licence: str
+    access: str
+    files: tuple[str, ...]
+    images: tuple[str, ...]
+    parts: tuple[str, ...]
+    chance: Mapping[str, float]
+    skills: Mapping[str, str]
+    expected: Mapping[str, int] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    family: bool = False
+    archives: tuple[str, ...] = ()
+    requires: str = ""
+    status: str = "open"
+    same_rows_as: str = ""
+    part_folders: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def place(self, root: Path, file: str) -> str | None:
+        """Where one of the files (or of those of a pattern) lies below `root`; None for nowhere."""
+        for each in (self.elsewhere.get(file, file), file):
+            if any(root.glob(each)) if "*" in each else (root / each).is_file():
+                return each
+        return None
+
+    def of_set(self, part: str, paths: Iterable[str]) -> tuple[str, ...]:
+        """Those of `paths`, files or folders, that belong to one set of a family."""
+        folder = self.part_folders.get(part, part)
+        return tuple(
+            path.replace("/NAME", f"/{part}")
+            for path in paths
+            if path.startswith(f"{folder}/") or "/NAME/" in f"{path}/"
+        )
+
+
+# --- The skills of the models x skills table: a small fixed vocabulary with definitions. ---
+
+SKILLS: Mapping[str, str] = MappingProxyType(
+    {
+        "object": "notice that a named object was replaced by another",
+        "attribute": "notice that a property of an object was replaced",
+        "relation": "notice that an action or a relation was replaced",
+        "binding": "know which attribute belongs to which object, when attributes are swapped",
+        "role": "know which object plays which part, when objects are swapped",
+        "addition": "notice that the text names something that the image does not show",
+        "spatial": "know where things are, in the image and relative to one another",
+        "counting": "know how many things there are",
+        "negation": "notice that the text denies something or says that it is absent",
+        "order": "prefer the written order of the words to a shuffled one",
+        "invariance": "keep a true rewording above a false one",
+        "recognition": "name the main thing that the image shows",
+        "retrieval": "find the matching text or image among thousands",
+    }
+)
+"""Skill -> what a model that has it can do. Every sub-task of a benchmark maps to one of these."""
+
+
+# --- What images and texts are called in results and audits: the same on every machine. ---
+
+
+def image_key(ref: ImageRef) -> str:
+    """Name of an image in results: `ImageRef.photo`, and "#left,upper,right,lower" when cropped."""
+    if ref.box is None:
+        return ref.photo
+    return f"{ref.photo}#{','.join(f'{value:g}' for value in ref.box)}"
+
+
+def image_names(refs: Sequence[ImageRef]) -> list[str]:
+    """Names of a gallery's images that stay the same on another machine or when others are absent.
+
+    Folder and file name, with the box, and "(2)" for a second image of that name.
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for ref in refs:
+        name = f"{ref.path.parent.name}/{image_key(replace(ref, path=Path(ref.path.name)))}"
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return names
+
+
+def text_names(content: Retrieval) -> dict[int, str]:
+    """Text index -> name, of all texts with an image: the first such image (`image_names`) and the
+    place among that image's texts."""
+    names = image_names(content.images)
+    place: Counter[int] = Counter()
+    found: dict[int, str] = {}
+    for image, text in content.pairs:
+        found.setdefault(text, f"{names[image]} text {place[image]}")
+        place[image] += 1
+    return found
+
+
+# --- Which items can be scored with the images at hand. Readers yield all; this splits them. ---
+
+Content = tuple[Case, ...] | Retrieval | Classification
+
+
+def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
+    """The content whose images all exist as files, and the sorted names of the absent images.
+
+    Every distinct path is looked up once, an archive as a whole. A case is kept when all its images
+    exist. From a retrieval set absent images go, and texts that lose their last image with them.
+    From a classification set absent images go, the classes stay.
+    """
+    content = benchmark.content
+    if isinstance(content, Retrieval):
+        refs: Iterable[ImageRef] = content.images
+    elif isinstance(content, Classification):
+        refs = content.images
+    else:
+        refs = (ref for case in content for ref in case.images)
+    distinct = dict.fromkeys(refs)
+    missing = {path for path in {ref.path for ref in distinct} if not path.is_file()}
+    if not missing:
+        return content, ()
+    absent = sorted({ref.photo for ref in distinct if ref.path in missing})
+    return without(content, lambda ref: ref.path in missing), tuple(absent)
+
+
+def without(content: Content, absent: Callable[[ImageRef], bool]) -> Content:
+    """The content without the images for which `absent` holds, by the rules of `present`."""
+    if isinstance(content, Classification):
+        kept = [k for k, image in enumerate(content.images) if not absent(image)]
+        return replace(
+            content,
+            images=tuple(content.images[k] for k in kept),
+            labels=tuple(content.labels[k] for k in kept if content.labels),
+            tags=tuple(content.tags[k] for k in kept if content.tags),
+        )
+    if isinstance(content, Retrieval):
+        return _retrieval_without(content, absent)
+    return tuple(case for case in content if not any(map(absent, case.images)))
+
+
+def _retrieval_without(content: Retrieval, absent: Callable[[ImageRef], bool]) -> Retrieval:
+    images = [i for i, image in enumerate(content.images) if not absent(image)]
+    image_at = {old: new for new, old in enumerate(images)}
+    pairs = [(image, text) for image, text in content.pairs if image in image_at]
+    texts = sorted({text for _, text in pairs})
+    text_at = {old: new for new, old in enumerate(texts)}
+    return Retrieval(
+        images=tuple(content.images[i] for i in images),
+        texts=tuple(content.texts[t] for t in texts),
+        pairs=tuple((image_at[image], text_at[text]) for image, text in pairs),
+    )

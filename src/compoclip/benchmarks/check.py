@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
+from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Meta, Retrieval
 from compoclip.benchmarks.edition import listed, read_edition
-from compoclip.benchmarks.meta import Meta
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.console import counted, track
 from compoclip.data.decode import decode

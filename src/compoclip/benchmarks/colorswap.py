@@ -18,9 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import close, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import close, of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 _SIZES = {"test": 300, "train": 700}

@@ -29,9 +29,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compoclip.benchmarks import crepe_prod, files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import close, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, Meta
+from compoclip.benchmarks.files import close, of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 SETS = ("cc12m", "yfcc", "laion")

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import keep, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import keep, of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 META = Meta(

@@ -6,15 +6,27 @@ naming the file, the row and the remedy.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
+import lzma
+import os
 import re
-from collections.abc import Mapping, Sequence
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import MappingProxyType
 from typing import Any
 
 from compoclip import files
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Classification, Meta, TiePolicy
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites.base import token_key
 
 MOST_BYTES = 1 << 28
 """Bytes that a file of annotations may have, unpacked: 256 MiB, more than any official one."""
@@ -299,3 +311,263 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
     return names.get(type(value), f"the number {value!r:.40}")
+
+
+# --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---
+
+_LONGEST_HINT = 1000
+
+
+def close(name: str, known: Iterable[str]) -> str:
+    """A hint such as "did you mean swap_obj?", or the whole list when nothing comes close."""
+    known = tuple(known)
+    match = difflib.get_close_matches(name[:100], known[:1000], n=3)
+    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
+    # Names may come from a file: whatever they hold, the hint is short and on one line.
+    hint = hint if hint.isprintable() else ascii(hint)[1:-1]
+    return hint if len(hint) <= _LONGEST_HINT else f"{hint[:_LONGEST_HINT]} ..."
+
+
+def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The `known` sub-tasks that match any of `patterns` (shell style, "swap_*"), in known order.
+
+    No patterns select all. Raises UsageError for a pattern that matches nothing.
+    """
+    if not patterns:
+        return tuple(known)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        hits = {name for name in known if fnmatchcase(name, pattern)}
+        if not hits:
+            raise UsageError(f"{benchmark} has no sub-task {pattern!r}; {close(pattern, known)}")
+        chosen |= hits
+    return tuple(name for name in known if name in chosen)
+
+
+def aggregates(
+    rules: Mapping[str, Aggregate], kept: Sequence[str], headline: str
+) -> tuple[dict[str, Aggregate], str]:
+    """The rules whose sub-tasks are all `kept`, plus "micro" and "macro" over `kept`.
+
+    Returns them with the headline, which falls back to "micro" when its rule is no longer defined.
+    """
+    defined = {
+        "micro": Aggregate(tuple(kept), weighting="micro"),
+        "macro": Aggregate(tuple(kept)),
+    }
+    defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
+    return defined, headline if headline in defined else "micro"
+
+
+def keep(values: Mapping[str, int], kept: Sequence[str]) -> dict[str, int]:
+    """The entries of `values` whose sub-task is kept."""
+    return {name: values[name] for name in kept if name in values}
+
+
+def of_cases(
+    meta: Meta,
+    kept: Sequence[str],
+    cases: Iterable[Case],
+    data_hash: str,
+    rules: Mapping[str, Aggregate],
+    headline: str,
+    *,
+    ties: TiePolicy = TiePolicy.STRICT,
+    expected: Mapping[str, int] | None = None,
+    left_out: Mapping[str, int] | None = None,
+) -> Benchmark:
+    """The benchmark `meta` with its sub-tasks `kept`: its skills and expected items of these, and
+    those of `rules` that they define (see `aggregates`). expected: where other than in `meta`."""
+    defined, headline = aggregates(rules, kept, headline)
+    return Benchmark(
+        name=meta.id,
+        content=tuple(cases),
+        data_hash=data_hash,
+        ties={"": ties},
+        skills={name: meta.skills[name] for name in kept if name in meta.skills},
+        expected=keep(meta.expected, kept) if expected is None else dict(expected),
+        aggregates=defined,
+        headline=headline,
+        left_out={reason: n for reason, n in (left_out or {}).items() if n},
+    )
+
+
+def classification_rules(content: Classification) -> dict[str, Aggregate]:
+    """Aggregates of a classification set; the one called like its metric is the headline.
+
+    Mean-per-class only where no two classes share a name.
+    """
+    one = ("zero_shot",)
+    if content.metric == "map11":
+        devkit = Aggregate(content.classes, metric="ap11_devkit")
+        return {"map11": Aggregate(content.classes), "map11_devkit": devkit}
+    if content.metric == "auc":
+        return {"auc": Aggregate(one), "accuracy": Aggregate(one, metric="accuracy")}
+    rules = {"accuracy": Aggregate(one)}
+    if len(set(content.classes)) == len(content.classes):
+        rules["mean-per-class"] = Aggregate(one, macro_by="class")
+    return rules
+
+
+# --- Photos whose official annotations name them by a key, not by a file: found by their stem. ---
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+
+
+def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
+    """Stem -> image file, over all `folders` that exist.
+
+    Of several files with one stem the one in the earlier folder is taken, then that whose suffix
+    comes first in `SUFFIXES`. Raises CompoclipError for a folder that cannot be read.
+    """
+    found: dict[str, tuple[int, int, Path, str]] = {}
+    for place, folder in enumerate(folders):
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise files.unreadable(folder, error) from error
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            if suffix.lower() not in SUFFIXES:
+                continue
+            entry = (place, SUFFIXES.index(suffix.lower()), folder, name)
+            if stem not in found or entry < found[stem]:
+                found[stem] = entry
+    return {stem: folder / name for stem, (_, _, folder, name) in found.items()}
+
+
+# --- Files inside zip archives, read in memory: nothing is ever unpacked to the disk. ---
+
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    struct.error,
+    ValueError,  # a name that is no text, a place before the start of the file
+    RuntimeError,  # encrypted, or compressed in a way that is not known here
+)
+"""What the reading of a damaged zip archive raises, beside OSError."""
+DAMAGED_TAR = (tarfile.TarError, EOFError, struct.error, ValueError, OverflowError, MemoryError)
+"""The same of a tar archive, which is not compressed as a whole."""
+
+_AGAIN = "fetch the archive again"
+
+
+def only_zip(folder: Path) -> Path | None:
+    """The one zip archive in a folder, None without any. Raises CompoclipError for several."""
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".zip")
+    if len(found) > 1:
+        raise CompoclipError(
+            f"{folder}: holds {len(found)} archives, {found[0].name} and {found[1].name}; keep one"
+        )
+    return found[0] if found else None
+
+
+def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[str, bytes]]:
+    """Key -> (file and member for messages, content) of the members called `wanted[key]`.
+
+    Members may lie in a folder of the archive. Raises CompoclipError when the archive cannot be
+    read, lacks a member, has two of one name, names one with ".." or an absolute path, which no
+    official archive does, or when they unpack to more than MOST_BYTES together.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            members: dict[str, zipfile.ZipInfo] = {}
+            for info in opened.infolist():
+                pure = PurePosixPath(info.filename.replace("\\", "/"))
+                if pure.is_absolute() or ".." in pure.parts:
+                    raise CompoclipError(
+                        f"{archive}: the member {info.filename!r:.80} leads outside the archive; "
+                        "this is not the official one"
+                    )
+                if info.filename.endswith("/") or "__MACOSX" in pure.parts:
+                    continue
+                if pure.name in wanted.values():
+                    if pure.name in members:
+                        raise CompoclipError(f"{archive}: holds two files {pure.name}; {_AGAIN}")
+                    members[pure.name] = info
+            found = {}
+            left = MOST_BYTES
+            for key, name in wanted.items():
+                data = _read(opened, archive, name, members.get(name), left)
+                left -= len(data)
+                found[key] = f"{archive}: {name}", data
+            return found
+    except OSError as error:
+        raise files.unreadable(archive, error) from error
+    except DAMAGED as error:
+        reason = files.reason(error)
+        raise CompoclipError(f"{archive}: cannot be unpacked ({reason}); {_AGAIN}") from error
+
+
+def _read(
+    opened: zipfile.ZipFile, archive: Path, name: str, info: zipfile.ZipInfo | None, most: int
+) -> bytes:
+    if info is None:
+        raise CompoclipError(f"{archive}: holds no {name}; {_AGAIN}, or select other parts")
+    if info.file_size > most:
+        raise too_large(f"{archive}: {name}")
+    with opened.open(info) as stream:
+        data = stream.read(info.file_size + 1)
+    if len(data) > info.file_size:  # the size in the directory may be a lie
+        raise too_large(f"{archive}: {name}")
+    return data
+
+
+# --- When two texts are the same: four levels, from the bytes of the file to letters alone. ---
+#
+# Every count of equal texts depends on what is ignored, so it is always stated with its level
+# (`IGNORED`). Texts with the same words in another order have the levels words and letters alone.
+
+STORED, TOKENIZED, WORDS, LETTERS = "stored", "tokenized", "words", "letters"
+IGNORED: Mapping[str, str] = MappingProxyType(
+    {
+        STORED: "the same string, as in the file",
+        TOKENIZED: "the same token ids of CLIP's tokenizer, which ignores case and blanks",
+        WORDS: "the same runs of letters, digits and apostrophes, case and punctuation ignored",
+        LETTERS: 'the same runs of letters and digits: "the cat\'s" is "the", "cat", "s"',
+    }
+)
+"""Level -> what makes texts the same at that level, the strictest first."""
+LEVELS = tuple(IGNORED)
+_WORDS = re.compile(r"[\w']+")
+_LETTERS = re.compile(r"[^\W_]+")
+
+
+@lru_cache(maxsize=1 << 14)
+def words(text: str) -> tuple[str, ...]:
+    """Runs of letters, digits, "_" and apostrophes, lower case."""
+    return tuple(_WORDS.findall(text.lower()))
+
+
+@lru_cache(maxsize=1 << 14)
+def letters(text: str) -> tuple[str, ...]:
+    """Runs of letters and digits, lower case."""
+    return tuple(_LETTERS.findall(text.lower()))
+
+
+_tokens = lru_cache(maxsize=1 << 14)(token_key)
+
+
+def key(text: str, level: str) -> object:
+    """Equal for texts that are the same at `level`."""
+    if level == STORED:
+        return text
+    return {TOKENIZED: _tokens, WORDS: words, LETTERS: letters}[level](text)
+
+
+def same(a: str, b: str) -> str | None:
+    """The first of LEVELS at which the texts are the same, None for different texts."""
+    return next((level for level in LEVELS if key(a, level) == key(b, level)), None)
+
+
+def same_bag(a: str, b: str) -> str | None:
+    """WORDS or LETTERS when the texts hold the same words as often, in whatever order."""
+    for level, split in ((WORDS, words), (LETTERS, letters)):
+        one, two = split(a), split(b)
+        if len(one) == len(two) and sorted(one) == sorted(two):
+            return level
+    return None

@@ -18,7 +18,7 @@ accuracy of NAME and has no score of its own.
 
 image: relative to `<root>` (argument `images`: to another folder); in Parquet also the encoded
 picture. subtask: what is probed; the file's name without its suffix when absent. skill: one of
-`skills.SKILLS`, the same in all rows of a sub-task; optional. id: unique within the sub-task; when
+`case.SKILLS`, the same in all rows of a sub-task; optional. id: unique within the sub-task; when
 absent, the file and the number of the row. Other keys become labels when they hold text, e.g.
 "relation": "left of". The headline `macro` is the plain mean of the sub-tasks, `micro` the mean
 over all items.
@@ -32,11 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import of_cases, select
-from compoclip.benchmarks.skills import SKILLS
-from compoclip.data.columns import text_list
+from compoclip.benchmarks.case import SKILLS, Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import of_cases, select
+from compoclip.data.textfiles import text_list
 from compoclip.errors import CompoclipError
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.data.columns import text_list
-from compoclip.data.embedded import holds_bytes
-from compoclip.data.textfiles import delimited_header, read_delimited
+from compoclip.data.members import holds_bytes
+from compoclip.data.textfiles import delimited_header, read_delimited, text_list
 from compoclip.errors import CompoclipError
 
 MOST_ROWS = 1 << 21

@@ -26,10 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.archives import only_zip, read_members
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import of_cases, only_zip, read_members, select
 from compoclip.errors import CompoclipError
 
 META = Meta(

@@ -31,9 +31,8 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import of_cases, select
 from compoclip.errors import CompoclipError, UsageError
 
 ROLES = ("agent", "destination", "item", "tool")

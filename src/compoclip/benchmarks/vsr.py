@@ -25,9 +25,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import keep, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import keep, of_cases, select
 from compoclip.errors import CompoclipError
 
 _SPLITS = ("random", "zeroshot")

@@ -26,10 +26,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import of_cases, select
-from compoclip.benchmarks.photos import by_stem
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.files import by_stem, of_cases, select
 from compoclip.errors import CompoclipError
 
 _FILES = {

@@ -26,31 +26,254 @@ Each known set has its own metric, and `kitti-distance` is squashed instead of c
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.resources import files as resources
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, TiePolicy
-from compoclip.benchmarks.class_names import Published, match, published
-from compoclip.benchmarks.meta import Meta
-from compoclip.benchmarks.parts import classification_rules, close
-from compoclip.benchmarks.photo_folders import read_folders
-from compoclip.benchmarks.photo_index import LABELS, find_index, read_photo_index
-from compoclip.benchmarks.photo_set import PhotoSet
-from compoclip.benchmarks.photo_shards import find_shards, read_shards
-from compoclip.benchmarks.photo_tables import find_tables, read_tables
-from compoclip.benchmarks.prompts import (
+from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
+from compoclip.benchmarks.files import classification_rules, close
+from compoclip.benchmarks.photo_set import (
     DEFAULT_TEMPLATES,
+    LABELS,
+    PhotoSet,
     fill,
+    find_index,
+    find_shards,
+    find_tables,
+    read_folders,
     read_index,
     read_names,
+    read_photo_index,
+    read_shards,
+    read_tables,
     read_templates,
 )
-from compoclip.benchmarks.zero_shot_sets import AUC, MAP11, PER_CLASS, SETS, ZeroShotSet
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
+
+# --- The zero-shot sets of the literature: ELEVATER's twenty, ImageNet-1K, and ImageNet's
+# shifts. ---
+#
+# Facts of BENCHMARKS 3.1 and 3.2: photos in the test split, classes, metric.
+
+PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
+
+
+@dataclass(frozen=True)
+class ZeroShotSet:
+    """One set. photos, classes: how many the published scores use.
+
+    section: its heading in `prompts.md` of the CLIP repository, "" when it has none there. squash:
+    photos are squashed to the model's size instead of cropped.
+    """
+
+    photos: int
+    classes: int
+    section: str = ""
+    metric: str = "accuracy"
+    squash: bool = False
+
+
+ELEVATER: Mapping[str, ZeroShotSet] = MappingProxyType(
+    {
+        "caltech-101": ZeroShotSet(6084, 102, "Caltech101", PER_CLASS),
+        "cifar-10": ZeroShotSet(10000, 10, "CIFAR10"),
+        "cifar-100": ZeroShotSet(10000, 100, "CIFAR100"),
+        "country211": ZeroShotSet(21100, 211, "Country211"),
+        "dtd": ZeroShotSet(1880, 47, "DescribableTextures"),
+        "eurosat_clip": ZeroShotSet(5000, 10, "EuroSAT"),
+        "fer-2013": ZeroShotSet(3589, 7, "FacialEmotionRecognition2013"),
+        "fgvc-aircraft-2013b": ZeroShotSet(3333, 100, "FGVCAircraft", PER_CLASS),
+        "food-101": ZeroShotSet(25250, 101, "Food101"),
+        "gtsrb": ZeroShotSet(12630, 43, "GTSRB"),
+        "hateful-memes": ZeroShotSet(500, 2, "HatefulMemes", AUC),
+        "kitti-distance": ZeroShotSet(711, 4, "KITTI", squash=True),
+        "mnist": ZeroShotSet(10000, 10, "MNIST"),
+        "oxford-flower-102": ZeroShotSet(6149, 102, "Flowers102", PER_CLASS),
+        "oxford-iiit-pets": ZeroShotSet(3669, 37, "OxfordPets", PER_CLASS),
+        "patch-camelyon": ZeroShotSet(32768, 2, "PatchCamelyon"),
+        "rendered-sst2": ZeroShotSet(1821, 2, "SST2"),
+        "resisc45_clip": ZeroShotSet(25200, 45, "RESISC45"),
+        "stanford-cars": ZeroShotSet(8041, 196, "StanfordCars"),
+        "voc-2007": ZeroShotSet(4952, 20, "PascalVOC2007", MAP11),
+    }
+)
+IMAGENET: Mapping[str, ZeroShotSet] = MappingProxyType({"imagenet-1k": ZeroShotSet(50000, 1000)})
+SHIFTS: Mapping[str, ZeroShotSet] = MappingProxyType(
+    {
+        "imagenet-a": ZeroShotSet(7500, 200),
+        "imagenet-r": ZeroShotSet(30000, 200),
+        "imagenet-sketch": ZeroShotSet(50889, 1000),
+        "imagenet-v2": ZeroShotSet(10000, 1000),
+    }
+)
+SETS: Mapping[str, ZeroShotSet] = MappingProxyType({**ELEVATER, **IMAGENET, **SHIFTS})
+
+
+# --- ImageNet's class names, prompt templates and WordNet ids, as installed libraries carry
+# them. ---
+#
+# Names and templates are OpenAI's (Radford et al., ICML 2021), in open_clip (MIT); the ids of the
+# classes of ImageNet-1K, -A and -R are in timm (Apache-2.0). Both are read without importing the
+# libraries, which would load torch.
+
+_UPDATE = "install the libraries that compoclip asks for"
+_SYNSETS = {"imagenet-a": "imagenet_a_synsets.txt", "imagenet-r": "imagenet_r_synsets.txt"}
+
+
+@cache
+def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """(WordNet ids, class names, templates) of imagenet-1k or a shift of it, in label order.
+
+    ImageNet-A and -R have 200 of the 1,000 classes. Raises CompoclipError when a library does not
+    carry them as expected.
+    """
+    every = _synsets("imagenet_synsets.txt")
+    own = _synsets(_SYNSETS[name]) if name in _SYNSETS else every
+    path = _folder("open_clip") / "zero_shot_metadata.py"
+    loader = SourceFileLoader("compoclip_imagenet_metadata", str(path))
+    spec = spec_from_loader(loader.name, loader)
+    try:
+        module = module_from_spec(spec)  # type: ignore[arg-type]
+        loader.exec_module(module)
+        names = tuple(str(each) for each in module.IMAGENET_CLASSNAMES)
+        templates = tuple(str(fill("{}")) for fill in module.OPENAI_IMAGENET_TEMPLATES)
+    except (OSError, AttributeError, TypeError) as error:
+        raise CompoclipError(f"{path}: no ImageNet class names ({error}); {_UPDATE}") from error
+    if len(names) != len(every):
+        raise CompoclipError(f"{path}: {len(names)} class names, not {len(every)}; {_UPDATE}")
+    name_of = dict(zip(every, names))
+    return own, tuple(name_of[each] for each in own), templates
+
+
+def _synsets(file: str) -> tuple[str, ...]:
+    path = _folder("timm") / "data" / "_info" / file
+    return tuple(files.read_text(path, _UPDATE).split())
+
+
+def _folder(library: str) -> Path:
+    spec = find_spec(library)
+    if spec is None or not spec.submodule_search_locations:
+        raise CompoclipError(f"the library {library} is not installed; {_UPDATE}")
+    return Path(spec.submodule_search_locations[0])
+
+
+# --- Which class each label of a zero-shot set means, and what the class is called in prompts. ---
+
+SHIPPED = "data/zero_shot.json"
+TOOLKIT = "data/elevater_labels.json"
+
+
+@dataclass(frozen=True)
+class Published:
+    """Class names and templates behind the published scores of a set, () for an unknown set.
+
+    classes: in label order, each a name and then its other names (directories, WordNet ids).
+    toolkit: the class of each label in the index files of the ELEVATER toolkit, where these are
+    numbered otherwise.
+    """
+
+    classes: tuple[tuple[str, ...], ...] = ()
+    templates: tuple[str, ...] = ()
+    toolkit: tuple[int, ...] = ()
+
+
+def published(name: str) -> Published:
+    """What is known of a set: ImageNet's from installed libraries, others from `data`."""
+    if name in IMAGENET or name in SHIFTS:
+        synsets, names, templates = imagenet_prompts(name)
+        return Published(tuple(zip(names, synsets)), templates)
+    if name not in SETS:
+        return Published()
+    own = _shipped(SHIPPED)[name]
+    classes = tuple((each,) if isinstance(each, str) else tuple(each) for each in own["classes"])
+    places = _places(classes)
+    toolkit = tuple(places[_plain(each)] for each in _shipped(TOOLKIT).get(name, ()))
+    return Published(classes, tuple(own["templates"]), toolkit)
+
+
+def _shipped(file: str) -> dict[str, Any]:
+    text = resources("compoclip.benchmarks").joinpath(file).read_text(encoding="utf-8")
+    sets: dict[str, Any] = json.loads(text)["sets"]
+    return sets
+
+
+def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
+    """Class by any of its names, as compared; the first of two classes with one name."""
+    place: dict[str, int] = {}
+    for k, aliases in enumerate(classes):
+        for alias in aliases:
+            place.setdefault(_plain(alias), k)
+    return place
+
+
+def match(photos: PhotoSet, known: Published, where: str) -> list[int] | None:
+    """The published class of each label; None when what the data call the classes fits none.
+
+    Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
+    they end at the number of classes. Where no name fits, the classes of an ELEVATER index are
+    those that the toolkit gives its numbers, and data that do not name their classes have them in
+    the published order. Raises CompoclipError when only some names fit, or there are more labels
+    than classes.
+    """
+    total = len(known.classes)
+    if not total:
+        return None
+    if photos.classes > total:
+        raise CompoclipError(
+            f"{where}: {photos.classes} classes, where the published set has {total}; name yours "
+            "with the option index or classes"
+        )
+    by_number = list(known.toolkit) if photos.toolkit and known.toolkit else list(range(total))
+    if not photos.names:
+        return by_number
+    place = _places(known.classes)
+    found = [place.get(_plain(name)) for name in photos.names]
+    fitting = [each for each in found if each is not None]
+    if len(set(fitting)) == len(found):
+        return fitting
+    numbers = _numbers(photos.names, total)
+    if numbers is not None:
+        return numbers
+    if fitting:
+        odd = next(
+            name for name, k in zip(photos.names, found) if k is None or fitting.count(k) > 1
+        )
+        names = [each[0] for each in known.classes]
+        raise CompoclipError(
+            f"{where}: class {odd!r:.80} is not one of the set's, or is there twice "
+            f"({close(odd, names)}); rename it, make directories that lack (they may be empty), or "
+            "name all classes with the option index"
+        )
+    return by_number if photos.toolkit and len(photos.names) == total else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _numbers(names: Sequence[str], total: int) -> list[int] | None:
+    if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
+        return None
+    found = [int(name) for name in names]
+    if total in found and 0 not in found:
+        found = [each - 1 for each in found]
+    distinct = len(set(found)) == len(found)
+    return found if distinct and max(found) < total else None
+
+
+# --- Zero-shot classification: ELEVATER's twenty sets, ImageNet-1K and its shifts, and any other
+# set. ---
 
 METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
 _SUBTASK = "zero_shot"

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
-from compoclip.captions.graph_words import NEGATIONS, PLACES
-from compoclip.captions.tagwords import PHRASAL
-from compoclip.captions.types import Caption, Chunk, Token
+from compoclip.captions.tagwords import (
+    ANIMALS,
+    BODY_PARTS,
+    CLOTHES,
+    COLLOCATIONS,
+    COLOURS,
+    COMPOUND_ING,
+    EXTENTS,
+    MATERIALS,
+    NEGATIONS,
+    NO_QUALITY,
+    NUMBERS,
+    PEOPLE,
+    PHRASAL,
+    PICTURES,
+    PLACES_AT_THINGS,
+    PRONOUNS,
+    QUALITY_NOUNS,
+    QUANTITIES,
+    SHADES,
+    TRANSITIVE_VERBS,
+)
+from compoclip.captions.types import (
+    Caption,
+    Chunk,
+    GraphAttribute,
+    GraphObject,
+    GraphRelation,
+    RelationKind,
+    SceneGraph,
+    Span,
+    Token,
+)
 
 UnitKind = Literal[
     "noun", "verb", "be", "preposition", "adjective", "and", "comma", "relative", "while", "stop"
@@ -101,7 +132,7 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
             name = tokens[place].text.lower()
-            if name in PLACES and tokens[place + 1].text.lower() == "of":
+            if name in PLACES_AT_THINGS and tokens[place + 1].text.lower() == "of":
                 inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
                 return _made(tokens, at, place + 2, (low, *inner, name, "of"))
     return _made(tokens, at, at + 1, (low,))
@@ -151,3 +182,400 @@ def _continues(tokens: Sequence[Token], main: int, here: int) -> bool:
 
 def _is_verb(tokens: Sequence[Token], at: int) -> bool:
     return at < len(tokens) and tokens[at].pos == "VERB"
+
+
+# --- Objects of a scene graph from noun phrases. ---
+
+_NOUNS = frozenset({"NOUN", "PROPN"})
+
+
+@dataclass(slots=True)
+class Node:
+    """An object while the graph is being built.
+
+    `head` is the lemma of its head noun; `known`: it was named as known already ("the dog").
+    """
+
+    name: str
+    span: Span
+    head: str
+    plural: bool = False
+    known: bool = False
+    attributes: list[GraphAttribute] = field(default_factory=list)
+
+    @property
+    def person(self) -> bool:
+        """Whether it is one person or more."""
+        return self.head in PEOPLE
+
+    @property
+    def animate(self) -> bool:
+        """Whether it is a person or an animal."""
+        return acts(self.head)
+
+    @property
+    def worn(self) -> bool:
+        """Whether it is a piece of clothing."""
+        return self.head in CLOTHES
+
+    def finished(self) -> GraphObject:
+        """The object with its attributes in caption order, each once."""
+        unique: dict[str, GraphAttribute] = {}
+        for attribute in sorted(self.attributes, key=lambda a: a.span.start):
+            unique.setdefault(attribute.name, attribute)
+        return GraphObject(self.name, self.span, tuple(unique.values()))
+
+
+def acts(lemma: str) -> bool:
+    """Whether the noun names a person or an animal."""
+    return lemma in PEOPLE or lemma in ANIMALS
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One object of a noun phrase: tokens `first` to `stop`, and the token that ties it to the
+    next part (-1: none): "'s", or the participle of "snow covered ground"."""
+
+    first: int
+    stop: int
+    tie: int = -1
+
+
+def parts(tokens: Sequence[Token], first: int, stop: int) -> list[Part]:
+    """The objects that a noun phrase holds, in order; the last is the phrase's own.
+
+    "the man's red hat" and "man hand" hold two, "snow covered ground" two with a deed between them.
+    """
+    found = []
+    for at in range(first, stop):
+        token = tokens[at]
+        noun_before = (
+            at > first and tokens[at - 1].pos in _NOUNS and tokens[at - 1].lemma not in COLOURS
+        )
+        deed = token.tag == "VBN" and token.text.lower() not in QUALITY_NOUNS  # "heart shaped"
+        if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
+            found.append(Part(first, at, at))
+            first = at + 1
+        elif noun_before and token.lemma in BODY_PARTS and tokens[at - 1].lemma in PEOPLE | ANIMALS:
+            found.append(Part(first, at, at))
+            first = at
+    return [*found, Part(first, stop)]
+
+
+def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
+    """The object that a noun phrase names, with its attributes; None without a noun."""
+    head = stop - 1
+    if head < first or tokens[head].pos not in _NOUNS:
+        return None
+    start = head
+    while start > first and _belongs(tokens, start):
+        start -= 1
+    words = [t.text.lower() for t in tokens[start:head] if t.text.lower() not in QUALITY_NOUNS]
+    node = Node(
+        " ".join([*words, tokens[head].lemma]),
+        Span(tokens[start].start, tokens[head].end),
+        tokens[head].lemma,
+        tokens[head].tag in ("NNS", "NNPS"),
+        tokens[first].text.lower() in ("the", "this", "that", "these", "those"),
+    )
+    node.attributes = attributes(tokens, first, start)
+    return node
+
+
+def _belongs(tokens: Sequence[Token], start: int) -> bool:
+    """Whether the word before `start` is a part of the object's name."""
+    before = tokens[start - 1]
+    low = before.text.lower()
+    if f"{low} {tokens[start].text.lower()}" in COLLOCATIONS:
+        return True
+    if low in COMPOUND_ING and tokens[start].lemma in PEOPLE | ANIMALS:
+        return False  # "sleeping man", but "sleeping bag"
+    return before.pos in _NOUNS and low not in MATERIALS
+
+
+def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
+    """The attributes that the modifiers `first` to `stop` state."""
+    found: list[GraphAttribute] = []
+    at = first
+    while at < stop:
+        token = tokens[at]
+        low = token.text.lower()
+        if token.tag == "CD" or low in NUMBERS:
+            if low not in ("one", "1"):
+                found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
+        elif at + 1 < stop and _modifies_next(tokens, at):
+            begin = at
+            while at + 1 < stop and _modifies_next(tokens, at):
+                at += 1
+            name = " ".join(t.text.lower() for t in tokens[begin : at + 1])
+            found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
+        elif _quality(token):
+            found.append(GraphAttribute(low, Span(token.start, token.end)))
+        at += 1
+    return found
+
+
+def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
+    """ "dark" of "dark blue", "partly" of "partly cloudy"."""
+    after = tokens[at + 1]
+    if tokens[at].pos == "ADV":
+        return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
+    low = tokens[at].text.lower()
+    return low in SHADES and after.text.lower() in MATERIALS | QUALITY_NOUNS
+
+
+def _quality(token: Token) -> bool:
+    low = token.text.lower()
+    if low in NO_QUALITY or low in QUALITY_NOUNS:
+        return False
+    return token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
+
+
+# --- A scene graph while it is being built: objects, relations, and what pronouns stand for. ---
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A relation that waits for its object.
+
+    `direct`: a verb and its object. `negated`: its object is not there, nor is the relation.
+    `doubted`: those of the sources that it may not be said of.
+    """
+
+    sources: Sequence[int]
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    span: Span
+    kind: RelationKind = "preposition"
+    direct: bool = False
+    negated: bool = False
+    doubted: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Draft:
+    """Objects and relations found so far; objects are known by their index.
+
+    `ambiguous`: the noun phrase added last is a pronoun that may stand for another object, too.
+    """
+
+    tokens: Sequence[Token]
+    nodes: list[Node] = field(default_factory=list)
+    relations: list[GraphRelation] = field(default_factory=list)
+    ambiguous: bool = False
+    _known: set[tuple[int, str, int]] = field(default_factory=set)
+
+    def graph(self) -> SceneGraph:
+        """The finished graph."""
+        return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
+
+    def animate(self, indexes: Iterable[int]) -> bool:
+        """Whether a person or an animal is among the objects."""
+        return any(self.nodes[i].animate for i in indexes)
+
+    def garments(self, indexes: Iterable[int]) -> bool:
+        """Whether all of the objects are clothes."""
+        return all(self.nodes[i].worn for i in indexes)
+
+    def add_objects(self, first: int, stop: int, taken: Sequence[int] = ()) -> int | None:
+        """Add the objects of the noun phrase `first` to `stop`, possessors first.
+
+        The index of the phrase's own object, None when it names none. `taken`: objects that a
+        pronoun in it cannot stand for.
+        """
+        self.ambiguous = False
+        before: int | None = None
+        tie = -1
+        index: int | None = None
+        for part in parts(self.tokens, first, stop):
+            index = self._object(part.first, part.stop, taken)
+            if before is not None and index is not None:
+                self._tie(before, index, tie)
+            before, tie = index, part.tie
+        return index
+
+    def _tie(self, before: int, after: int, tie: int) -> None:
+        """Relate two objects of one noun phrase: possessor and thing, or doer and thing."""
+        token = self.tokens[tie]
+        span = Span(token.start, token.end)
+        if token.tag == "VBN":
+            words = (token.text.lower(),)
+            self.close(Link([before], (token.lemma,), words, span, "verb"), [after])
+        else:
+            self.close(Link([after], ("of",), ("of",), span, "possession"), [before])
+
+    def _object(self, first: int, stop: int, taken: Sequence[int]) -> int | None:
+        if stop > first and self.tokens[stop - 1].pos == "PRON":
+            return self._referent(self.tokens[stop - 1], taken)
+        node = noun_node(self.tokens, first, stop)
+        if node is None:
+            return None
+        if node.known and not node.attributes:
+            for index, earlier in enumerate(self.nodes):
+                if earlier.name == node.name and not earlier.known and index not in taken:
+                    return index  # "a dog ... the dog"
+        return self._added(node)
+
+    def _added(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _referent(self, token: Token, taken: Sequence[int]) -> int | None:
+        """The object that a pronoun stands for: an earlier one, or a new person."""
+        low = token.text.lower()
+        if taken and low in ("he", "she", "they", "i"):
+            return None  # "in he mirror": no object, but a slip
+        if low in ("it", "itself", "they", "them", "themselves"):
+            plural = low.startswith("t")
+            found = [
+                index
+                for index, node in enumerate(self.nodes)
+                if index not in taken and node.plural == plural and (plural or not node.person)
+            ]
+            if found:
+                self.ambiguous = len(found) > 1
+                return found[0]
+        name = PRONOUNS.get(low)
+        if name is None:
+            return None
+        found = [
+            index
+            for index, node in enumerate(self.nodes)
+            if node.person and index not in taken and (node.plural or name != "people")
+        ]
+        if found:
+            self.ambiguous = len(found) > 1
+            return found[0]
+        return self._added(Node(name, Span(token.start, token.end), name, name == "people"))
+
+    def act(self, head: int, doers: Iterable[int], doubted: frozenset[int] = frozenset()) -> None:
+        """Note what the doers do, as an attribute: the verb `head` without an object."""
+        token = self.tokens[head]
+        name = token.text.lower() if token.tag in ("VBN", "VBG") else _ing_form(token.lemma)
+        span = Span(token.start, token.end)
+        for index in doers:
+            attribute = GraphAttribute(name, span, "action", index not in doubted)
+            self.nodes[index].attributes.append(attribute)
+
+    def close(self, link: Link, targets: Sequence[int], sure: bool = True) -> None:
+        """Add the relation between each of its sources and each target, once."""
+        name, words = " ".join(link.names), " ".join(link.words)
+        for source in link.sources:
+            known = sure and source not in link.doubted
+            for target in targets:
+                key = (source, name, target)
+                if source != target and key not in self._known:
+                    self._known.add(key)
+                    self.relations.append(
+                        GraphRelation(source, name, target, link.span, words, link.kind, known)
+                    )
+
+
+@lru_cache(maxsize=4096)
+def _ing_form(lemma: str) -> str:
+    import lemminflect
+
+    forms = lemminflect.getInflection(lemma, "VBG")
+    return forms[0] if forms else lemma
+
+
+# --- Looking around in the units of a caption: what comes next, what is missing, what only
+# counts. ---
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """The tokens and units of a caption; units are known by their number."""
+
+    tokens: Sequence[Token]
+    units: Sequence[Unit]
+
+    def next(self, number: int) -> Unit | None:
+        """The unit behind `number`, None at the end."""
+        return self.units[number + 1] if number + 1 < len(self.units) else None
+
+    def before(self, number: int) -> UnitKind | None:
+        """The kind of the unit before `number`, None at the beginning."""
+        return self.units[number - 1].kind if number else None
+
+    def span(self, first: int, stop: int) -> Span:
+        """The characters of the tokens `first` to `stop`."""
+        return Span(self.tokens[first].start, self.tokens[stop - 1].end)
+
+    def noun_next(self, number: int) -> bool:
+        """Whether a preposition has its object, perhaps behind a second one ("from under")."""
+        after = self.next(number)
+        return after is not None and after.kind in ("noun", "adjective", "preposition")
+
+    def pronoun_next(self, number: int) -> bool:
+        """Whether the noun phrase behind `number` is a pronoun or belongs to one ("his hand")."""
+        after = self.next(number)
+        if after is None or after.kind != "noun":
+            return False
+        return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
+
+    def is_participle(self, unit: Unit) -> bool:
+        """Whether it is a participle without "is" or "has": "riding", "being lit"."""
+        bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
+        return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
+
+    def only_meant(self, unit: Unit) -> bool:
+        """Whether a verb tells what one wants, can or helps to do: "to catch a ball", "can sit"."""
+        first = unit.first - 1 if unit.first else 0
+        before = self.tokens[first : unit.head]
+        marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
+        return marked or self.tokens[unit.head].tag == "VB"
+
+    def own_before(self, number: int) -> bool:
+        """Whether someone's own part of the body stands before `number`: "her feet"."""
+        unit = self.units[number - 1] if number else None
+        if unit is None or self.tokens[unit.first].tag != "PRP$":
+            return False
+        return self.tokens[unit.head].lemma in BODY_PARTS
+
+    def lemma_next(self, number: int) -> str:
+        """The lemma of the noun behind `number`, "" when there is none."""
+        after = self.next(number)
+        return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
+
+    def measured(self, number: int) -> list[GraphAttribute] | None:
+        """What "two piles" of "two piles of books" says of the books; None for other nouns."""
+        unit, of = self.units[number], self.next(number)
+        token = self.tokens[unit.head]
+        low = token.text.lower()
+        said = QUANTITIES.get(low)
+        if said is None or of is None or of.names != ("of",):
+            return None
+        # A black and white photo, or a large group, of dogs: the dogs may be neither.
+        found = [] if low in PICTURES else attributes(self.tokens, unit.first, unit.head)
+        found = [each for each in found if each.name.rpartition(" ")[2] not in EXTENTS]
+        if said:
+            span = Span(token.start, self.tokens[of.head].end)
+            found.append(GraphAttribute(said, span, "number"))
+        return found
+
+    def pictures(self, unit: Unit) -> bool:
+        """Whether a noun phrase names a picture."""
+        return self.tokens[unit.head].text.lower() in PICTURES
+
+    def gap_start(self, number: int) -> int | None:
+        """The token where the subject begins in "table bowl is sitting on", None without a gap.
+
+        The nouns before it are the object of the preposition, or verb, that lacks one.
+        """
+        unit = self.units[number]
+        first = unit.stop - 1
+        while first > unit.first and self.tokens[first - 1].pos in ("NOUN", "PROPN"):
+            first -= 1
+        opens = self.before(number) in (None, "comma", "and", "stop")
+        return unit.stop - 1 if opens and first < unit.stop - 1 and self._gap(number) else None
+
+    def _gap(self, number: int) -> bool:
+        """Whether the verb behind noun phrase `number` lacks its object."""
+        verb, tail = self.next(number), self.next(number + 1)
+        if verb is None or verb.kind not in ("verb", "be"):
+            return False
+        if tail is None or tail.kind == "stop":
+            return verb.kind == "verb" and verb.names[0] in TRANSITIVE_VERBS
+        end = self.next(number + 2)
+        return tail.kind == "preposition" and (end is None or end.kind == "stop")

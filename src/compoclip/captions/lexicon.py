@@ -15,13 +15,325 @@ is found). A few kinds that WordNet does not know come from `kinds`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import lzma
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
-from compoclip.captions import modifiers
-from compoclip.captions.kinds import same_kind
-from compoclip.captions.wordnet_file import POS_LETTERS, SenseTable, read_sense_table
+from compoclip.captions.types import same_kind
+from compoclip.errors import CompoclipError
+
+# --- The shipped word-sense file: an xz-compressed text table, read fast and parsed lazily. ---
+#
+# Layout (UTF-8, one record a line):
+#
+# - line 1: ``compoclip-lexicon<TAB>format<TAB>number of synsets<TAB>number of entries<TAB>source``
+# - one line for each synset, its number being its position:
+#   ``type<TAB>lexicographer file<TAB>lemma|lemma|...<TAB>pointer pointer ...``
+#   with type n, v, a (adjective), s (satellite adjective) or r (adverb)
+# - one line for each entry: ``pos<TAB>lemma<TAB>uses synset:count synset:count ...`` in sense
+# order,
+#   `uses` being how often the word occurs in WordNet's own definitions and examples.
+#
+# Pointers keep WordNet's symbols: ``@12`` hypernym, ``~12`` hyponym, ``&12`` similar to, ``=12``
+# attribute, ``$12`` verb group; between words (own word number, synset, word number): ``!0.12.1``
+# antonym, ``+0.12.0`` derivationally related, ``\0.12.0`` pertainym.
+
+MAGIC = "compoclip-lexicon"
+FORMAT = 1
+#: WordNet's letter for each part of speech of an entry.
+POS_LETTERS = {"NOUN": "n", "PROPN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+
+
+@dataclass(frozen=True, slots=True)
+class WordPointer:
+    """A pointer between two words: own word number -> word number `target_word` of `synset`."""
+
+    symbol: str
+    word: int
+    synset: int
+    target_word: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synset:
+    """A set of words with one meaning, and what it points to (synset numbers)."""
+
+    kind: str
+    lexfile: int
+    lemmas: tuple[str, ...]
+    hypernyms: tuple[int, ...] = ()
+    hyponyms: tuple[int, ...] = ()
+    similar: tuple[int, ...] = ()
+    attributes: tuple[int, ...] = ()
+    words: tuple[WordPointer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SenseTable:
+    """The whole file: synset lines (parsed when asked for) and entries by (letter, lemma)."""
+
+    path: Path
+    source: str
+    synset_lines: list[str]
+    entry_lines: dict[str, str]
+    _parsed: dict[int, Synset] = field(default_factory=dict, repr=False)
+
+    def synset(self, number: int) -> Synset:
+        """Synset `number`; raises CompoclipError when its line is malformed."""
+        found = self._parsed.get(number)
+        if found is None:
+            try:
+                found = parse_synset(self.synset_lines[number])
+            except (ValueError, IndexError) as error:
+                raise _malformed(self.path, f"synset {number}") from error
+            self._parsed[number] = found
+        return found
+
+    def senses(self, letter: str, lemma: str) -> tuple[tuple[int, int], ...]:
+        """(synset number, usage count) of every sense of a lemma, in WordNet's order."""
+        line = self.entry_lines.get(f"{letter}\t{lemma}")
+        if line is None:
+            return ()
+        try:
+            pairs = [item.split(":") for item in line.split(" ")[1:]]
+            return tuple((int(number), int(count)) for number, count in pairs)
+        except ValueError as error:
+            raise _malformed(self.path, f"the entry of {lemma!r}") from error
+
+    def uses(self, letter: str, lemma: str) -> int:
+        """How often the lemma occurs in WordNet's definitions and examples."""
+        line = self.entry_lines.get(f"{letter}\t{lemma}", "0")
+        try:
+            return int(line.partition(" ")[0])
+        except ValueError as error:
+            raise _malformed(self.path, f"the entry of {lemma!r}") from error
+
+    def linked_words(self, symbol: str, lemma: str, synsets: Iterable[int]) -> list[str]:
+        """Words that the word pointers `symbol` of `lemma` in these synsets lead to."""
+        found = []
+        for number in synsets:
+            synset = self.synset(number)
+            for pointer in synset.words:
+                if pointer.symbol == symbol and synset.lemmas[pointer.word].lower() == lemma:
+                    target = self.synset(pointer.synset)
+                    found.append(target.lemmas[pointer.target_word].lower())
+        return found
+
+
+def parse_synset(line: str) -> Synset:
+    """One synset line as a Synset; raises ValueError or IndexError when malformed."""
+    kind, lexfile, lemmas, pointers = line.split("\t")
+    plain: dict[str, list[int]] = {"@": [], "~": [], "&": [], "=": [], "$": []}
+    words: list[WordPointer] = []
+    for pointer in pointers.split(" ") if pointers else []:
+        symbol = pointer[0]
+        if symbol in plain:
+            plain[symbol].append(int(pointer[1:]))
+        else:
+            word, synset, target = pointer[1:].split(".")
+            words.append(WordPointer(symbol, int(word), int(synset), int(target)))
+    return Synset(
+        kind,
+        int(lexfile),
+        tuple(lemmas.split("|")) if lemmas else (),
+        tuple(plain["@"]),
+        tuple(plain["~"]),
+        tuple(plain["&"]),
+        tuple(plain["="]),
+        tuple(words),
+    )
+
+
+def read_sense_table(path: Path) -> SenseTable:
+    """Read a word-sense file.
+
+    Raises CompoclipError when it is missing, not xz, cut short or of another format.
+    """
+    try:
+        text = lzma.decompress(path.read_bytes()).decode("utf-8")
+    except OSError as error:
+        raise CompoclipError(
+            f"{path}: cannot read the word-sense file ({error.strerror}); reinstall compoclip"
+        ) from error
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise _malformed(path, "its compression") from error
+    header, _, body = text.partition("\n")
+    fields = header.split("\t")
+    if len(fields) != 5 or fields[0] != MAGIC or fields[1] != str(FORMAT):
+        raise _malformed(path, "its first line")
+    try:
+        synsets, entries = int(fields[2]), int(fields[3])
+    except ValueError as error:
+        raise _malformed(path, "its first line") from error
+    lines = body.split("\n")
+    if lines.pop() != "" or len(lines) != synsets + entries:
+        raise _malformed(path, f"its length (expected {synsets + entries} records)")
+    table: dict[str, str] = {}
+    for line in lines[synsets:]:
+        key, _, senses = line.rpartition("\t")
+        table[key] = senses
+    return SenseTable(path, fields[4], lines[:synsets], table)
+
+
+def _malformed(path: Path, what: str) -> CompoclipError:
+    return CompoclipError(
+        f"{path}: not a usable word-sense file ({what} is wrong); "
+        "reinstall compoclip or rebuild it with scripts/build_lexicon.py"
+    )
+
+
+# --- Contrasts between adjectives and between adverbs, which WordNet does not keep in a
+# hierarchy. ---
+#
+# WordNet groups adjectives around heads ("large": huge, enormous, ...). Satellites of a head of
+# degree are near-synonyms of each other and no good replacements; satellites of a head of kind (the
+# colours under "chromatic", the patterns under "patterned") exclude each other and are. Three more
+# sources of contrast (METHODS 17.3): the cluster of the opposite head, adjectives that are values
+# of the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour)
+# red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
+
+#: First lemmas of the heads whose satellites exclude one another.
+KIND_HEADS = frozenset({"chromatic", "achromatic", "colored", "patterned", "cooked", "clothed"})
+#: Lexicographer files of nouns that name what an adjective says: attribute, substance.
+QUALITY_LEXFILES = frozenset({7, 27})
+
+
+class Neighbourhood(Protocol):
+    """What is needed of the lexicon here."""
+
+    def around(self, synsets: Iterable[int], up: int, down: int) -> set[int]: ...
+
+    def dominant(self, lemma: str, pos: str) -> tuple[int, ...]: ...
+
+    def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]: ...
+
+    def cohyponyms(self, lemma: str, pos: str, up: int, down: int) -> tuple[str, ...]: ...
+
+
+def heads(table: SenseTable, synsets: Iterable[int]) -> Iterator[int]:
+    """The head of each adjective synset: itself, or those a satellite is similar to."""
+    for number in synsets:
+        synset = table.synset(number)
+        if synset.kind == "a":
+            yield number
+        elif synset.kind == "s":
+            yield from synset.similar
+
+
+def degree_heads(table: SenseTable, synsets: Iterable[int]) -> frozenset[int]:
+    """The heads of these synsets whose satellites are near-synonyms."""
+    return frozenset(n for n in heads(table, synsets) if not _is_kind(table, n))
+
+
+def head_antonyms(table: SenseTable, synsets: Iterable[int]) -> list[str]:
+    """Words opposite to the heads that these satellites are similar to."""
+    found = []
+    for number in synsets:
+        if table.synset(number).kind == "s":
+            for head in table.synset(number).similar:
+                for target, word in _opposites(table, head):
+                    if not _is_kind(table, head) or not _is_kind(table, target):
+                        found.append(table.synset(target).lemmas[word].lower())
+    return found
+
+
+def quality_nouns(table: SenseTable, lemma: str, synsets: Iterable[int]) -> set[int]:
+    """Noun synsets that name the quality: derived nouns, the word as a noun, wooden -> wood."""
+    lemma = lemma.lower()
+    found: set[int] = set()
+    for number in synsets:
+        synset = table.synset(number)
+        found |= {
+            p.synset
+            for p in synset.words
+            if p.symbol == "+" and synset.lemmas[p.word].lower() == lemma
+        }
+    names = [lemma]
+    if lemma.endswith("en"):
+        names += [lemma[:-2], lemma[:-1]]
+    for name in names:
+        senses = table.senses("n", name)
+        found |= {n for n, _ in senses[:2] if table.synset(n).lexfile in QUALITY_LEXFILES}
+    return {n for n in found if table.synset(n).lexfile in QUALITY_LEXFILES}
+
+
+def contrasting_adjectives(
+    near: Neighbourhood, table: SenseTable, lemma: str, up: int, down: int
+) -> set[str]:
+    """Adjectives of the same kind and another meaning, see the module docstring."""
+    dominant = near.dominant(lemma, "ADJ")
+    found: set[int] = set()
+    for head in set(heads(table, dominant)):
+        if _is_kind(table, head):
+            found |= set(table.synset(head).similar)
+        for opposite, _ in _opposites(table, head):
+            found |= set(table.synset(opposite).similar)
+            if not _is_kind(table, opposite):
+                found.add(opposite)
+        for noun in table.synset(head).attributes:
+            found |= set(table.synset(noun).attributes)
+    words = {word for number in found for word in table.synset(number).lemmas}
+    words = {word for word in words if not found.isdisjoint(near.dominant(word, "ADJ"))}
+    nouns = near.around(quality_nouns(table, lemma, dominant), up, down)
+    for word in {word for number in nouns for word in _adjectives_of(table, number)}:
+        if not nouns.isdisjoint(quality_nouns(table, word, near.dominant(word, "ADJ"))):
+            words.add(word)
+    return {word for word in words if word == word.lower()}
+
+
+def contrasting_adverbs(
+    near: Neighbourhood, table: SenseTable, lemma: str, up: int, down: int
+) -> set[str]:
+    """Antonyms, and adverbs made from the adjectives that contrast with this adverb's adjective."""
+    words = set(near.antonyms(lemma, "ADV"))
+    bases = {
+        table.synset(p.synset).lemmas[p.target_word].lower()
+        for number in near.dominant(lemma, "ADV")
+        for p in table.synset(number).words
+        if p.symbol == "\\"
+    }
+    for base in bases:
+        for other in near.cohyponyms(base, "ADJ", up, down):
+            words |= {w for w in adverb_forms(other) if table.senses("r", w)}
+    return words
+
+
+def adverb_forms(adjective: str) -> tuple[str, ...]:
+    """How an adverb of this adjective may be spelt: quick -> quickly, happy -> happily."""
+    if adjective.endswith("y"):
+        return (adjective[:-1] + "ily", adjective)
+    if adjective.endswith("le"):
+        return (adjective[:-1] + "y", adjective)
+    return (adjective + "ly", adjective)
+
+
+def _is_kind(table: SenseTable, head: int) -> bool:
+    lemmas = table.synset(head).lemmas
+    return bool(lemmas) and lemmas[0] in KIND_HEADS
+
+
+def _opposites(table: SenseTable, head: int) -> list[tuple[int, int]]:
+    return [(p.synset, p.target_word) for p in table.synset(head).words if p.symbol == "!"]
+
+
+def _adjectives_of(table: SenseTable, noun: int) -> Iterator[str]:
+    """Adjectives for a noun synset: derived ones, the same word as an adjective, wood -> wooden."""
+    synset = table.synset(noun)
+    for pointer in synset.words:
+        target = table.synset(pointer.synset)
+        if pointer.symbol == "+" and target.kind in "as":
+            yield target.lemmas[pointer.target_word]
+    for lemma in synset.lemmas:
+        for form in (lemma, lemma + "en", lemma + "n"):
+            if form == form.lower() and table.senses("a", form):
+                yield form
+
+
+# --- What words mean to one another: synonyms, opposites, co-hyponyms, from Princeton WordNet
+# 3.0. ---
 
 #: Lexicographer files of WordNet whose words a picture can show, see the module docstring.
 VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
@@ -94,7 +406,7 @@ class Lexicon:
         direct = self._table.linked_words("!", _normal(lemma), senses)
         found = list(direct)
         if pos == "ADJ":
-            found += modifiers.head_antonyms(self._table, self.dominant(lemma, pos))
+            found += head_antonyms(self._table, self.dominant(lemma, pos))
         unique = dict.fromkeys(word for word in found if word != _normal(lemma))
         return tuple(w for w in unique if w in direct or not self.related(lemma, w, pos))
 
@@ -111,9 +423,9 @@ class Lexicon:
             if pos in ("NOUN", "PROPN", "VERB"):
                 words = self._same_kind(lemma, pos, up, down)
             elif pos == "ADJ":
-                words = modifiers.contrasting_adjectives(self, self._table, lemma, up, down)
+                words = contrasting_adjectives(self, self._table, lemma, up, down)
             elif pos == "ADV":
-                words = modifiers.contrasting_adverbs(self, self._table, lemma, up, down)
+                words = contrasting_adverbs(self, self._table, lemma, up, down)
             else:
                 words = set()
             words |= same_kind(key[0], pos)
@@ -242,8 +554,8 @@ class Lexicon:
     def _related_adjectives(self, a: str, b: str, levels: int) -> bool:
         if self._kin_of(a) & self._kin_of(b):
             return True
-        nouns_a = modifiers.quality_nouns(self._table, a, self.dominant(a, "ADJ"))
-        nouns_b = modifiers.quality_nouns(self._table, b, self.dominant(b, "ADJ"))
+        nouns_a = quality_nouns(self._table, a, self.dominant(a, "ADJ"))
+        nouns_b = quality_nouns(self._table, b, self.dominant(b, "ADJ"))
         return bool(
             self._above(nouns_a, levels) & nouns_b or self._above(nouns_b, levels) & nouns_a
         )
@@ -253,7 +565,7 @@ class Lexicon:
         key = _normal(lemma)
         found = self._kin.get(key)
         if found is None:
-            found = modifiers.degree_heads(self._table, self.dominant(lemma, "ADJ"))
+            found = degree_heads(self._table, self.dominant(lemma, "ADJ"))
             self._kin[key] = found
         return found
 

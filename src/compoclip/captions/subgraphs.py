@@ -16,8 +16,8 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
     Token,
+    word_set,
 )
-from compoclip.captions.words import word_set
 
 _PARTICIPLES = ("VBG", "VBN")
 #: Participles that say nothing without the words behind them: "getting off", "creepy looking".

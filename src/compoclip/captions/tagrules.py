@@ -24,7 +24,7 @@ from compoclip.captions.tagwords import (
     SUBSTANTIVES,
     TRANSITIVE_ING,
 )
-from compoclip.captions.words import word_set
+from compoclip.captions.types import word_set
 
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
 _DETERMINERS = frozenset({"DT", "PRP$", "POS", "CD"})

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
     from compoclip.evaluation.compare import compare, one_model
-    from compoclip.evaluation.io import load_results
+    from compoclip.evaluation.results import load_results
     from compoclip.evaluation.tables import comparison_text
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
@@ -118,8 +118,8 @@ def _against(options: CompareOptions, name: str) -> int:
 def _entries(paths: Sequence[Path], table: PublishedTable) -> list[Entry]:
     """Rows to be: one a model, and one for the models that are named for different blocks."""
     from compoclip.evaluation.compare import one_model
-    from compoclip.evaluation.io import load_results
     from compoclip.evaluation.published.beside import Entry, entries_of
+    from compoclip.evaluation.results import load_results
 
     found: list[Entry] = []
     row: dict[str, Path] = {}

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
+from pathlib import Path
+from typing import Annotated
 
-from compoclip.errors import UsageError
+import tyro
 
-# task -> what it does; the code is compoclip.cli.data_<task>, imported only when called.
+from compoclip.benchmarks.check import Check, check
+from compoclip.benchmarks.fetch import Job, fetch, lacking, rebased
+from compoclip.benchmarks.registry import Entry, benchmark_names, catalogue, entry, meta
+from compoclip.cli.options import parse
+from compoclip.console import counted, emit_json, note, table
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.targets import Target, parse_targets
+from compoclip.files import require_writable
+
+# task -> what it does; the code is below, or in compoclip.cli.data_<task>, imported only when
+# called.
 TASKS = {
     "ls": "list the benchmarks: items, licence, where to get them; details of those named",
     "check": "say what of a benchmark is there, missing or short",
@@ -31,5 +48,470 @@ def main(arguments: Sequence[str]) -> int:
     task, rest = arguments[0], arguments[1:]
     if task not in TASKS:
         raise UsageError(f"no task '{task}'; one of {', '.join(TASKS)}")
+    runs: dict[str, Callable[[Sequence[str]], int]] = {
+        "ls": ls_main,
+        "check": check_main,
+        "fetch": fetch_main,
+        "pack": pack_main,
+    }
+    if task in runs:
+        return runs[task](rest)
     run: Callable[[Sequence[str]], int] = import_module(f"compoclip.cli.data_{task}").main
     return run(rest)
+
+
+# --- `compoclip data ls [NAME ...]`: the benchmarks, their size and licence, and how to get
+# them. ---
+
+
+@dataclass(frozen=True)
+class LsOptions:
+    """List the benchmarks: items, licence, size, and whether their files can be had.
+
+    Examples:
+        compoclip data ls
+        compoclip data ls sugarcrepe valse
+
+    Args:
+        names: Show all that is known about these.
+        json: Print JSON.
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ()
+    json: bool = False
+
+
+def ls_main(argv: Sequence[str]) -> int:
+    """One row a benchmark, or one paragraph a benchmark that is named."""
+    options = parse(LsOptions, "data ls", argv)
+    entries = [entry(name) for name in options.names] or catalogue()
+    if options.json:
+        emit_json([each.to_json() for each in entries])
+    elif options.names:
+        print("\n\n".join("\n".join(details(each)) for each in entries))
+    else:
+        print(overview(entries))
+    return 0
+
+
+def overview(entries: Sequence[Entry]) -> str:
+    """An aligned table, one row a benchmark."""
+    header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
+    rows = [
+        [
+            each.meta.id,
+            each.meta.title,
+            _short(each.meta.licence),
+            each.meta.status,
+            "by set" if each.meta.family else f"{each.items:,}" if each.items else "?",
+            _share(each, each.meta.files),
+            _share(each, each.meta.images),
+            _size(each),
+        ]
+        for each in entries
+    ]
+    notes = [
+        "",
+        "files, photos: those that `compoclip data fetch` can get, of all that are needed",
+        "to fetch: their size, archives packed; + where that of some is not known",
+        "compoclip data ls NAME: source, terms, what to do by hand, files, checksums",
+    ]
+    return "\n".join([table(rows, header, left=4), *notes])
+
+
+def details(each: Entry) -> Iterator[str]:
+    """Lines on one benchmark."""
+    about = each.meta
+    yield f"{about.id}: {about.title}"
+    yield f"  paper       {about.citation}"
+    yield f"  source      {about.source}"
+    yield f"  licence     {about.licence}"
+    known = about.access.startswith(about.status)
+    yield f"  obtainable  {about.access if known else f'{about.status}; {about.access}'}"
+    if about.family:
+        yield f"  sets        {', '.join(about.parts)} (name one: {about.id}:{about.parts[0]})"
+    else:
+        yield f"  parts       {', '.join(about.parts)}"
+    if about.requires:
+        yield f"  needs       {about.id},{about.requires}=..."
+    counts = ", ".join(f"{name} {n:,}" for name, n in about.expected.items())
+    total = f"{each.items:,} in all" if each.items else ""
+    yield f"  items       {'; '.join(filter(None, (total, counts))) or 'not known'}"
+    for title, places in (("file", about.files), ("photos", about.images)):
+        for place in places:
+            yield f"  {title:<10}  {place}"
+            if place in about.hashes:
+                yield f"              blake2b {about.hashes[place]}"
+            source = each.sources.get(place)
+            if source is None:
+                yield "              by hand, see source"
+            else:
+                size = f" ({in_bytes(source.size)})" if source.size else ""
+                yield f"              {source.url}{size}"
+            if source is not None and source.md5:
+                yield f"              md5 {source.md5}"
+            if source is not None and not source.md5 and place not in about.hashes:
+                plain = ", plain http" if source.url.startswith("http://") else ""
+                yield f"              no published checksum known{plain}: not verified when fetched"
+    for archive in about.archives:
+        yield f"  or archive  {archive}"
+    for file in about.optional:
+        yield f"  may lack    {file}"
+
+
+def in_bytes(number: int) -> str:
+    """ "1.7 MB" (10^6 bytes), "" for 0."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number} B" if number else ""
+
+
+def _size(each: Entry) -> str:
+    more = any(not source.size for source in each.sources.values())
+    return f"{in_bytes(each.size)} +".strip() if more else in_bytes(each.size)
+
+
+def _share(each: Entry, places: Sequence[str]) -> str:
+    return f"{sum(place in each.sources for place in places)} of {len(places)}"
+
+
+def _short(licence: str) -> str:
+    return licence.partition(";")[0]
+
+
+# --- `compoclip data check [NAME ...] --data ROOT`: what is there, missing or short. ---
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Say what of each benchmark lies below a data root, and what is missing or short.
+
+    Files are compared with the official bytes where their checksum is known; items and photos are
+    counted. Exit code 1 when something asked for is not complete.
+
+    Examples:
+        compoclip data check sugarcrepe valse --data /data
+        compoclip data check retrieval:coco --data /data --decode
+
+    Args:
+        names: Benchmarks, written as for evaluate --on; by default all that have a file there.
+        data: Data root in the default layout.
+        images: Folder with the photos, when it is not in the data root.
+        decode: Also decode every photo.
+        json: Print JSON.
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ()
+    data: Path = Path("data")
+    images: Path | None = None
+    decode: bool = False
+    json: bool = False
+
+
+def check_main(argv: Sequence[str]) -> int:
+    """Check every benchmark; 1 when one is not complete."""
+    options = parse(CheckOptions, "data check", argv)
+    checks = [
+        check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
+        for each in targets(options.names, options.data, options.images)
+    ]
+    if options.json:
+        emit_json([{**asdict(each), "complete": each.complete} for each in checks])
+    else:
+        print("\n\n".join("\n".join(lines(each)) for each in checks))
+    return 0 if all(each.complete for each in checks) else 1
+
+
+def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Target]:
+    """What `names` name; without names every benchmark that has a file of its own below `root`.
+
+    Raises CompoclipError when there is none.
+    """
+    if names:
+        return parse_targets(names, root, images)
+    found: list[str] = []
+    for name in benchmark_names():
+        about = meta(name)
+        if about.family:
+            found += [
+                f"{name}:{part}"
+                for part in about.parts
+                if any(
+                    about.place(root, file) or (root / file).is_dir()
+                    for file in (
+                        *about.of_set(part, about.files),
+                        *about.of_set(part, about.images),
+                    )
+                )
+            ]
+        elif not about.requires and any(
+            about.place(root, file)
+            for file in (*about.files, *about.archives)
+            if file.startswith(f"{name}/") or not any(f.startswith(f"{name}/") for f in about.files)
+        ):
+            found.append(name)
+    if not found:
+        raise CompoclipError(
+            f"{root}: no file of any benchmark; name benchmarks and their places, or see "
+            "compoclip data ls"
+        )
+    return [Target(spec, root, images) for spec in found]
+
+
+def lines(found: Check) -> Iterator[str]:
+    """One benchmark: files, items, photos, problems."""
+    yield f"{found.benchmark}: {'complete' if found.complete else 'NOT COMPLETE'}"
+    for file in found.files:
+        size = f", {in_bytes(file.bytes)}" if file.bytes else ""
+        yield f"  {file.path}: {_STATES[file.state]}{size}"
+    for part, count in found.items.items():
+        yield f"  items of {part}: {count.here:,} of {count.expected:,}"
+    for reason, n in found.left_out.items():
+        yield f"  left out, {reason}: {n:,}"
+    for folder, count in found.images.items():
+        yield f"  photos in {folder}: {count.here:,} of {count.expected:,}"
+    if found.decoded:
+        yield f"  photos that cannot be decoded: {found.damaged_count:,}"
+    for title, names, number in (
+        ("missing", found.missing, found.missing_count),
+        ("damaged", found.damaged, found.damaged_count),
+    ):
+        for name in names:
+            yield f"  {title}: {name}"
+        if number > len(names):
+            yield f"  {title}: {number - len(names):,} more"
+    for problem in found.problems:
+        yield f"  ! {problem}"
+
+
+_STATES = {
+    "official": "there, the official bytes",
+    "present": "there",
+    "differs": "there, but not the official bytes",
+    "archive": "not unpacked, an archive is there",
+    "missing": "MISSING",
+}
+
+
+# --- How far a download is: a bar on a terminal, else a plain line every ten seconds. ---
+
+_EVERY = 10.0
+
+
+@contextmanager
+def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a function to be told the bytes there so far and in all (None where not known)."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(name, total=None)
+            yield lambda got, total: bar.update(task, completed=got, total=total)
+    else:
+        last = time.monotonic()
+
+        def tell(got: int, total: int | None) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _EVERY:
+                last = time.monotonic()
+                of = f" of {total / 1e6:,.1f}" if total else ""
+                note(f"{name}: {got / 1e6:,.1f}{of} MB")
+
+        yield tell
+
+
+# --- `compoclip data fetch NAME ... --data ROOT`: download what is open to all, after asking. ---
+
+
+@dataclass(frozen=True)
+class FetchOptions:
+    """Download the files of benchmarks that are open to all, and unpack archives.
+
+    First shows what and how much, and asks. An interrupted download goes on where it stopped. A
+    file is checked against its official checksum where one is known. Of the others (the table says
+    which, and which come over plain http) only the kind is checked, and they are said to be not
+    verified. What is behind terms or a form is not fetched: the command says what to do.
+
+    Examples:
+        compoclip data fetch sugarcrepe --data /data
+        compoclip data fetch valse vsr --data /data --annotations-only --yes
+
+    Args:
+        names: Benchmarks, or sets such as retrieval:coco.
+        data: Data root to fill, in the default layout.
+        annotations_only: Leave out photos.
+        url_base: A mirror: takes the place of scheme and host of every official address.
+        yes: Do not ask.
+        json: Print what was fetched, and what of it is not verified, as JSON.
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()
+    data: Path = Path("data")
+    annotations_only: bool = False
+    url_base: str | None = None
+    yes: bool = False
+    json: bool = False
+
+
+def fetch_main(argv: Sequence[str]) -> int:
+    """Show, ask, fetch; then once more for photos that only the annotations could name."""
+    options = parse(FetchOptions, "data fetch", argv)
+    if not options.names:
+        raise UsageError("name at least one benchmark; see compoclip data ls")
+    require_writable(options.data)
+    done: dict[str, Job] = {}
+    while True:
+        lack = lacking(options.names, options.data, annotations_only=options.annotations_only)
+        jobs = [job for job in lack.jobs if job.source.target not in done]
+        if not jobs:
+            break
+        note(shown(jobs, options.data, options.url_base))
+        if not options.yes and not _agreed():
+            note("nothing was fetched" if not done else "nothing more was fetched")
+            return 1
+        for job in jobs:
+            with byte_progress(job.source.target) as progress:
+                line = fetch(job, options.data, url_base=options.url_base, progress=progress)
+            done[job.source.target] = job
+            note(line)
+    unsure = [target for target, job in done.items() if not job.expected.checksum]
+    if options.json:
+        fetched = {"fetched": list(done), "not_verified": unsure}
+        emit_json({**fetched, "by_hand": list(lack.by_hand)})
+    else:
+        of_these = f", {len(unsure)} of them not verified: no published checksum known"
+        print(
+            f"{counted(len(done), 'file')} fetched{of_these if unsure else ''}; "
+            "compoclip data check says what is there"
+        )
+        print("\n".join(lack.by_hand), end="\n" if lack.by_hand else "")
+    if lack.by_hand and not done:
+        raise CompoclipError("nothing that is lacking can be fetched for you; see the lines above")
+    return 0
+
+
+def shown(jobs: Sequence[Job], root: Path, url_base: str | None) -> str:
+    """What would be fetched: a row a file, and the sum."""
+    rows = [
+        [
+            str(root / job.source.target),
+            rebased(job.source.url, url_base) if url_base else job.source.url,
+            job.reason,
+            in_bytes(job.source.size) or "not known",
+            job.checked_by,
+        ]
+        for job in jobs
+    ]
+    unknown = sum(not job.source.size for job in jobs)
+    total = in_bytes(sum(job.source.size for job in jobs)) or "0 B"
+    more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
+    return "\n".join(
+        [
+            table(rows, ["to", "from", "because", "size", "checked by"], left=3),
+            f"together {total}{more}",
+        ]
+    )
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("asked before fetching, but there is nobody to ask; say --yes")
+    print("Fetch this? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# --- `compoclip data pack DATA --out PACK`: training data as shards with small images. ---
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """Write training data as webdataset shards whose images are no larger than training needs.
+
+    Captions, negatives, similar images, negative images, groups and scores come along. Training
+    from the pack (train --data PACK) decodes a fraction of the pixels. Interrupted, the same
+    command goes on. The bytes do not depend on --workers.
+
+    Examples:
+        compoclip data pack dataset_coco.json --images coco --split train --out coco-pack
+        compoclip train fsc-clip --data coco-pack --out run
+
+    Args:
+        data: Image-text data, as for train --data.
+        out: Folder of the pack.
+        size: Length of the shorter side. 256 suits models that see 224 pixels, whose random crops
+            keep 90 % of the area or more; take 384 for 336 pixels.
+        quality: JPEG quality of images that are scaled down; smaller ones stay as they are.
+        keep: Leave all images as they are, byte for byte.
+        shard_size: Samples a shard.
+        images: Folder that image paths in the data are relative to.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
+        image_column: Column with image paths or bytes, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        max_bad: Unreadable images to leave out; each is named.
+        workers: Processes that write shards.
+        json: Print JSON.
+    """
+
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    out: Path
+    size: int = 256
+    quality: int = 90
+    keep: bool = False
+    shard_size: int = 1000
+    images: Path | None = None
+    split: str | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    max_bad: int = 0
+    workers: int = 1
+    json: bool = False
+
+
+def pack_main(argv: Sequence[str]) -> int:
+    """Pack and say what became of the images."""
+    options = parse(PackOptions, "data pack", argv)
+    if options.workers < 1 or options.max_bad < 0:
+        raise UsageError("--workers must be at least 1 and --max-bad not negative")
+    from compoclip.corpora.run import run
+    from compoclip.data.pack import PackSpec, Request, pack
+
+    request = Request(
+        options.data,
+        options.images,
+        options.image_column,
+        options.caption_column,
+        options.split,
+    )
+    spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
+    workers = partial(run, workers=options.workers)
+    packed = pack(request, options.out, spec, workers, options.max_bad)
+    if options.json:
+        emit_json({**asdict(packed), "out": str(options.out)})
+        return 0
+    print(
+        f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
+        f"{in_bytes(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
+        f"{packed.as_they_were} as they were"
+    )
+    for reason in packed.bad.values():
+        note(f"left out: {reason}")
+    for reason, count in packed.left_out.items():
+        note(f"  {count} x {reason}")
+    return 0

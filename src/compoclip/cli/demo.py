@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.files import only_writer, read_json
+from compoclip.files import only_writer, read_json, require_writable
 from compoclip.interrupts import PARENT, signal_of
-from compoclip.places import require_writable
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -78,7 +77,7 @@ def _run(options: DemoOptions) -> int:
 
         console.emit_json({"report": str(report), "results": [asdict(r) for r in results]})
         return 0
-    from compoclip.evaluation.overview import overview_text
+    from compoclip.evaluation.tables import overview_text
 
     print(overview_text(results, base=BASE))
     print(f"\nreport: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)")
@@ -87,8 +86,7 @@ def _run(options: DemoOptions) -> int:
 
 def _write_world(options: DemoOptions) -> None:
     """Training scenes and the test suite, unless they are there already."""
-    from compoclip.world.config import bundled_world, crowded
-    from compoclip.world.dataset import TrainingSet, write_training_set
+    from compoclip.world.dataset import TrainingSet, bundled_world, crowded, write_training_set
     from compoclip.world.export.part import SuiteSpec
     from compoclip.world.export.suite import write_suite
 
@@ -175,7 +173,7 @@ def _models(options: DemoOptions) -> dict[str, LoadedModel]:
 def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.card_rows import card_rows
-    from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.targets import parse_targets
     from compoclip.models.card import write_card

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from compoclip import console
-from compoclip.cli.device import device_named
-from compoclip.cli.options import joined, parse, require_seeds
+from compoclip.cli.options import device_named, joined, parse, require_seeds
 from compoclip.errors import UsageError
-from compoclip.places import require_writable
+from compoclip.files import require_writable
 from compoclip.ranks import meeting
 
 if TYPE_CHECKING:
+    import torch
+
+    from compoclip.benchmarks.case import Benchmark
     from compoclip.evaluation.results import Results
+    from compoclip.evaluation.run import Options
     from compoclip.models.loaded import LoadedModel
 
 
@@ -107,7 +110,7 @@ def run(options: EvaluateOptions) -> int:
     if options.json:
         console.emit_json([asdict(each) for each in results])
     elif len(models) > 1:
-        from compoclip.evaluation.overview import overview_text
+        from compoclip.evaluation.tables import overview_text
 
         print(overview_text(results, base=next(iter(models))))
     return 0
@@ -145,7 +148,7 @@ def measure(
     require_data(benchmarks, options.allow_partial)
     device = device_named(options.device)
     from compoclip.benchmarks.audit import audit
-    from compoclip.evaluation.model_encoder import ModelEncoder
+    from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
 
     settings = Options(
@@ -184,7 +187,7 @@ def _shown(options: EvaluateOptions) -> Callable[[str, list[Results]], None]:
     """Prints the tables of a model's results."""
 
     def show(name: str, results: list[Results]) -> None:
-        from compoclip.evaluation.overall import overall_scores, overall_text
+        from compoclip.evaluation.groups import overall_scores, overall_text
         from compoclip.evaluation.tables import results_text
 
         print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
@@ -214,3 +217,72 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"two models are called '{name}'; name them: NAME=MODEL")
         models[name] = spec
     return models
+
+
+# --- Options of the verbs that measure models made on the way. ---
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How to measure, as for evaluate."""
+
+    on: tuple[str, ...] = ()
+    """benchmarks or suites, written as for evaluate --on"""
+    data: Path = Path("data")
+    """data root in the default layout"""
+    images: Path | None = None
+    """folder with the photos, when it is not in the data root"""
+    batch_size: int = 64
+    """images or texts encoded at once"""
+    workers: int = 2
+    """threads that read images"""
+    device: str = "auto"
+    """cpu, cuda, cuda:N or mps; auto takes a GPU when there is one"""
+    allow_partial: bool = False
+    """score what is there when images or items are missing, and mark it"""
+    max_bad: int = 0
+    """damaged images to leave out before giving up"""
+    resamples: int = 2000
+    """bootstrap resamples for intervals"""
+    seed: int = 0
+    """seed of the bootstrap"""
+    fresh: bool = False
+    """measure again even where results are already there"""
+
+
+def benchmarks_of(measuring: Measuring) -> list[Benchmark]:
+    """What --on names, checked as far as it can be without a model.
+
+    Raises UsageError for wrong options and names, CompoclipError for missing data.
+    """
+    if not measuring.on:
+        raise UsageError("name what to measure on: --on BENCHMARK ...")
+    for name in ("batch_size", "workers", "resamples"):
+        if getattr(measuring, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    if measuring.max_bad < 0:
+        raise UsageError("--max-bad must not be negative")
+    from compoclip.evaluation.run import require_data
+    from compoclip.evaluation.targets import parse_targets
+
+    targets = parse_targets(measuring.on, measuring.data, measuring.images)
+    benchmarks = [target.load() for target in targets]
+    require_data(benchmarks, measuring.allow_partial)
+    return benchmarks
+
+
+def settings_of(measuring: Measuring, cache: Path) -> tuple[Options, torch.device]:
+    """Settings of `evaluate`, with features kept in `cache`, and the device."""
+    from compoclip.evaluation.run import Options
+
+    settings = Options(
+        batch_size=measuring.batch_size,
+        workers=measuring.workers,
+        max_bad=measuring.max_bad,
+        allow_partial=measuring.allow_partial,
+        cache=cache,
+        resamples=measuring.resamples,
+        seed=measuring.seed,
+        fresh=measuring.fresh,
+    )
+    return settings, device_named(measuring.device)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from compoclip import console
 from compoclip.cli.options import parse
+from compoclip.errors import CompoclipError
+from compoclip.files import require_writable
 
 if TYPE_CHECKING:
     from compoclip.models.inspection import Inspection
@@ -84,3 +87,139 @@ def _lines(found: Inspection) -> list[tuple[str, str]]:
 
 def _or_unknown(value: int | None) -> str:
     return "unknown" if value is None else str(value)
+
+
+# --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Write a model in another form. Outputs stay the same; numbers are moved, not changed.
+
+    Forms:
+        open-clip  checkpoint folder that open_clip and every verb here read
+        hf         folder of transformers' CLIPModel, with tokenizer and image processor
+        hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
+        merged     an adapter merged into its base, as a checkpoint folder
+        lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
+        peft       a PEFT folder for the CLIPModel of the base
+        onnx       both towers, checked with onnxruntime
+
+    Examples:
+        compoclip convert runs/fsc/model fsc-hf --to hf
+        compoclip convert negclip.pth negclip --to open-clip --base ViT-B-32-quickgelu:openai
+        compoclip convert ViT-B-32-quickgelu@dac.pt dac --to merged
+
+    Args:
+        source: The model, written as for evaluate; with --base also a weights file alone or a PEFT
+            folder.
+        destination: Folder to write.
+        to: The form to write.
+        base: What the weights were trained from. It names the architecture, and the activation if
+            the weights are near to it.
+        activation: Your word on the activation of weights that do not record it.
+        dtype: float16 halves the size of open-clip, merged, hf and hf-vision.
+        push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
+        json: Print what was written as JSON.
+    """
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+    destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+    to: Literal["open-clip", "hf", "hf-vision", "lora", "peft", "merged", "onnx"]
+    base: str | None = None
+    activation: Literal["gelu", "quick_gelu"] | None = None
+    dtype: Literal["float32", "float16"] = "float32"
+    push_to_hub: Annotated[str | None, tyro.conf.arg(metavar="REPO")] = None
+    json: bool = False
+
+
+def convert_main(argv: Sequence[str]) -> int:
+    """Parse, convert, say what was written."""
+    options = parse(ConvertOptions, "convert", argv)
+    require_writable(options.destination)
+    from compoclip.models import hub
+    from compoclip.models.convert import convert
+
+    if options.push_to_hub:
+        hub.require_pushable(options.push_to_hub)
+    made = convert(
+        options.source,
+        options.destination,
+        options.to,
+        base=options.base,
+        activation=options.activation,
+        dtype=options.dtype,
+    )
+    if options.json:
+        console.emit_json({"source": options.source, "written": str(options.destination), **made})
+    else:
+        facts = ", ".join(f"{key} {value}" for key, value in made.items() if key != "form")
+        print(f"{options.source} -> {options.destination} ({made['form']}): {facts}")
+    if options.push_to_hub:
+        pushed = hub.publish(options.destination, options.push_to_hub)
+        console.note(f"{options.destination} -> {pushed.url}")
+    return 0
+
+
+# --- `compoclip push FOLDER REPO`: put a model on the Hugging Face hub. ---
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """Put a model folder on the Hugging Face hub: weights (safetensors), configuration, tokenizer
+    and model card, in one commit, and nothing else that lies in the folder.
+
+    The folder is what train or convert wrote: RUN/model, RUN/adapter, or any form of convert. You
+    are logged in by `hf auth login`, or HF_TOKEN is set. Others then load hf-hub:REPO.
+
+    Examples:
+        compoclip push runs/fsc/model me/fsc-clip-b32 --results results/fsc
+        compoclip push fsc-hf me/fsc-clip-b32-hf --private
+
+    Args:
+        folder: The model folder.
+        repository: Where to put it, USER/NAME or ORGANISATION/NAME; made if it is not there.
+        results: What evaluate measured of this model (folders or files): the card is written anew
+            with a table of them, and with the entries that the hub shows beside a model.
+        private: Make a new repository private.
+        message: Message of the commit.
+        json: Print what was uploaded as JSON.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
+    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RESULTS ...")] = ()
+    private: bool = False
+    message: str = ""
+    json: bool = False
+
+
+def push_main(argv: Sequence[str]) -> int:
+    """Parse, upload, say what and where."""
+    options = parse(PushOptions, "push", argv)
+    from compoclip.evaluation.card_rows import card_rows
+    from compoclip.evaluation.results import load_results
+    from compoclip.models.card import CardResult
+    from compoclip.models.hub import model_files, plain_spec, publish
+    from compoclip.models.loaded import RECORD, read_record
+
+    folder = Path(plain_spec(str(options.folder)))
+    rows: tuple[CardResult, ...] = ()
+    if options.results:
+        if RECORD not in model_files(folder):
+            raise CompoclipError(f"{folder}: has no {RECORD} that says whose results these are")
+        identity, _ = read_record(folder / RECORD)
+        measured = [each for path in options.results for each in load_results(path)]
+        rows = card_rows(measured, identity)
+    made = publish(
+        folder,
+        options.repository,
+        results=rows,
+        private=options.private,
+        message=options.message,
+    )
+    if options.json:
+        console.emit_json({"url": made.url, "files": list(made.files)})
+    else:
+        print(f"{folder} -> {made.url}: {', '.join(made.files)}")
+    return 0

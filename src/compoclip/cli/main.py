@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.ranks import launched, silent
+from compoclip.version import __version__
 
 # verb -> what it does; the verb's code is compoclip.cli.<verb with _>, imported only when called.
 VERBS = {
@@ -36,6 +36,14 @@ VERBS = {
     "world": "make scenes, captions, training sets and benchmarks",
     "report": "write an HTML report from results",
     "play": "web playground: an image, a caption, its rewrites, and what models make of them",
+}
+
+# Verbs whose code is in the module of a related verb: verb -> module, function.
+_ELSEWHERE = {
+    "towers": ("wise_ft", "towers_main"),
+    "convert": ("inspect", "convert_main"),
+    "push": ("inspect", "push_main"),
+    "parse": ("rewrite", "parse_main"),
 }
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
@@ -75,9 +83,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     def run() -> int:
-        module = importlib.import_module(f"compoclip.cli.{verb.replace('-', '_')}")
+        place, function = _ELSEWHERE.get(verb, (verb.replace("-", "_"), "main"))
+        module = importlib.import_module(f"compoclip.cli.{place}")
         with nullcontext() if _speaks(verb) else silent():
-            return int(module.main(rest))
+            return int(getattr(module, function)(rest))
 
     return reported(f"compoclip {verb}", run, "--debug" in argv, _speaks(verb))
 

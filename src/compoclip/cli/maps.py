@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from compoclip import console
-from compoclip.cli.device import device_named
 from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import parse
+from compoclip.cli.options import device_named, parse
 from compoclip.errors import UsageError
-from compoclip.places import require_writable
+from compoclip.files import require_writable
 
 if TYPE_CHECKING:
     from compoclip.analysis.pointing import Share
@@ -93,8 +92,7 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     assert options.image is not None
     assert options.caption is not None
     assert options.out is not None
-    from compoclip.analysis.overlay import overlay
-    from compoclip.analysis.patch_maps import patch_maps
+    from compoclip.analysis.patch_maps import overlay, patch_maps
     from compoclip.data.decode import decode
     from compoclip.files import write_atomically
 
@@ -124,7 +122,7 @@ def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     """Pointing accuracy of every model, and its difference to the first."""
     from compoclip.analysis.pointing import gains, measure_pointing, shares
     from compoclip.files import write_atomically
-    from compoclip.world.config import bundled_world
+    from compoclip.world.dataset import bundled_world
     from compoclip.world.pointing import pointing_scenes
 
     size = max(max(each.preprocess.size) for each in models.values())

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from compoclip import console
-from compoclip.cli.device import device_named
 from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import parse
+from compoclip.cli.options import device_named, parse
 from compoclip.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ def _examples(size: int) -> list[Example]:
     """Scenes of the bundled world that models often mistake, drawn `size` pixels wide."""
     from compoclip.play.answers import Example
     from compoclip.world.captions import captions_for
-    from compoclip.world.config import bundled_world, crowded
-    from compoclip.world.dataset import png_bytes
+    from compoclip.world.dataset import bundled_world, crowded, png_bytes
     from compoclip.world.sampling import scene_for
 
     world = crowded(bundled_world())

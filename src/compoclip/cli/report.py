@@ -13,7 +13,7 @@ from compoclip import console
 from compoclip.cli.evaluate import named_models
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
-from compoclip.places import require_writable
+from compoclip.files import require_writable
 
 if TYPE_CHECKING:
     from compoclip.models.loaded import LoadedModel

@@ -2,26 +2,291 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import tyro
 
 from compoclip import console
-from compoclip.captions.words import is_cut
-from compoclip.cli.corpus import counted_captions, dispatch, note_cut, run_corpus
+from compoclip.captions.graph import graph_tree
+from compoclip.captions.parse import parse as parse_caption
+from compoclip.captions.parse import parse_records, provenance
+from compoclip.captions.tagger import get_tagger
+from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.options import parse
-from compoclip.cli.rewrite_input import CaptionFile
-from compoclip.corpora.engine import Engine
-from compoclip.corpora.job import Counts, RewriteJob
-from compoclip.errors import UsageError
-from compoclip.rewrites.corpus import write_corpus
-from compoclip.rewrites.records import Settings, records
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
-from compoclip.rewrites.statistics import HEADER, Tally, reason_lines, rows
+from compoclip.corpora.job import Counts, Job, ParseJob, RewriteJob
+from compoclip.corpora.run import Engine, Outcome, process
+from compoclip.corpora.shard import find_shards, kind_of, names_shards
+from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
+from compoclip.recordfile import write_records
+from compoclip.rewrites.base import get_rewrite, rewrite_names
+from compoclip.rewrites.records import (
+    HEADER,
+    Settings,
+    Tally,
+    reason_lines,
+    records,
+    rows,
+    write_corpus,
+)
+
+# --- Captions with ids from the files `compoclip rewrite` takes. ---
+
+SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
+DEFAULT_COLUMN = "caption"
+_ID_COLUMN = "id"
+
+
+@dataclass(frozen=True)
+class CaptionFile:
+    """(id, caption) pairs of a .txt (one a line), .jsonl, .csv or .tsv file; iterable repeatedly.
+
+    Ids are the "id" column where there is one, else the number of the line (.txt, .jsonl) or row
+    (tables), from 1. Iterating raises CompoclipError that names file and line for a bad row, and
+    UsageError that lists the columns when `column` is not among them.
+    """
+
+    path: Path
+    column: str = DEFAULT_COLUMN
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        if self.path.suffix.lower() == ".txt":
+            yield from ((str(number), line) for number, line in read_lines(self.path))
+            return
+        jsonl = self.path.suffix.lower() == ".jsonl"
+        for number, row in read_jsonl(self.path) if jsonl else read_delimited(self.path):
+            if self.column not in row:
+                names = ", ".join(row)
+                raise UsageError(f"{self.path}: no column {self.column!r}; choose one of: {names}")
+            yield str(row.get(_ID_COLUMN, number)), self._text(row[self.column], number)
+
+    def _text(self, value: Any, number: int) -> str:
+        if not isinstance(value, str):
+            noun = "line" if self.path.suffix.lower() == ".jsonl" else "row"
+            raise CompoclipError(
+                f"{self.path}, {noun} {number}: {self.column!r} is no text; mend it"
+            )
+        return value
+
+    def identity(self) -> dict[str, str]:
+        """What tells these captions from others: digest of the file, format and column."""
+        digest = hashlib.blake2b(digest_size=16)
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        text = self.path.suffix.lower() == ".txt"
+        return {
+            "blake2b": digest.hexdigest(),
+            "format": self.path.suffix.lower()[1:],
+            "column": "" if text else self.column,
+        }
+
+
+def caption_file(source: str, column: str) -> CaptionFile | None:
+    """The file that `source` names, or None when it is a caption itself.
+
+    An existing file, or a name with one of the known endings, is a file. Raises CompoclipError when
+    it is missing and UsageError for a file of an unknown kind.
+    """
+    if not source.strip():
+        return None
+    try:
+        path = Path(source)
+        exists = path.exists()
+    except (OSError, ValueError):  # too long or with odd bytes: surely a caption
+        return None
+    known = path.suffix.lower() in SUFFIXES
+    named = known and not any(c.isspace() for c in source)
+    if not exists and not named:
+        return None
+    if not exists:
+        raise CompoclipError(f"{source}: no such file; check the path")
+    if not path.is_file() or not known:
+        raise UsageError(f"{source}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
+    return CaptionFile(path, column)
+
+
+# --- What `compoclip rewrite` and `compoclip parse` share: a text, a file, or shards in and
+# out. ---
+
+
+class CaptionOptions(Protocol):
+    """The options that both verbs have: where captions come from and go to, and how."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def out(self) -> Path | None: ...
+
+    @property
+    def column(self) -> str | None: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def max_bad(self) -> int: ...
+
+    @property
+    def tagger(self) -> str: ...
+
+    @property
+    def json(self) -> bool: ...
+
+
+def dispatch(
+    options: CaptionOptions,
+    made: str,
+    text: Callable[[], int],
+    file: Callable[[CaptionFile, Path], int],
+    shards: Callable[[Path], int],
+) -> int:
+    """Does with the source what its kind asks for; returns the exit code.
+
+    made: what a text is turned into, for messages. file, shards: get the output. Raises UsageError
+    for options that do not go together.
+    """
+    if options.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
+    out = options.out
+    if is_corpus(options.source, out):
+        assert out is not None  # is_corpus asks for it
+        return shards(out)
+    source = caption_file(options.source, options.column or DEFAULT_COLUMN)
+    if source is None:
+        if out is not None:
+            raise UsageError(
+                f"-o is for files of captions; leave it out to see one caption's {made}"
+            )
+        return text()
+    if out is None:
+        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
+    if out.resolve() == source.path.resolve():
+        raise UsageError(f"{out}: is the input itself; choose another -o")
+    return file(source, out)
+
+
+def counted_captions(file: CaptionFile) -> tuple[int, int]:
+    """How many captions a file holds, and how many of them are cut before they are parsed.
+
+    Reads all, so that a bad row shows before hours of work. Raises UsageError for an empty file.
+    """
+    total = cut = 0
+    for _, text in file:
+        total += 1
+        cut += is_cut(text)
+    if not total:
+        raise UsageError(f"{file.path}: holds no captions")
+    return total, cut
+
+
+def note_cut(number: int) -> None:
+    """Say how many captions were cut before they were parsed, if any."""
+    if number:
+        were = "1 caption was" if number == 1 else f"{number} captions were"
+        console.note(
+            f"{were} cut to {MOST_TOKENS} words and marks before parsing: no model reads more"
+        )
+
+
+def is_corpus(source: str, out: Path | None) -> bool:
+    """Whether `source` is to be read as shards.
+
+    A .jsonl file is when the output is no .jsonl file; the other kinds of shards, folders and
+    patterns always are. Raises UsageError when the output does not fit.
+    """
+    if not names_shards(source):
+        return False
+    records = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
+    if Path(source).is_file() and kind_of(source) == ".jsonl" and (records or out is None):
+        return False
+    if out is None:
+        raise UsageError(f"{source}: name the folder to write the shards to with -o OUT")
+    if records:
+        raise UsageError(f"{out}: shards are written to a folder, not to a .jsonl file; name one")
+    return True
+
+
+def run_corpus(
+    options: CaptionOptions, out: Path, job: Job, verb: str, show: Callable[[Counts], None]
+) -> int:
+    """Process the corpus and say what was done; returns the exit code.
+
+    show: prints what the job counted.
+    """
+    if options.max_bad < 0:
+        raise UsageError("--max-bad must not be negative")
+    shards = find_shards(options.source)
+    start = time.monotonic()
+    outcome = process(
+        shards,
+        out,
+        job,
+        column=options.column,
+        workers=options.workers,
+        engine=options.engine,
+        track=lambda results: console.track(results, verb, unit="shards"),
+    )
+    seconds = time.monotonic() - start
+    for error in outcome.bad.values():
+        console.note(f"left out: {error}")
+    if options.json:
+        settings = {**job.settings(), "column": options.column}
+        console.emit_json({"out": str(out), "settings": settings, **_report(outcome)})
+    else:
+        _say(out, outcome, seconds)
+        show(outcome.total)
+    if len(outcome.bad) > options.max_bad:
+        console.note(
+            f"compoclip {verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
+            f"{options.max_bad} allowed (--max-bad); mend them and run again"
+        )
+        return 1
+    return 0
+
+
+def _report(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "shards": {**outcome.made, **outcome.skipped},
+        "from_before": sorted(outcome.skipped),
+        "left_out": outcome.bad,
+        "total": outcome.total,
+    }
+
+
+def _say(out: Path, outcome: Outcome, seconds: float) -> None:
+    captions = sum(counts["captions"] for counts in outcome.made.values())
+    rate = f", {captions / seconds:.0f} captions/s" if captions else ""
+    print(
+        f"{console.counted(len(outcome.made), 'shard')} written in {seconds:.1f} s{rate}; "
+        f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out"
+    )
+    total = outcome.total
+    parts = [f"{number} {reason}" for reason, number in sorted(total["left_out"].items())]
+    more = f" (left out: {', '.join(parts)})" if parts else ""
+    print(f"{total['rows']} rows with {total['captions']} captions{more}")
+    note_cut(total["cut"])
+    print(f"written to {out}")
+
+
+# --- `compoclip rewrite TEXT|FILE`: show or mass-produce hard negatives and positives of
+# captions. ---
 
 
 @dataclass(frozen=True)
@@ -170,4 +435,131 @@ def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Se
     for line in reason_lines(tallies):
         print(line)
     print(f"written to {out} (lexicon: {settings.provenance()['lexicon']})")
+    return 0
+
+
+# --- `compoclip parse TEXT|FILE`: tags and scene graphs of captions. ---
+
+
+@dataclass(frozen=True)
+class ParseOptions:
+    """Tags and scene graphs of captions.
+
+    Of a text, its words with lemma and tags are shown, and the scene graph: objects with their
+    attributes, below each what it is related to. A file becomes JSON lines, one record a caption:
+    id, caption, tokens, objects with attributes, relations (by position in the objects), tagger,
+    parser; every node with its character range. The bytes do not depend on --workers. A rerun of an
+    interrupted run goes on where it stopped.
+
+    Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
+    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
+    kept, and compact parses are added as parse, which rewrite reads. Finished shards are not made
+    again; damaged ones are named and left out. See docs/corpora.md.
+
+    Examples:
+        compoclip parse "a man in a red hat walks two dogs"
+        compoclip parse captions.txt -o graphs.jsonl --workers 4
+        compoclip parse coco.csv --column title -o graphs.jsonl
+        compoclip parse 'cc3m/*.tar' -o cc3m-parsed --workers 16
+
+    Args:
+        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
+        out: JSONL file to write, for a file of captions; folder, for shards.
+        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
+            for shards (found by the usual names if not given). A column "id", where there is one,
+            names the captions; else the line or row number does.
+        workers: Processes; the result does not depend on it.
+        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
+            RAY_ADDRESS names, else one of --workers processes here.
+        max_bad: Damaged shards to leave out before the exit code is 1.
+        tagger: hanta, spacy or spacy:MODEL.
+        json: Print the record (a text) or counts (a file) as JSON.
+    """
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    column: str | None = None
+    workers: int = 1
+    engine: Engine = "local"
+    max_bad: int = 0
+    tagger: str = "hanta"
+    json: bool = False
+
+
+def parse_main(argv: Sequence[str]) -> int:
+    """Parse the options, then a text or a file; returns the exit code."""
+    options = parse(ParseOptions, "parse", argv)
+    return dispatch(
+        options,
+        "graph",
+        lambda: _parse_show(options),
+        lambda file, out: _parse_produce(options, out, file),
+        lambda out: run_corpus(options, out, ParseJob(options.tagger), "parse", _show_counts),
+    )
+
+
+def _parse_show(options: ParseOptions) -> int:
+    if options.json:
+        console.emit_json(parse_records([("0", options.source)], options.tagger)[0])
+        return 0
+    caption = parse_caption(options.source, get_tagger(options.tagger))
+    note_cut(caption.cut)
+    if caption.tokens:
+        rows = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        print()
+    for line in graph_tree(caption.graph or SceneGraph()):
+        print(line)
+    return 0
+
+
+def _show_counts(total: Counts) -> None:
+    counts = total.get("parses")
+    if counts:
+        print(
+            f"{counts['objects']} objects, {counts['attributes']} attributes, "
+            f"{counts['relations']} relations; {counts['without_objects']} captions without an "
+            "object"
+        )
+
+
+def _parse_produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
+    total, cut = counted_captions(file)
+    counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
+
+    def count(record: dict[str, Any]) -> None:
+        objects, relations = record["objects"], len(record["relations"])
+        counts["attributes"] += sum(len(node["attributes"]) for node in objects)
+        counts["objects"] += len(objects)
+        counts["relations"] += relations
+        counts["captions_without_objects"] += not objects
+
+    def track(captions: Iterable[int]) -> Iterable[int]:
+        return console.track(captions, "parse", total, "captions")
+
+    resumed = write_records(
+        file,
+        out,
+        partial(parse_records, tagger=options.tagger),
+        {**provenance(options.tagger), "source": file.identity()},
+        count,
+        workers=options.workers,
+        track=track,
+    )
+    if options.json:
+        report = {"out": str(out), "captions": total, "captions_cut": cut}
+        report["records_from_before"] = resumed
+        console.emit_json({**report, **counts, **provenance(options.tagger)})
+        return 0
+    if resumed:
+        console.note(f"{resumed} records were there already")
+    note_cut(cut)
+    print(
+        f"{console.counted(total, 'caption')}: {counts['objects']} objects, "
+        f"{counts['attributes']} attributes, {counts['relations']} relations; "
+        f"{counts['captions_without_objects']} without an object"
+    )
+    print(f"written to {out}")
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from compoclip import console
-from compoclip.cli.device import device_named
+from compoclip.cli.options import device_named
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_summaries
 from compoclip.ranks import launched, meeting

@@ -12,14 +12,13 @@ import tyro
 
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.device import device_named
 from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import parse
+from compoclip.cli.options import device_named, parse
 from compoclip.errors import UsageError
-from compoclip.places import require_writable
+from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.analysis.tree_score import Estimate, TreeScores
+    from compoclip.analysis.trees import Estimate, TreeScores
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
     drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
 
-    from compoclip.analysis.tree_score import TREES, estimates, measure_trees
+    from compoclip.analysis.trees import TREES, estimates, measure_trees
     from compoclip.models.checkpoint import load_model
 
     device = device_named(options.device)
@@ -113,7 +112,7 @@ Gap = tuple[int, list["Estimate"]]
 
 def _gaps(scores: Sequence[TreeScores], options: TreeScoreOptions) -> list[Gap | None]:
     """Each model's difference to the first; None for the first, and between other depths."""
-    from compoclip.analysis.tree_score import differences
+    from compoclip.analysis.trees import differences
 
     base, *others = scores
     gaps: list[Gap | None] = [None]
@@ -187,9 +186,9 @@ def _write(
     """The scores, plots, and the tree of every caption."""
     import json
 
-    from compoclip.analysis.tree_score import BEST
+    from compoclip.analysis.trees import BEST
     from compoclip.files import write_atomically
-    from compoclip.report.tree_plot import tree_plot
+    from compoclip.report.trajectory import tree_plot
 
     text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
     write_atomically(

@@ -17,16 +17,14 @@ from compoclip.console import emit_json
 from compoclip.errors import UsageError
 from compoclip.files import write_atomically
 from compoclip.world.captions import captions_for
-from compoclip.world.config import read_world_config
-from compoclip.world.dataset import TrainingSet, write_training_set
+from compoclip.world.dataset import TrainingSet, read_world_config, write_training_set
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle
-from compoclip.world.pair_set import PairSet, write_pair_set
-from compoclip.world.pair_skills import TAUGHT_SKILLS
+from compoclip.world.pairs import TAUGHT_SKILLS, PairSet, write_pair_set
+from compoclip.world.render import contact_sheet
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, Thing, WorldConfig
-from compoclip.world.sheet import contact_sheet
 
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 

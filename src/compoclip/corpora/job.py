@@ -10,18 +10,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from compoclip.captions.graph_records import provenance
-from compoclip.captions.parse import parse
-from compoclip.captions.records import decode, encode
+from compoclip.captions.parse import parse, provenance
+from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
-from compoclip.captions.types import Caption, SceneGraph
-from compoclip.captions.words import is_cut
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, usable_texts
-from compoclip.data.extras import NEG_CAPTION
-from compoclip.rewrites.base import Refused
-from compoclip.rewrites.records import Settings, drawn
-from compoclip.rewrites.registry import get_rewrite
-from compoclip.rewrites.statistics import Tally, edited_words
+from compoclip.captions.types import Caption, SceneGraph, is_cut
+from compoclip.data.textfiles import EMPTY_CAPTION, NEG_CAPTION, NO_CAPTION, usable_texts
+from compoclip.rewrites.base import Refused, get_rewrite
+from compoclip.rewrites.records import Settings, Tally, drawn, edited_words
 
 PARSE = "parse"
 NEG_RULE, POSITIVE, POSITIVE_RULE = "neg_rule", "positive", "positive_rule"

@@ -16,22 +16,49 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from compoclip.console import note, track
 from compoclip.data.decode import FORMATS, decode
-from compoclip.data.nearest import nearest
-from compoclip.data.plans import (
-    GIVEN,
-    CaptionPlan,
-    Composed,
-    Groups,
-    ImagePlan,
-    Neighbours,
-)
+from compoclip.data.plans import GIVEN, CaptionPlan, Composed, Groups, ImagePlan, Neighbours
 from compoclip.data.sample import Sample, Source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically
 from compoclip.models.preprocess import Preprocess
+
+# --- Exact nearest neighbours of every row among all rows, in bounded memory. ---
+
+_QUERIES = 1024
+_BLOCK = 32_768
+
+
+def nearest(features: Tensor, photo: Tensor, count: int) -> Tensor:
+    """(N, count) int64: for each row the rows of highest inner product, highest first.
+
+    features: (N, D) float32. photo: (N,) int64; rows with the same number are the same photo and
+    not neighbours of each other; -1 takes a row out altogether. -1 stands where there are no more.
+    """
+    total = len(features)
+    found = torch.full((total, count), -1, dtype=torch.int64)
+    for start in range(0, total, _QUERIES):
+        rows = slice(start, min(start + _QUERIES, total))
+        best = features.new_full((rows.stop - rows.start, count), -torch.inf)
+        index = found[rows].clone()
+        for first in range(0, total, _BLOCK):
+            columns = slice(first, min(first + _BLOCK, total))
+            scores = features[rows] @ features[columns].T
+            other = photo[columns]
+            scores.masked_fill_((other == photo[rows, None]) | (other == -1), -torch.inf)
+            top = scores.topk(min(count, scores.shape[1]), dim=1)
+            best, order = torch.cat([best, top.values], dim=1).topk(count, dim=1)
+            index = torch.cat([index, top.indices + first], dim=1).gather(1, order)
+        index[best == -torch.inf] = -1
+        index[photo[rows] == -1] = -1
+        found[rows] = index
+    return found
+
+
+# --- Which other samples go with a sample: partners of one orientation, similar images. ---
 
 LANDSCAPE, PORTRAIT, UNREADABLE = 1, 0, -1
 _BATCH = 64

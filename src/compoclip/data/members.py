@@ -2,15 +2,135 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tarfile
 import zipfile
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
-from compoclip.data.embedded import EmbeddedImages
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compoclip.console import note
+from compoclip.data.textfiles import opened_parquet
 from compoclip.errors import CompoclipError
-from compoclip.files import unreadable
+from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
+
+# --- Encoded images inside Parquet files, read at random. ---
+#
+# Parquet compresses rows in groups, so that one image costs a whole group. The image column is
+# therefore copied once into an Arrow file (beside the Parquet file or in the cache folder), which
+# is mapped into memory and read at any row.
+
+_SUFFIX = ".compoclip-images"
+_VERSION = 1
+_ROWS = 64  # images per Arrow batch: bounds the memory of the copy
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Whether a column holds encoded images: bytes, or a struct with a field `bytes` of them."""
+    if pa.types.is_dictionary(kind):
+        return holds_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and holds_bytes(kind.field(index).type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
+    """Whether a column holds texts, also as bytes or by a dictionary, or (lists) lists of them."""
+    if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return holds_text(kind.value_type)
+    if pa.types.is_dictionary(kind):
+        return holds_text(kind.value_type)
+    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
+    return any(getattr(pa.types, test, pa.types.is_string)(kind) for test in tests)
+
+
+class EmbeddedImages:
+    """The images of one column of Parquet files, by row number over all files."""
+
+    def __init__(self, files: Sequence[Path], column: str) -> None:
+        self._paths = [_copy(file, column) for file in files]
+        self._open_all()
+
+    def __call__(self, image: str) -> bytes:
+        """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""
+        row = int(image)
+        batch = bisect_right(self._ends, row)
+        values = self._batches[batch]
+        value = values[row - (self._ends[batch] - len(values))].as_py()
+        if value is None:
+            return b""
+        return bytes(value)
+
+    def present(self) -> list[bool]:
+        """Whether each row has an image, without reading any."""
+        return [held for batch in self._batches for held in batch.is_valid().to_pylist()]
+
+    def _open_all(self) -> None:
+        self._batches: list[Any] = []
+        for path in self._paths:
+            try:
+                reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            except (OSError, pa.ArrowException) as error:
+                raise CompoclipError(f"{path}: {error}; delete the file and run again") from None
+            self._batches.extend(
+                reader.get_batch(i).column(0) for i in range(reader.num_record_batches)
+            )
+        self._ends = list(accumulate(len(batch) for batch in self._batches))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_paths": self._paths}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._paths = state["_paths"]
+        self._open_all()
+
+
+def _copy(file: Path, column: str) -> Path:
+    """The Arrow file with the images of `file`, made when there is none that is up to date."""
+    stamp = json.dumps([_VERSION, fingerprint(file), column])
+    # Each column has a file of its own.
+    suffix = f"{_SUFFIX}-{hashlib.blake2b(column.encode(), digest_size=4).hexdigest()}"
+    for path in cache_paths(file, suffix):
+        try:
+            with pa.OSFile(str(path), "rb") as opened:
+                meta = pa.ipc.open_file(opened).schema.metadata or {}
+        except (OSError, pa.ArrowException):
+            continue
+        if meta.get(b"stamp") == stamp.encode():
+            return path
+    note(f"copying the images of {file.name} once, for random access")
+    return write_cache(file, suffix, partial(_write, file, column, stamp))
+
+
+def _write(file: Path, column: str, stamp: str, target: Path) -> None:
+    schema = pa.schema([("image", pa.large_binary())], metadata={"stamp": stamp})
+    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for images in _read(file, column):
+            writer.write_batch(pa.RecordBatch.from_arrays([images], schema=schema))
+
+
+def _read(file: Path, column: str) -> Iterator[pa.Array]:
+    # A generator, so that errors of reading are told from errors of writing.
+    with opened_parquet(file) as parquet:
+        for batch in parquet.iter_batches(_ROWS, columns=[column]):
+            images = batch.column(0)
+            if pa.types.is_dictionary(images.type):
+                images = images.dictionary_decode()
+            if pa.types.is_struct(images.type):
+                images = pc.struct_field(images, "bytes")
+            yield images.cast(pa.large_binary())
+
+
+# --- Encoded images that lie in archives and tables, read where they are: nothing is unpacked. ---
 
 SUFFIXES = (".zip", ".tar", ".parquet")
 MOST_BYTES = 1 << 28  # of one image: more is a bomb

@@ -22,18 +22,17 @@ from typing import Any
 import PIL
 from PIL import Image
 
-from compoclip import __version__
 from compoclip.console import counted, note, track
 from compoclip.data.decode import opened, to_rgb
-from compoclip.data.extras import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.data.open_source import open_source
 from compoclip.data.rows import RowSource
 from compoclip.data.sample import Sample
 from compoclip.data.shards import ShardSource
 from compoclip.data.tarmembers import CAPTION_LIMIT
+from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import LOCK, only_writer, read_json, write_atomically
-from compoclip.places import require_writable
+from compoclip.files import LOCK, only_writer, read_json, require_writable, write_atomically
+from compoclip.version import __version__
 
 RECORD = "pack.json"
 IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"

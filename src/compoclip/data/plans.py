@@ -11,7 +11,7 @@ from typing import Literal
 
 from compoclip.errors import UsageError
 from compoclip.rewrites.graph_slots import CATEGORIES as GRAPH_CATEGORIES
-from compoclip.rewrites.graph_texts import POSITIVE as GRAPH_POSITIVE
+from compoclip.rewrites.graph_slots import POSITIVE as GRAPH_POSITIVE
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
 # ... and for texts of a file of written ones

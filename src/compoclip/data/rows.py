@@ -15,9 +15,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, require_texts, usable_texts
-from compoclip.data.extras import NOTHING, Extras
 from compoclip.data.sample import Sample
+from compoclip.data.textfiles import (
+    EMPTY_CAPTION,
+    NO_CAPTION,
+    NOTHING,
+    Extras,
+    require_texts,
+    usable_texts,
+)
 from compoclip.errors import CompoclipError
 
 EMPTY_NEGATIVE = "empty negative"

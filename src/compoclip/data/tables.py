@@ -9,18 +9,23 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from compoclip.data.columns import as_text, cell_captions, pick_columns
-from compoclip.data.embedded import EmbeddedImages, holds_bytes, holds_text
-from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, read_extras
-from compoclip.data.paths import has_ending, relative_image
+from compoclip.data.members import EmbeddedImages, holds_bytes, holds_text
 from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource
 from compoclip.data.splits import ALL, COLUMN, Split
 from compoclip.data.textfiles import (
+    EXTRA_COLUMNS,
+    NEG_IMAGE,
     PARQUET_BATCH,
+    as_text,
+    cell_captions,
     delimited_header,
+    has_ending,
     opened_parquet,
+    pick_columns,
     read_delimited,
+    read_extras,
     read_jsonl,
+    relative_image,
 )
 from compoclip.errors import CompoclipError, UsageError
 

@@ -6,24 +6,151 @@ from 1.
 
 from __future__ import annotations
 
+import ast
 import csv
 import gzip
 import io
 import json
+import math
+import os
+import re
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, AnyStr
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compoclip.data.paths import row_files
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
+
+# --- Paths as data files write them: many as one pattern, and images below a folder. ---
+
+_GROUP = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
+_LIMIT = 1_000_000
+ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """The names a shell-like brace pattern stands for, first group slowest.
+
+    "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups may be
+    repeated but not nested. Raises UsageError for other braces.
+    """
+    *groups, end = _GROUP.split(pattern)
+    plain, inner = [*groups[::2], end], groups[1::2]
+    if any("{" in part or "}" in part for part in plain):
+        raise UsageError(f"{pattern}: unmatched brace in the pattern")
+    names = [plain[0]]
+    for group, rest in zip(inner, plain[1:]):
+        choices = _choices(group, pattern)
+        if len(names) * len(choices) > _LIMIT:
+            raise UsageError(
+                f"{pattern}: stands for more than {_LIMIT:,} names; write a shorter one"
+            )
+        names = [name + choice + rest for name in names for choice in choices]
+    return names
+
+
+def _choices(inner: str, pattern: str) -> list[str]:
+    """What stands between two braces."""
+    numbers = _RANGE.fullmatch(inner)
+    if numbers is not None:
+        first, last = int(numbers.group(1)), int(numbers.group(2))
+        width = max(map(len, numbers.groups())) if inner.startswith("0") else 0
+        if not first <= last < first + _LIMIT:
+            raise UsageError(f"{pattern}: the range {{{inner}}} is empty or too long")
+        return [f"{number:0{width}d}" for number in range(first, last + 1)]
+    if "," in inner:
+        return inner.split(",")
+    raise UsageError(f"{pattern}: {{{inner}}} is neither a range like 000..099 nor a list")
+
+
+def require_local(spec: str | Path) -> None:
+    """Raise UsageError for what is no path on this machine: a URL, or a command to read from."""
+    text = str(spec)
+    if _REMOTE.match(text):
+        # A Path holds one slash where the URL has two.
+        shown = text if "://" in text else text.replace(":/", "://", 1)
+        raise UsageError(
+            f"{shown}: not supported: data is read from files on this machine; download it first"
+        )
+
+
+def row_files(spec: str | Path) -> list[Path]:
+    """The files of rows that `spec` means: one, a brace pattern, or all of a folder.
+
+    Raises CompoclipError for a folder without such files, UsageError as `rows_in` does.
+    """
+    folder = Path(spec)
+    if not folder.is_dir():
+        return [folder] if folder.is_file() else [Path(name) for name in expand_braces(str(spec))]
+    files = rows_in(folder)
+    if not files:
+        raise CompoclipError(f"{folder}: holds no {', '.join(ROW_FILES)} file; check the path")
+    return files
+
+
+def rows_in(folder: Path) -> list[Path]:
+    """The files of rows in a folder and in its folder "data", as on the Hugging Face hub, by name.
+
+    They are of one of the kinds `ROW_FILES`; raises UsageError when there are several.
+    """
+    files = sorted(
+        file
+        for place in (folder, folder / "data")
+        for file in (place.iterdir() if place.is_dir() else ())
+        if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
+    )
+    kinds = sorted({str(ending_of(file.name, ROW_FILES)) for file in files})
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{folder}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
+            "in 'part-{000..099}.jsonl'"
+        )
+    return files
+
+
+def ending_of(name: str, endings: Iterable[str]) -> str | None:
+    """Which of the endings a file name has, in letters of any case."""
+    return next((ending for ending in endings if name.lower().endswith(ending)), None)
+
+
+def has_ending(file: Path, *endings: str) -> bool:
+    """Whether the name ends with one of these."""
+    return ending_of(file.name, endings) is not None
+
+
+def relative_image(image: str, root: Path, origin: str) -> str:
+    """The image's path relative to `root`, refusing whatever leads out of it.
+
+    Relative names may not climb above the root, absolute ones must lie in it. Links inside the
+    root may point anywhere: whoever made the folder put them there. Raises CompoclipError naming
+    `origin` (file and row) otherwise, or when the name is a URL.
+    """
+    if "://" in image:
+        raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
+    if "\0" in image or not image.strip():
+        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; mend the file")
+    normal = os.path.normpath(image)
+    if os.path.isabs(normal):
+        normal = os.path.relpath(normal, os.path.abspath(root))
+    if normal == ".." or normal.startswith(".." + os.sep):
+        raise CompoclipError(
+            f"{origin}: image {image!r} lies outside {root}; pass --images with the folder that "
+            "holds the images"
+        )
+    return normal
+
+
+# --- Rows of CSV, TSV, JSON-lines and Parquet files, as mappings from column to value. ---
 
 PARQUET_BATCH = 8192
 # A few hundred kilobytes can unpack to more than the memory holds: bounds on what they may become.
@@ -232,3 +359,235 @@ def _csv_rows(path: Path) -> Iterator[Iterator[tuple[int, list[str]]]]:
         raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+# --- Which columns of a table hold the image and the captions. ---
+
+IMAGE_COLUMNS = ("filepath", "file_name", "filename", "image", "image_path", "path", "file", "jpg")
+CAPTION_COLUMNS = ("title", "caption", "captions", "text", "texts", "sentences", "txt")
+# Reasons for leaving captions and samples out.
+NO_CAPTION = "sample without a caption"
+EMPTY_CAPTION = "empty caption"
+NO_TEXT = "caption that is no text"
+LONGEST_TEXT = 1 << 16  # characters; models read 77 tokens, the rest only takes memory
+LONG_TEXT = f"text of more than {LONGEST_TEXT:,} characters"
+
+_COLUMNS_LITERAL_LIMIT = 1 << 20
+
+
+def pick_columns(
+    available: Collection[str], image: str | None, caption: str | None, path: Path
+) -> tuple[str, tuple[str, ...]]:
+    """The image column and the caption columns.
+
+    caption: one name or several joined by commas. Names not given are guessed from the usual ones.
+    Raises UsageError that lists the columns of the file when a name is not among them.
+    """
+    if image is None:
+        image = next((name for name in IMAGE_COLUMNS if name in available), None)
+        if image is None:
+            raise UsageError(f"{path}: no image column found; name one of: {_names(available)}")
+    elif image not in available:
+        raise _absent(image, available, path)
+    return image, pick_captions(available, caption, path)
+
+
+def pick_captions(available: Collection[str], caption: str | None, path: Path) -> tuple[str, ...]:
+    """The caption columns, as for `pick_columns`."""
+    if caption is None:
+        caption = next((name for name in CAPTION_COLUMNS if name in available), None)
+        if caption is None:
+            raise UsageError(f"{path}: no caption column found; name one of: {_names(available)}")
+    captions: Sequence[str] = (caption,)
+    if caption not in available:  # a column whose own name holds a comma comes first
+        captions = [part.strip() for part in caption.split(",")]
+    for name in captions:
+        if name not in available:
+            raise _absent(name, available, path)
+    return tuple(captions)
+
+
+def _absent(name: str, available: Collection[str], path: Path) -> UsageError:
+    return UsageError(f"{path}: no column {name!r}; the columns are: {_names(available)}")
+
+
+def _names(available: Collection[str]) -> str:
+    return ", ".join(str(name) for name in available) or "none"
+
+
+def cell_captions(value: Any) -> list[Any]:
+    """What is in the place of captions in one cell: a text, the entries of a list, or those of a
+    list of texts written as Python or JSON text; nothing when the value is missing.
+
+    `usable_texts` keeps the captions among them. Bytes are texts where they are UTF-8.
+    """
+    if isinstance(value, bytes):
+        value = as_text(value)
+    if isinstance(value, str):
+        return text_list(value) or [value]
+    if isinstance(value, list):
+        return [as_text(item) for item in value]
+    missing = value is None or value != value  # tables write NaN for what is missing
+    return [] if missing else [value]
+
+
+def as_text(value: Any) -> Any:
+    """Bytes, as some writers store texts, as the text they are; anything else as it is."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
+
+
+def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> list[str]:
+    """The texts among `values`, stripped; what is no text, blank or too long is counted.
+
+    empty: the reason for blank ones.
+    """
+    kept = []
+    for value in values:
+        text = value.strip() if isinstance(value, str) else None
+        if text is None:
+            left_out[NO_TEXT] += 1
+        elif not text:
+            left_out[empty] += 1
+        elif len(text) > LONGEST_TEXT:
+            left_out[LONG_TEXT] += 1
+        else:
+            kept.append(text)
+    return kept
+
+
+def require_texts(texts: Iterable[str], origin: str) -> None:
+    """Raise CompoclipError that starts with `origin` for a text that cannot be kept."""
+    for text in texts:
+        if len(text) > LONGEST_TEXT:
+            raise CompoclipError(f"{origin}: a {LONG_TEXT}; shorten or remove it")
+        if not encodable(text):
+            raise CompoclipError(
+                f"{origin}: {text[:40]!a} is not valid text (it holds half a character, a lone "
+                "surrogate); mend or remove it"
+            )
+
+
+def encodable(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON and names of files may hold half characters."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def text_list(cell: str) -> list[str] | None:
+    """The strings of a list or set literal written as text, None when `cell` is nothing such."""
+    cell = cell.strip()
+    if len(cell) > _COLUMNS_LITERAL_LIMIT or (cell[:1], cell[-1:]) not in (("[", "]"), ("{", "}")):
+        return None
+    try:
+        value = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+    if isinstance(value, set):
+        value = sorted(value, key=str)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    return None
+
+
+# --- What a row may bring beside its image and captions: negatives, similar images, groups. ---
+
+NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
+SCORE, IMAGE_SCORE = "score", "image_score"
+EXTRA_COLUMNS = (NEG_CAPTION, NEG_IMAGE, GROUP, SCORE, IMAGE_SCORE)
+
+_EXTRAS_LITERAL_LIMIT = 1 << 16
+_MOST_ROWS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The columns that only some methods read.
+
+    negatives: hard-negative captions. neighbours: row numbers (from 0) of rows with similar images.
+    negative_image: relative path of the image of the first negative, or "". group: what variations
+    of one object share, or "". score: how well a variation matches its caption; image_score: how
+    good it is as an image; None where the data does not say.
+    """
+
+    negatives: tuple[str, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    negative_image: str = ""
+    group: str = ""
+    score: float | None = None
+    image_score: float | None = None
+
+
+NOTHING = Extras()
+
+
+def read_extras(row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False) -> Extras:
+    """The extra columns of a row; those it has not, or that are empty, are at their default.
+
+    neg_caption: a text, a list of texts, or such a list as Python text. neg_image: a list of row
+    numbers (also as text), or the path of an image below `root`. group: text or number. score,
+    image_score: numbers. lists: neg_caption may be a list only. Raises CompoclipError that names
+    `origin` (file and row) when a cell is none of these.
+    """
+    if not any(row.get(name) not in (None, "") for name in EXTRA_COLUMNS):
+        return NOTHING
+    neighbours, image = _images(row.get(NEG_IMAGE), root, origin)
+    group = as_text(row.get(GROUP))
+    return Extras(
+        negatives=_negatives(as_text(row.get(NEG_CAPTION)), origin, lists),
+        neighbours=neighbours,
+        negative_image=image,
+        group="" if group is None else str(group),
+        score=_score(row, SCORE, origin),
+        image_score=_score(row, IMAGE_SCORE, origin),
+    )
+
+
+def _negatives(cell: object, origin: str, lists: bool) -> tuple[str, ...]:
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return ()
+    texts: object = cell
+    if isinstance(cell, str):
+        listed = lists or cell.strip()[:1] in ("[", "{")
+        texts = text_list(cell) if listed else [cell]
+    texts = list(map(as_text, texts)) if isinstance(texts, list) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise CompoclipError(f"{origin}: {NEG_CAPTION} is not a list of texts; mend the row")
+    return tuple(texts)
+
+
+def _images(cell: object, root: Path, origin: str) -> tuple[tuple[int, ...], str]:
+    """The row numbers, or else the image, that a cell names."""
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return (), ""
+    rows: object = cell
+    if isinstance(cell, str):
+        if not cell.strip().startswith("["):
+            return (), relative_image(cell.strip(), root, origin)
+        try:
+            rows = ast.literal_eval(cell.strip()) if len(cell) < _EXTRAS_LITERAL_LIMIT else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            rows = None
+    if not isinstance(rows, list) or not all(type(r) is int and 0 <= r < _MOST_ROWS for r in rows):
+        raise CompoclipError(
+            f"{origin}: {NEG_IMAGE} is neither a list of row numbers nor an image path; mend the "
+            "row"
+        )
+    return tuple(rows), ""
+
+
+def _score(row: Mapping[str, Any], column: str, origin: str) -> float | None:
+    cell = row.get(column)
+    if cell is None or cell == "":
+        return None
+    try:
+        score = float(str(cell))
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise CompoclipError(f"{origin}: {column} {cell!r} is not a number; mend the row")
+    return score

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import Results
 from compoclip.models.card import CardResult
-from compoclip.models.identity import ModelIdentity
+from compoclip.models.config import ModelIdentity
 
 
 def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:

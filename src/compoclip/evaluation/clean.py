@@ -9,11 +9,10 @@ import numpy as np
 
 from compoclip.benchmarks.audit import Audit
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case
-from compoclip.evaluation.items import Items
-from compoclip.evaluation.joint import group_sizes, groups_by_part, with_joint
-from compoclip.evaluation.outcomes import Indices
+from compoclip.evaluation.aggregate import RESAMPLES
+from compoclip.evaluation.items import Indices, Items
 from compoclip.evaluation.results import Clean
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.score import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.summary import Listed, summarise
 
 

@@ -10,12 +10,10 @@ from zlib import crc32
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import Mean, Plan, evaluate, rows_of
+from compoclip.evaluation.aggregate import RESAMPLES, Mean, Plan, evaluate, holm, rows_of
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE
-from compoclip.evaluation.judgement import too_few
 from compoclip.evaluation.pair import Evidence, Pair, joined
-from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import RESAMPLES, holm
+from compoclip.evaluation.results import Results, too_few
 
 LEVEL = 0.05
 

@@ -11,20 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compoclip.benchmarks.registry import SUITES
+from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import MeanOf, Plan, evaluate, resample, rows_of
-from compoclip.evaluation.compare import (
-    Difference,
-    corrected,
-    difference,
-    own_seed,
-    with_counts,
-)
-from compoclip.evaluation.items import MAIN
-from compoclip.evaluation.outcomes import Values
+from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
+from compoclip.evaluation.classification import SUBTASK as ZERO_SHOT
+from compoclip.evaluation.compare import Difference, corrected, difference, own_seed, with_counts
+from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
+from compoclip.evaluation.layout import span
 from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.tables import percent
 
 
 @dataclass(frozen=True)
@@ -210,3 +207,118 @@ def _mean(scores: Sequence[Score], evidence: Evidence) -> Score:
         strict=mean([score.strict for score in scores]),
         fractional=mean([score.fractional for score in scores]),
     )
+
+
+# --- What a benchmark is about, and the few numbers that say what a model is good at. ---
+
+COMPOSITION = "Compositionality"
+RECOGNITION = "Zero-shot accuracy"
+RETRIEVAL = "Retrieval R@1"
+TO_TEXT = "Image-to-text R@1"
+TO_IMAGE = "Text-to-image R@1"
+SENSITIVITY = "Hard negatives"
+INVARIANCE = "Hard negatives and hard positives"
+BRITTLENESS = "Brittleness"
+MATCH = "Cosine of true pairs, times 100"
+LOWER_IS_BETTER = frozenset({BRITTLENESS})
+NEITHER_IS_BETTER = frozenset({MATCH})
+
+
+def kind(results: Results) -> str:
+    """What a benchmark is about: "retrieval", "recognition", "invariance" or "composition"."""
+    if all("r1" in metrics for metrics in results.scores.values()):
+        return "retrieval"
+    if set(results.scores) == {ZERO_SHOT}:
+        return "recognition"
+    skills = {results.skills.get(subtask) for subtask in results.scores}
+    return "invariance" if skills == {"invariance"} else "composition"
+
+
+def profile_groups(results: Sequence[Results]) -> Groups:
+    """The numbers of the first table: headline means by kind of benchmark, and hard positives."""
+    groups: dict[str, tuple[Part, ...]] = {
+        COMPOSITION: _headlines(results, "composition"),
+        RECOGNITION: _headlines(results, "recognition"),
+    }
+    ranked = [each.benchmark for each in results if kind(each) == "retrieval"]
+    groups[RETRIEVAL] = tuple(Part(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
+    groups[TO_TEXT] = tuple(Part(name, "i2t", "r1") for name in ranked)
+    groups[TO_IMAGE] = tuple(Part(name, "t2i", "r1") for name in ranked)
+    groups |= triple_groups(results)
+    return {name: parts for name, parts in groups.items() if parts}
+
+
+def _headlines(results: Sequence[Results], wanted: str) -> tuple[Part, ...]:
+    return tuple(Part(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
+
+
+def triple_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+    """The numbers about hard positives, where there are any; else empty."""
+    places = [
+        (each.benchmark, subtask)
+        for each in results
+        for subtask, metrics in each.scores.items()
+        if "brittleness" in metrics
+    ]
+    if not places:
+        return {}
+    metrics = {SENSITIVITY: "original", INVARIANCE: "augmented", BRITTLENESS: "brittleness"}
+    metrics[MATCH] = POSITIVE_SCORE
+    return {
+        name: tuple(Part(benchmark, subtask, metric) for benchmark, subtask in places)
+        for name, metric in metrics.items()
+    }
+
+
+# --- Means over all benchmarks of a suite: Comp, ZS, I2T and T2I, as published tables quote
+# them. ---
+
+_HEADLINES = {"Comp": "comp", "ZS (21)": "elevater", "ZS (20)": "elevater_20"}
+_DIRECTIONS = {"I2T Ret": "i2t", "T2I Ret": "t2i"}
+
+
+def overall_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+    """The means that one model's results define, each over all its benchmarks or not at all.
+
+    Comp, ZS (21) and ZS (20): headlines of `registry.SUITES`. I2T Ret, T2I Ret: R@1 on COCO,
+    Flickr30k and COCO-Counterfactuals.
+    """
+    named = {each.benchmark: each for each in results}
+    groups: dict[str, tuple[Part, ...]] = {}
+    for title, suite in _HEADLINES.items():
+        members = [spec.replace(":", "_") for spec in SUITES[suite]]
+        if named.keys() >= set(members):
+            groups[title] = tuple(Part(each, named[each].headline, "") for each in members)
+    for title, direction in _DIRECTIONS.items():
+        members = [spec.replace(":", "_") for spec in SUITES["retrieval_3"]]
+        if all(each in named and direction in named[each].scores for each in members):
+            groups[title] = tuple(Part(each, direction, "r1") for each in members)
+    return groups
+
+
+def overall_scores(
+    results: Sequence[Results], resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Score]:
+    """One model's score in each of `overall_groups`; intervals as of `group_scores`.
+
+    Raises CompoclipError when results lack their items.
+    """
+    return group_scores(results, overall_groups(results), resamples, seed)
+
+
+def overall_text(model: str, scores: dict[str, Score]) -> str:
+    """An aligned table of the means, with coverage where items are missing; "" without any."""
+    if not scores:
+        return ""
+    rows = [
+        [
+            name,
+            percent(score.value),
+            span(score.low, score.high),
+            percent(score.chance),
+            str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}",
+        ]
+        for name, score in scores.items()
+    ]
+    header = ["mean", "score", "95 % interval", "chance", "items"]
+    return f"{model} over whole suites\n{table(rows, header)}"

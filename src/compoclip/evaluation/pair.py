@@ -11,21 +11,22 @@ import pyarrow as pa
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
+    FEWEST,
     RANKED,
+    Interval,
     Leaf,
     Plan,
     additions,
     leaf,
+    percentile_interval,
     plan_or_none,
     resample_difference,
     rows_of,
     rule_from_json,
+    sign_flip,
 )
-from compoclip.evaluation.io import load_items
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE
-from compoclip.evaluation.outcomes import Indices, Values
-from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import FEWEST, Interval, percentile_interval, sign_flip
+from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Values
+from compoclip.evaluation.results import Results, load_items
 
 _GROUPS = 250
 

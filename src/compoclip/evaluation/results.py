@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compoclip.benchmarks.case import Form
+from compoclip.console import counted
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import FEWEST, RANKED, rule_from_json
+from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
+from compoclip.evaluation.layout import span
+from compoclip.files import only_writer, read_json, write_atomically
+from compoclip.models.config import ModelIdentity
 
 SCHEMA = 2
 """Raised when numbers of earlier files would not go together with new ones."""
@@ -15,8 +34,8 @@ class Score:
 
     n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
     low, high: 95 % interval; interval: "wilson" or "bootstrap"; "none", and both None, for a single
-    photo. chance: what is reached without looking (`outcomes.Outcomes`). photos: how many the items
-    are about; below `statistics.FEWEST` the value is not judged. ties: items whose outcome
+    photo. chance: what is reached without looking (`items.Outcomes`). photos: how many the items
+    are about; below `aggregate.FEWEST` the value is not judged. ties: items whose outcome
     hung on equal scores; strict, fractional: value under those policies.
     """
 
@@ -95,3 +114,338 @@ class Results:
     def reader_name(self) -> str:
         """What the benchmark's reader calls it: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
+
+
+# --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---
+#
+# Both are checked when they are read, since people edit them and copy one without the other: what
+# does not fit is one line that names the file.
+
+_MOST = 2**53  # no number in results comes near; JSON allows any
+
+
+def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
+    """Write one result and its items below `folder`; `results.items` names the parquet file.
+
+    The JSON file is written last and removed first: where it exists, both belong together.
+    Returns the results with `items` as a full path, as `load_results` does.
+    """
+    path = folder / f"{file_stem(results.benchmark)}.json"
+    table = folder / results.items
+    text = json.dumps(asdict(results), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    with only_writer(path, wait=True):  # another run may measure a model of the same name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CompoclipError(f"{path}: cannot be replaced ({error.strerror})") from error
+        write_atomically(table, lambda place: pq.write_table(items, place, compression="zstd"))
+        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+    return replace(results, items=str(table))
+
+
+def file_stem(name: str) -> str:
+    """A benchmark or model name as a file name: separators become "_"."""
+    return "".join("_" if c in '/\\:*?"<>| ' or ord(c) < 32 else c for c in name).lstrip(".") or "_"
+
+
+def load_results(path: Path) -> list[Results]:
+    """The result in a JSON file, or all results in a folder and the folders below it, sorted.
+
+    `items` is then the full path of the parquet file. Raises CompoclipError naming the file when
+    nothing is there or a file is malformed.
+    """
+    if path.is_file():
+        return [_load(path)]
+    if not path.is_dir():
+        raise CompoclipError(f"{path}: no such file or folder; give what evaluate wrote (--out)")
+    found = sorted(
+        each
+        for each in path.rglob("*.json")
+        if not any(part.startswith(".") for part in each.relative_to(path).parts)
+    )
+    if not found:
+        raise CompoclipError(f"{path}: holds no results; give what evaluate wrote (--out)")
+    return [_load(each) for each in found]
+
+
+def load_items(results: Results) -> pa.Table:
+    """The per-item table of loaded results (columns: `items.COLUMNS`).
+
+    Raises CompoclipError when the parquet file is absent or damaged, or is not the one that belongs
+    to these results: columns, names of items, values and their numbers must fit.
+    """
+    path = Path(results.items)
+    try:
+        table = pq.read_table(path)
+        table.validate(full=True)
+        _check_items(table, results)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CompoclipError(
+            f"{path}: cannot be read ({reason}); evaluate {results.model} on {results.benchmark} "
+            "again"
+        ) from error
+    return table
+
+
+def _check_items(table: pa.Table, results: Results) -> None:
+    """Raise ValueError for what is no table of the items of these results."""
+    outcomes = [f"{policy}.{metric}" for policy in POLICIES for metric in _metrics(results)]
+    for name, kind in (*COLUMNS.items(), *dict.fromkeys(outcomes, pa.float64()).items()):
+        if table.column_names.count(name) != 1:
+            raise ValueError(f"{table.column_names.count(name)} columns '{name}', not one")
+        if table.schema.field(name).type != kind:
+            raise ValueError(f"'{name}' holds {table.schema.field(name).type}, not {kind}")
+        if table[name].null_count and name in COLUMNS and name != POSITIVE_SCORE:
+            raise ValueError(f"'{name}' is empty in {table[name].null_count} rows")
+    for name in ("images", "texts", "scores"):
+        if pc.list_flatten(table[name]).null_count:
+            raise ValueError(f"'{name}' holds empty entries")
+    named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
+    if named != table.num_rows:
+        raise ValueError(f"{table.num_rows} rows of {named} items: some are there twice")
+    for name in outcomes:
+        ends = pc.min_max(table[name]).as_py()
+        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] <= 1:
+            raise ValueError(f"'{name}' holds values outside of 0 to 1")
+    odd = np.flatnonzero(~_fitting(table))
+    if len(odd):
+        raise ValueError(
+            f"item '{table['item'][int(odd[0])]}' has images, texts, scores or a truth that do not "
+            f"make a {table['form'][int(odd[0])]} item"
+        )
+    _check_counts(table, results)
+
+
+def _metrics(results: Results) -> list[str]:
+    """The metrics of any sub-task, without the mean cosine."""
+    names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
+    return [name for name in names if name != POSITIVE_SCORE]
+
+
+def _fitting(table: pa.Table) -> np.ndarray:
+    """For each row, whether it has as many images, texts and scores as its form has."""
+    images, texts, scores = (
+        pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
+    )
+    truth, forms = table["truth"].to_numpy(), np.asarray(table["form"].to_pylist(), dtype=object)
+    some = (images >= 1) & (texts >= 1) & (scores >= 1) & (scores <= 2)
+    shapes: dict[str, np.ndarray] = {
+        Form.CHOOSE_TEXT: (images == 1) & (texts >= 2) & (scores == texts),
+        Form.CHOOSE_IMAGE: (texts == 1) & (images >= 2) & (scores == images),
+        Form.GROUP: (images == 2) & (texts == 2) & (scores == 4),
+        Form.TRIPLE: (images == 1) & (texts == 3) & (scores == 3),
+        Form.TEXT_ONLY: (images == 0) & (texts == 3) & (scores == 3),
+        Form.BINARY: (images == 1) & (texts == 1) & (scores == 1),
+        "retrieval": some,
+        "classification": some,
+    }
+    fitting = np.zeros(table.num_rows, dtype=bool)
+    for form, fits in shapes.items():
+        fitting |= (forms == form) & fits
+    found: np.ndarray = fitting & (truth >= 0) & (truth < np.maximum(scores, 2))
+    return found
+
+
+def _check_counts(table: pa.Table, results: Results) -> None:
+    """Every score must be that of the items here: as many, of as many photos, of that mean."""
+    metrics = _metrics(results)
+    wanted = [(f"used.{name}", what) for name in metrics for what in ("count", "mean")]
+    found = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *wanted])
+    here = {row["subtask"]: row for row in found.to_pylist()}
+    if here.keys() != results.scores.keys():
+        raise ValueError(
+            f"its sub-tasks are {', '.join(sorted(here))}, those of the scores "
+            f"{', '.join(sorted(results.scores))}"
+        )
+    for subtask, scores in results.scores.items():
+        row, most = here[subtask], max(score.n for score in scores.values())
+        for metric in metrics:
+            score, n = scores.get(metric), row[f"used.{metric}_count"]
+            if n != (score.n if score else 0):
+                raise ValueError(
+                    f"{n} items of '{subtask}' have the metric {metric}, not as scored"
+                )
+            if score is None:
+                continue
+            if score.n == most and score.photos != row["cluster_count_distinct"]:
+                raise ValueError(f"the photos of '{subtask}' are others than those scored")
+            if metric not in RANKED and abs(score.value - row[f"used.{metric}_mean"]) > 1e-6:
+                raise ValueError(f"the {metric} of '{subtask}' is another than that scored")
+
+
+def _load(path: Path) -> Results:
+    remedy = "delete it, or evaluate again"
+    data = read_json(path, damaged=remedy)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        version = data.get("schema") if isinstance(data, dict) else None
+        raise CompoclipError(
+            f"{path}: not a result file of this version (schema {version}, expected {SCHEMA}); "
+            f"{remedy}"
+        )
+    try:
+        results: Results = _typed(data, Results, "it")
+        _check(results)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CompoclipError(f"{path}: malformed result file ({error}); {remedy}") from error
+    if Path(results.items).name != results.items:
+        raise CompoclipError(f"{path}: its items file must lie beside it, not at {results.items}")
+    return replace(results, items=str(path.parent / results.items))
+
+
+def _check(results: Results) -> None:
+    """Raise ValueError, KeyError or TypeError for results that contradict themselves."""
+    for name in ("model", "benchmark", "items"):
+        if not getattr(results, name):
+            raise ValueError(f"{name} is empty")
+    if results.headline not in results.aggregates:
+        raise ValueError(f"no aggregate {results.headline!r}")
+    if not all(results.scores.values()):
+        raise ValueError("a sub-task without scores")
+    hints = get_type_hints(ModelIdentity)
+    for name in hints.keys() & results.identity.keys():
+        _typed(results.identity[name], hints[name], f"identity.{name}")
+    for rule in results.rules.values():
+        rule_from_json(rule)
+    for each in (results, *((results.clean,) if results.clean else ())):
+        for metrics in (*each.scores.values(), each.aggregates):
+            for name, score in metrics.items():
+                _check_score(score, name)
+
+
+def _check_score(score: Score, name: str) -> None:
+    if not (0 <= score.ties <= score.n <= score.expected and 1 <= score.photos <= score.n):
+        raise ValueError(
+            f"{name}: {score.n} items of {score.expected}, {score.photos} photos, {score.ties} ties"
+        )
+    if (score.low is None) != (score.high is None) or (score.low or 0) > (score.high or 0):
+        raise ValueError(f"{name}: an interval from {score.low} to {score.high}")
+    numbers = (score.value, score.low, score.high, score.chance, score.strict, score.fractional)
+    if POSITIVE_SCORE not in score.metric:
+        wrong = [each for each in numbers if each is not None and not -1e-9 <= each <= 1 + 1e-9]
+        if wrong:
+            raise ValueError(f"{name}: {wrong[0]} is outside of 0 to 1")
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """The value of a JSON file as what a dataclass declares; raises ValueError naming the place."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind is UnionType:
+        if value is None:
+            return None
+        (hint,) = (each for each in inner if each is not NoneType)
+    if hint is Any:
+        return value
+    if is_dataclass(hint) and isinstance(value, dict):
+        return _record(value, hint, where)
+    if kind is dict and isinstance(value, dict):
+        return {_text(k, where): _typed(v, inner[1], f"{where}.{k}") for k, v in value.items()}
+    if kind is tuple and isinstance(value, list):
+        return tuple(_typed(each, inner[0], where) for each in value)
+    if hint is float and type(value) in (int, float) and abs(value) <= _MOST:
+        return float(value)
+    if hint is int and type(value) is int and 0 <= value <= _MOST:
+        return value
+    if hint is bool and type(value) is bool:
+        return value
+    if hint is str and isinstance(value, str):
+        return _text(value, where)
+    raise ValueError(f"{where} is {repr(value)[:40]}")
+
+
+def _text(value: str, where: str) -> str:
+    """The text itself, if it can be written anywhere."""
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{where} is {value!a}, which is no text")
+    return value
+
+
+def _record(values: Mapping[str, Any], kind: Any, where: str) -> Any:
+    hints = _hints(kind)
+    lacking = [
+        each.name
+        for each in fields(kind)
+        if each.default is MISSING and each.default_factory is MISSING and each.name not in values
+    ]
+    unknown = sorted(values.keys() - hints.keys())
+    if lacking or unknown:
+        what = (
+            f"lacks {', '.join(sorted(lacking))}"
+            if lacking
+            else f"has an unknown {', '.join(unknown)}"
+        )
+        raise ValueError(f"{where} {what}")
+    return kind(
+        **{name: _typed(value, hints[name], _place(where, name)) for name, value in values.items()}
+    )
+
+
+def _place(where: str, name: str) -> str:
+    return name if where == "it" else f"{where}.{name}"
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+# --- What must be said about a score wherever it is shown: chance, coverage, texts that were
+# cut. ---
+
+_NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
+
+
+def standing(score: Score) -> str:
+    """ "at" chance when the 95 % interval holds it, else "above" or "below"; "" for few photos."""
+    if score.low is None or score.high is None or score.photos < FEWEST:
+        return ""
+    if score.low <= score.chance <= score.high:
+        return "at"
+    return "above" if score.low > score.chance else "below"
+
+
+def chance_flag(score: Score) -> str:
+    """ "at chance", "below chance", "too few photos: 7" for a score that is not judged, or "" for
+    one above chance and for rates that are no score."""
+    where = standing(score)
+    if where == "above" or score.metric in _NO_ACCURACIES:
+        return ""
+    return f"{where} chance" if where else too_few(score.photos)
+
+
+def too_few(photos: int) -> str:
+    """What stands in the place of a verdict that so many photos do not allow."""
+    return f"too few photos: {photos}"
+
+
+def data_notes(results: Results) -> list[str]:
+    """What is missing or was left out of the data, and how many texts the model cannot read whole;
+    one line each."""
+    lines = []
+    if results.missing_count:
+        first = f", e.g. {results.missing[0]}" if results.missing else ""
+        lines.append(f"{counted(results.missing_count, 'image')} missing or damaged{first}")
+    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
+    if results.truncated_texts:
+        cut = counted(results.truncated_texts, "text")
+        lines.append(f"{cut} cut: longer than the model's context")
+    if results.clean is not None:
+        lines.append(clean_note(results, results.clean))
+    return lines
+
+
+def clean_note(results: Results, clean: Clean) -> str:
+    """The headline without faulty items beside that of all items."""
+    if not clean.left_out:
+        return "clean: an audit found no faulty item among these"
+    kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
+    part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
+    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
+    left += "ties wrong"
+    score, all_items = clean.aggregates.get(results.headline), results.aggregates[results.headline]
+    if score is None:
+        return f"{left} nothing is left of {results.headline}"
+    return (
+        f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
+        f"instead of {100 * all_items.value:.1f}"
+    )

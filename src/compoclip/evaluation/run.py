@@ -14,37 +14,40 @@ from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
     Classification,
+    Content,
     Form,
     Retrieval,
     TiePolicy,
+    image_key,
+    present,
+    without,
 )
-from compoclip.benchmarks.coverage import Content, present, without
 from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.names import image_key
-from compoclip.benchmarks.parts import classification_rules
+from compoclip.benchmarks.files import classification_rules
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import rule_to_json
-from compoclip.evaluation.binary import score_binary
-from compoclip.evaluation.cache import FeatureCache
+from compoclip.evaluation.aggregate import RESAMPLES, rule_to_json
 from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
 from compoclip.evaluation.clean import clean_scores, same_faults
 from compoclip.evaluation.encode import (
     EncodeOptions,
+    FeatureCache,
     distinct_images,
     distinct_texts,
     encode_contents,
 )
-from compoclip.evaluation.encoder import Encoder
-from compoclip.evaluation.features import Features
-from compoclip.evaluation.io import file_stem, load_results, save_results
-from compoclip.evaluation.items import Items
-from compoclip.evaluation.joint import Sizes, group_sizes, groups_by_part, with_joint
-from compoclip.evaluation.matching import Score, require_pairs, with_matches
-from compoclip.evaluation.results import Results
+from compoclip.evaluation.encoder import Encoder, Score, require_pairs, with_matches
+from compoclip.evaluation.items import Features, Items
+from compoclip.evaluation.results import Results, file_stem, load_results, save_results
 from compoclip.evaluation.retrieval import score_retrieval
-from compoclip.evaluation.score import score_cases
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.score import (
+    Sizes,
+    group_sizes,
+    groups_by_part,
+    score_binary,
+    score_cases,
+    with_joint,
+)
 from compoclip.evaluation.summary import Listed, summarise
 from compoclip.ranks import ALONE, Ranks
 

@@ -11,7 +11,9 @@ import numpy as np
 from compoclip.benchmarks.case import Aggregate
 from compoclip.evaluation.aggregate import (
     RANKED,
+    RESAMPLES,
     Curve,
+    Interval,
     Leaf,
     Mean,
     Plan,
@@ -19,15 +21,15 @@ from compoclip.evaluation.aggregate import (
     evaluate,
     leaf,
     leaves,
+    percentile_interval,
     plan,
     plan_or_none,
     resample,
     rows_of,
+    wilson,
 )
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Items
-from compoclip.evaluation.outcomes import Indices, Outcomes, Values
+from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Items, Outcomes, Values
 from compoclip.evaluation.results import Score
-from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
 
 
 @dataclass(frozen=True)

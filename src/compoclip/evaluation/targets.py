@@ -30,8 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta, option_types
-from compoclip.benchmarks.suites import SUITES
+from compoclip.benchmarks.registry import (
+    SUITES,
+    benchmark_names,
+    load_benchmark,
+    meta,
+    option_types,
+)
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.language.engine import Answer, AskError, Engine, Sampling
+from compoclip.language.engine import Answer, AskError, Engine, Sampling, Task
 from compoclip.language.judge import NONE, Judged, judge
-from compoclip.language.task import Task
 from compoclip.recordfile import Record, Track, appending
 
 #: A further try of an answer that was of no use draws at this temperature at least.

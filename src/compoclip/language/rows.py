@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from compoclip.errors import UsageError
 from compoclip.files import write_atomically
 from compoclip.language.ask import Collected, judged
+from compoclip.language.engine import Task
 from compoclip.language.judge import Judged
-from compoclip.language.task import Task
 from compoclip.recordfile import Record, json_bytes
-from compoclip.rewrites.tokenkey import token_key
+from compoclip.rewrites.base import token_key
 
 Item = tuple[str, Sequence[str]]
 """The id of a sample and its captions."""

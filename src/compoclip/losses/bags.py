@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role
-from compoclip.losses.precision import full_precision
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.rows import RowIndex, caption_index, check, texts_by_owner
 
 

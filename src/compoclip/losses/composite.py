@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.precision import full_precision
 from compoclip.losses.rows import caption_index, check, first_text
 
 

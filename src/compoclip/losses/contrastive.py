@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, Layout, Role
-from compoclip.losses.duplicates import true_pairs
-from compoclip.losses.precision import full_precision
-from compoclip.losses.rows import MissingHN, caption_index, check, phantom_count
+from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.rows import MissingHN, caption_index, check, phantom_count, true_pairs
 
 
 def match_loss(logits: Tensor, target: Tensor | None = None) -> Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout
-from compoclip.losses.precision import at_least_float32, full_precision
+from compoclip.losses.contract import Features, Layout, at_least_float32, full_precision
 from compoclip.losses.rows import (
     MissingHN,
     Reduction,

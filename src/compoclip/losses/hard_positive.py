@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.precision import full_precision
 from compoclip.losses.rows import caption_index, check, first_text
 
 

@@ -9,9 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.precision import full_precision
 from compoclip.losses.rows import caption_index, check, texts_by_owner
 
 Imc = Literal["paper", "head"]

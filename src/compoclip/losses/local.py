@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout
+from compoclip.losses.contract import Features, Layout, full_precision, normalise
 from compoclip.losses.hard_negative import selective_calibrated_loss
-from compoclip.losses.precision import full_precision, normalise
 from compoclip.losses.rows import MissingHN, Reduction, check, hard_negative_rows, phantom_count
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]

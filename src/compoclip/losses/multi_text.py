@@ -7,10 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role
-from compoclip.losses.duplicates import true_pairs
-from compoclip.losses.precision import full_precision
-from compoclip.losses.rows import caption_index, check
+from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.rows import caption_index, check, true_pairs
 
 TextReduction = Literal["mean", "sum"]
 """Average over images, and over positive texts, or sum both up as printed in the paper."""

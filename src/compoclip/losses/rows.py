@@ -6,13 +6,14 @@ negatives an image has varies; the rows here are the only place where that becom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contract import Features, Layout, Loss, Role, StatefulLoss
 
 MissingHN = Literal["mask", "zero"]
 """What stands for a negative that a rewrite could not make: nothing, or a logit of 0."""
@@ -144,3 +145,115 @@ def phantom_count(layout: Layout, missing_hn: MissingHN, rewrites: int | None) -
     if rewrites is None:
         raise ValueError('missing_hn="zero" needs the number of rewrites a caption should have')
     return missing_negatives(layout, rewrites)
+
+
+# --- Which texts of a batch are true of which images, beside the pairs it was made of. ---
+#
+# A batch may hold the same photo twice, or photos with the same caption. A contrast that treats
+# such a pair as wrong teaches the opposite of what the data say.
+
+
+def true_pairs(layout: Layout) -> Tensor:
+    """(B, T) bool: the text equals a CAPTION or POSITIVE of the image, or of the same photo.
+
+    Texts are equal by `text_id`, photos by `image_id`; where the layout has only one of the two,
+    the other is taken to be all different. A NEGATIVE that equals a caption of the image is true.
+
+    Raises: ValueError when the layout has neither.
+    """
+    text_id, image_id = layout.text_id, layout.image_id
+    if text_id is None and image_id is None:
+        raise ValueError("masking duplicates needs text_id or image_id in the layout")
+    device = layout.owner.device
+    text, texts = _groups(text_id, layout.owner.numel(), device)
+    photo, photos = _groups(image_id, layout.images, device)
+    positive = layout.role != int(Role.NEGATIVE)
+    true = torch.zeros((photos, texts), dtype=torch.bool, device=device)
+    true[photo[layout.owner[positive]], text[positive]] = True
+    return true[photo][:, text]
+
+
+def _groups(identity: Tensor | None, count: int, device: torch.device) -> tuple[Tensor, int]:
+    """Each element's group, numbered from 0, and the number of groups."""
+    if identity is None:
+        return torch.arange(count, device=device), count
+    unique, group = torch.unique(identity, return_inverse=True)
+    return group, unique.numel()
+
+
+# --- Show a loss some of the texts of a batch only. ---
+
+
+def select_texts(features: Features, layout: Layout, keep: Tensor) -> tuple[Features, Layout]:
+    """The batch with the texts where `keep` (T,) bool is set, in the same order."""
+
+    def of(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[keep]
+
+    return (
+        replace(
+            features,
+            text=features.text[keep],
+            tokens=of(features.tokens),
+            token_mask=of(features.token_mask),
+        ),
+        replace(
+            layout,
+            owner=layout.owner[keep],
+            role=layout.role[keep],
+            rewrite=layout.rewrite[keep],
+            text_id=of(layout.text_id),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class OnlyRewrites:
+    """A loss that sees the captions, and of the other texts those of the named rewrites.
+
+    For recipes whose terms read different texts: in DAC, the contrast with hard negatives must not
+    see the negatives of bags. Wrap losses without state.
+    """
+
+    loss: Loss
+    rewrites: tuple[int, ...]
+
+    def __call__(self, features: Features, layout: Layout) -> Tensor:
+        """`loss` on the texts that remain."""
+        wanted = torch.tensor(self.rewrites, dtype=torch.int64, device=layout.rewrite.device)
+        keep = (layout.role == int(Role.CAPTION)) | torch.isin(layout.rewrite, wanted)
+        return self.loss(*select_texts(features, layout, keep))
+
+
+# --- Lets a loss that knows kinds of text by number join a method that numbers them otherwise. ---
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A loss that sees the captions and its own kinds of text, under its own numbers.
+
+    loss: the loss, which may have a state. kinds: entry k is the batch's number (`Layout.rewrite`)
+    of the kind that the loss knows as k; texts of other kinds are not shown to it.
+    """
+
+    loss: Loss
+    kinds: tuple[int, ...]
+
+    def __call__(self, features: Features, layout: Layout) -> Tensor:
+        """`loss` on the texts that remain, renumbered."""
+        kinds = torch.tensor(self.kinds, dtype=torch.int64, device=layout.rewrite.device)
+        same = layout.rewrite[:, None] == kinds
+        own = same.any(1)
+        number = (same * torch.arange(len(kinds), device=kinds.device)).sum(1)
+        renumbered = replace(layout, rewrite=number.masked_fill(~own, -1))
+        keep = own | (layout.role == int(Role.CAPTION))
+        return self.loss(*select_texts(features, renumbered, keep))
+
+    def state_dict(self) -> dict[str, float]:
+        """What the loss remembers; nothing for one without a state."""
+        return self.loss.state_dict() if isinstance(self.loss, StatefulLoss) else {}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Let the loss go on from `state`."""
+        if isinstance(self.loss, StatefulLoss):
+            self.loss.load_state_dict(state)

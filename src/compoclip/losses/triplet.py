@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.precision import full_precision
 from compoclip.losses.rows import caption_index, check
 
 

@@ -25,7 +25,7 @@ DIFFERENCES = (
 )
 
 
-def recipe(
+def ce_clip(
     *,
     ranking_weight: float = 0.2,
     intra_weight: float = 0.3,

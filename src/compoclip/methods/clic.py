@@ -6,11 +6,7 @@ from functools import partial
 from typing import Literal
 
 from compoclip.data.plans import Composed
-from compoclip.losses.composite import (
-    composite_contrast_loss,
-    single_negative_loss,
-    unimodal_loss,
-)
+from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (
     NEGATIVES,
@@ -44,7 +40,7 @@ DIFFERENCES = (
 TEXTS = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
 
 
-def recipe(
+def clic(
     *,
     contrast_weight: float = 0.5,
     negative_weight: float = 0.5,

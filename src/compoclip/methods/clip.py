@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compoclip.losses.contrastive import clip_loss
+from compoclip.methods import mosaic_clip
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 
 OPTIM = Optim(epochs=30, lr=5e-4, warmup=500)
 
 
-def recipe(*, optim: Optim = OPTIM) -> Method:
+def clip(*, optim: Optim = OPTIM) -> Method:
     """Plain CLIP pre-training; use with --from-scratch.
 
     Image-caption contrastive loss with pre-training optimiser defaults. Reference: Radford et al.
@@ -23,4 +26,49 @@ def recipe(*, optim: Optim = OPTIM) -> Method:
         plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
         optim=optim,
+    )
+
+
+# --- CLIP-FT: the plain fine-tuning baseline. ---
+
+CLIP_FT_OPTIM = Optim()
+
+
+def clip_ft(*, optim: Optim = CLIP_FT_OPTIM) -> Method:
+    """Plain fine-tuning on image-caption pairs, the baseline without negatives.
+
+    Image-caption contrastive loss; defaults of the baselines in Oh et al. (EMNLP 2024). Any gain
+    that other methods show over this one is due to their negatives or losses, not to the data.
+
+    Args:
+        optim: Optimiser and schedule.
+    """
+    return Method(
+        name="clip-ft",
+        paper="Oh et al., EMNLP 2024 (baseline)",
+        plan=CaptionPlan(),
+        losses=(LossTerm("clip", clip_loss),),
+        optim=optim,
+    )
+
+
+# --- CLIP-FT with the optimiser settings of MosaiCLIP. ---
+
+CLIP_FT_MOSAIC_OPTIM = Optim(lr=1e-5)
+
+
+def clip_ft_mosaic(*, optim: Optim = CLIP_FT_MOSAIC_OPTIM) -> Method:
+    """Plain fine-tuning as in the MosaiCLIP paper, at twice the learning rate of `clip-ft`.
+
+    Image-caption contrastive loss; the baseline to compare `mosaic-clip` with. Singh et al. (EMNLP
+    2023).
+
+    Args:
+        optim: Optimiser and schedule.
+    """
+    return replace(
+        clip_ft(optim=optim),
+        name="clip-ft-mosaic",
+        paper="Singh et al., EMNLP 2023",
+        differences=(mosaic_clip.WEIGHT_DECAY,),
     )

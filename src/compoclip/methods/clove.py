@@ -8,7 +8,7 @@ from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Opt
 OPTIM = Optim(epochs=100, batch_size=2048, lr=1e-6, warmup=2000)
 
 
-def recipe(*, optim: Optim = OPTIM) -> Method:
+def clove(*, optim: Optim = OPTIM) -> Method:
     """Contrastive loss with one replaced word a caption; interpolate with the base afterwards.
 
     The loss of `negclip` on negatives of the rewrite `replace`. Castro et al., CLoVe: Encoding

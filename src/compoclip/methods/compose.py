@@ -12,10 +12,10 @@ from compoclip.console import note
 from compoclip.data.plans import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf, Single
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
-from compoclip.losses.translate import Translated
+from compoclip.losses.rows import Translated
 from compoclip.methods.base import LossTerm, Method
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.rewrites.registry import get_rewrite, rewrite_names
+from compoclip.rewrites.base import get_rewrite, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method

@@ -10,8 +10,8 @@ from compoclip.errors import UsageError
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.select import OnlyRewrites
-from compoclip.methods import tsvlc, tsvlc_llm
+from compoclip.losses.rows import OnlyRewrites
+from compoclip.methods import tsvlc
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
@@ -35,11 +35,11 @@ DIFFERENCES = (
         "As the published runs drew them.",
         released="replacement",
     ),
-    *tsvlc_llm.DIFFERENCES,
+    *tsvlc.TSVLC_LLM_DIFFERENCES,
 )
 
 
-def recipe(
+def dac(
     *,
     bags: str = "",
     bag_size: int = 10,
@@ -91,7 +91,7 @@ def recipe(
     if negatives and neg_type == "rule_based":
         raise UsageError("--negatives goes with --neg-type rand_both")
     by_rule = tsvlc.BY_RULE[actions]
-    either = (by_rule, WRITTEN_NEGATIVE if negatives else tsvlc_llm.FILLED)
+    either = (by_rule, WRITTEN_NEGATIVE if negatives else tsvlc.FILLED)
     both_types = neg_type == "rand_both"
     plan = CaptionPlan(
         rewrites=(OneOf("hard-negative", either) if both_types else by_rule,),
@@ -135,6 +135,6 @@ def recipe(
             "bag_weight": bag_weight,
             "bag_negative_weight": bag_negative_weight,
         },
-        stand_ins=tsvlc_llm.STAND_INS,
+        stand_ins=tsvlc.STAND_INS,
         differences=DIFFERENCES,
     )

@@ -19,7 +19,7 @@ DIFFERENCES = (
 )
 
 
-def recipe(
+def gnm_clip(
     *,
     variations: int = 2,
     pairs: int = 8,

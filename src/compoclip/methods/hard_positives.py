@@ -40,7 +40,7 @@ DIFFERENCES = (
 HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
 
 
-def recipe(
+def hard_positives(
     *,
     positives: str = "",
     positive_weight: float = 1.0,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
+from compoclip.data.plans import GIVEN, Neighbours
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
 from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
@@ -19,7 +21,7 @@ DIFFERENCES = (
 )
 
 
-def recipe(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
+def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
     """Contrastive loss in which swapped captions compete for every image.
 
     One swap negative a caption, drawn anew every epoch, no hard images; all negatives of the batch
@@ -40,4 +42,66 @@ def recipe(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
         optim=optim,
         settings={"missing_hn": missing_hn},
         differences=DIFFERENCES,
+    )
+
+
+# --- NegCLIP as published: negatives of a file, and similar images in the batch. ---
+
+NEGCLIP_ORIGINAL_OPTIM = Optim(lr=1e-6, weight_decay=0.2)
+NEGCLIP_ORIGINAL_DIFFERENCES = (
+    Difference("lr", "The released command's; the paper tried 1e-5, 5e-6 and 1e-6.", released=1e-6),
+    Difference("weight_decay", "The released trainer's, not stated elsewhere.", released=0.2),
+    Difference("hard_images", "As the published run: one of the three nearest.", released=1),
+    Difference(
+        "mask_duplicates",
+        "A similar image may be in the batch already, and would be its own negative.",
+        released=False,
+    ),
+)
+
+
+def negclip_original(
+    *,
+    negatives: Literal["given", "negclip"] = "given",
+    hard_images: int = 1,
+    neighbours: Literal["given", "mined"] = "given",
+    mask_duplicates: bool = True,
+    optim: Optim = NEGCLIP_ORIGINAL_OPTIM,
+) -> Method:
+    r"""Contrastive loss with swapped captions and similar images of the training set.
+
+    Each image x_i brings a similar image x'_i; both come with caption and negative. With the 2B
+    images u, the 2B captions t and the 2B negatives n,
+
+    .. math::
+        L = \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t; n],\ i)
+            + \mathrm{mean}_i \mathrm{CE}(s\, t_i \cdot u,\ i) \big].
+
+    Data: a table with the columns title, filepath, neg_caption (list of texts) and neg_image (list
+    of row numbers). Yuksekgonul et al., When and Why Vision-Language Models Behave like
+    Bags-of-Words (ICLR 2023); defaults are the released command's.
+
+    Args:
+        negatives: given takes one of the negatives of the file, negclip generates swaps instead.
+        hard_images: Similar images a sample, drawn from its 3 nearest; 0 to 3 (released: 1).
+        neighbours: given reads neg_image; mined finds the nearest images with the model itself.
+        mask_duplicates: Leave true pairs of equal texts or photos out of the contrast; the
+            released code does not.
+        optim: Optimiser and schedule.
+    """
+    loss = partial(negclip_loss, mask_duplicates=mask_duplicates)
+    return Method(
+        name="negclip-original",
+        paper="Yuksekgonul et al., ICLR 2023",
+        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
+        images=Neighbours(count=hard_images, mined=neighbours == "mined"),
+        losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
+        optim=optim,
+        settings={
+            "negatives": negatives,
+            "hard_images": hard_images,
+            "neighbours": neighbours,
+            "mask_duplicates": mask_duplicates,
+        },
+        differences=NEGCLIP_ORIGINAL_DIFFERENCES,
     )

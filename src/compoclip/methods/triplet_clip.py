@@ -19,7 +19,7 @@ DIFFERENCES = (
 )
 
 
-def recipe(
+def triplet_clip(
     *,
     negatives: Literal["given", "negclip"] = "given",
     negative_images: bool = True,

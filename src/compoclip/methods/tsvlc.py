@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from compoclip.data.plans import OneOf
+from compoclip.data.plans import WRITTEN_NEGATIVE, CaptionPlan, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
@@ -12,16 +13,16 @@ from compoclip.methods.base import (
     LORA_DIFFERENCES,
     NEGATIVES,
     POSITIVES,
-    CaptionPlan,
     Difference,
     Lora,
     LossTerm,
     Method,
     Optim,
 )
+from compoclip.methods.base import CaptionPlan as BaseCaptionPlan
 
 Actions = Literal["spatial", "verbs", "released"]
-"""Which words count as actions, and which word takes the place of one (see `recipe`)."""
+"""Which words count as actions, and which word takes the place of one (see `tsvlc`)."""
 
 OPTIM = Optim(batch_size=128, warmup=10_000, warmup_share=0.1)
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
@@ -46,7 +47,7 @@ DIFFERENCES = (
 )
 
 
-def recipe(
+def tsvlc(
     *,
     negative_weight: float = 1.0,
     positive_weight: float = 0.0,
@@ -83,7 +84,9 @@ def recipe(
     return Method(
         name="tsvlc",
         paper="Doveh et al., CVPR 2023",
-        plan=CaptionPlan(rewrites=(by_rule, HARD_POSITIVES) if positive_weight > 0 else (by_rule,)),
+        plan=BaseCaptionPlan(
+            rewrites=(by_rule, HARD_POSITIVES) if positive_weight > 0 else (by_rule,)
+        ),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         lora=Lora(),
@@ -94,3 +97,93 @@ def recipe(
         },
         differences=DIFFERENCES,
     )
+
+
+# --- TSVLC with rule-based and language-model negatives. ---
+
+TSVLC_LLM_OPTIM = OPTIM
+FILLED = "replace"  # what stands in for the masked language model
+STAND_INS = {
+    FILLED: "`replace`, which takes words from a lexicon, stands in for the masked language model "
+    "of the published runs; --negatives FILE takes texts of one"
+}
+TSVLC_LLM_DIFFERENCES = (
+    Difference(
+        "negatives",
+        "Published: by a masked language model. None is shipped; `replace` stands in for it.",
+    ),
+    *DIFFERENCES,
+)
+
+
+def tsvlc_llm(
+    *,
+    negatives: str = "",
+    negative_weight: float = 1.0,
+    actions: Actions = "spatial",
+    optim: Optim = TSVLC_LLM_OPTIM,
+) -> Method:
+    """TSVLC whose negatives are by rule or, half of the time, a replacement of any word.
+
+    The published method lets a masked language model fill in a noun, adposition, adjective or verb;
+    here such negatives are read from a file, or else the rewrite `replace` makes them, from a
+    lexicon. All else as `tsvlc`: Doveh et al. (CVPR 2023), RB+LLM.
+
+    Args:
+        negatives: File of negatives that were written for the captions: JSON lines {"caption",
+            "negative"}, a text, several, or "None".
+        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
+        actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
+            exclude the old one. released has the 47 words of the released code's list of actions
+            (in, on, with, holding, wearing), and puts any other word of a list for one of it.
+        optim: Optimiser and schedule.
+    """
+    method = tsvlc(negative_weight=negative_weight, actions=actions, optim=optim)
+    either = (BY_RULE[actions], WRITTEN_NEGATIVE if negatives else FILLED)
+    return replace(
+        method,
+        name="tsvlc-llm",
+        plan=CaptionPlan(rewrites=(OneOf("hard-negative", either),), written=negatives),
+        settings={"negatives": negatives, "negative_weight": negative_weight, "actions": actions},
+        stand_ins=STAND_INS,
+        differences=TSVLC_LLM_DIFFERENCES,
+    )
+
+
+# --- TSVLC with hard positives beside its negatives. ---
+
+TSVLC_POS_OPTIM = OPTIM
+
+
+def tsvlc_pos(
+    *,
+    negative_weight: float = 1.0,
+    positive_weight: float = 1.0,
+    actions: Actions = "spatial",
+    optim: Optim = TSVLC_POS_OPTIM,
+) -> Method:
+    r"""TSVLC, and a synonym or exchanged conjuncts of each caption that are as true.
+
+    To the losses of `tsvlc` comes, with hard positives v+ and captions t,
+
+    .. math::
+        w_+ \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot v^+,\ i)
+            + \mathrm{mean}_i \mathrm{CE}(s\, t_i \cdot v^+,\ i) \big].
+
+    All else as `tsvlc`: Doveh et al. (CVPR 2023).
+
+    Args:
+        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
+        positive_weight: Weight of the loss on hard positives; 0 is `tsvlc`.
+        actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
+            exclude the old one. released has the 47 words of the released code's list of actions
+            (in, on, with, holding, wearing), and puts any other word of a list for one of it.
+        optim: Optimiser and schedule.
+    """
+    method = tsvlc(
+        negative_weight=negative_weight,
+        positive_weight=positive_weight,
+        actions=actions,
+        optim=optim,
+    )
+    return replace(method, name="tsvlc-pos")

@@ -16,16 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.config import read_object, section
-from compoclip.models.identity import ModelIdentity
-from compoclip.models.loaded import LoadedModel, assemble
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import lora_state, lora_targets, merged_state
-from compoclip.models.stored import write_json
+from compoclip.models.config import ModelIdentity, read_object, section
+from compoclip.models.loaded import LoadedModel, assemble, write_json
+from compoclip.models.lora import Lora, lora_state, lora_targets, merged_state
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
+from compoclip.version import __version__
 
 WEIGHTS, RECORD = "adapter.safetensors", "adapter.json"
 

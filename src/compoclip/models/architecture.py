@@ -9,17 +9,82 @@ from copy import deepcopy
 from typing import Any
 
 import open_clip
+import timm
 import torch
 from open_clip.coca_model import CoCa
 from open_clip.model import CLIP, CustomTextCLIP, set_model_preprocess_cfg
+from timm.models import is_model, list_models, register_model
 from torch import nn
 
-import compoclip.models.timm_names  # noqa: F401  (registers names that configurations may use)
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.memory import installed
 from compoclip.models import blip
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
+
+# --- Image trunks that timm has but cannot be named in an open_clip configuration. ---
+#
+# open_clip passes no options on to timm, so that variants get names of their own in timm's registry
+# when this module is imported: weights converted from TensorFlow need "SAME" padding, SigLIP was
+# trained with the approximate GELU and timm's towers have the exact one, and no Swin of timm is
+# small enough to try a recipe out on a laptop. Plain open_clip refuses the names ("Unknown model")
+# unless this module was imported before.
+
+
+def mobilenetv2_100_same(pretrained: bool = False, **options: Any) -> nn.Module:
+    """MobileNetV2 1.0 with TensorFlow's "SAME" padding; otherwise timm's `mobilenetv2_100`.
+
+    Raises CompoclipError for `pretrained`: there are no published weights under this name.
+    """
+    if pretrained:
+        raise CompoclipError("mobilenetv2_100_same has no published weights; give a weights file")
+    model: nn.Module = timm.create_model("mobilenetv2_100", pad_type="same", **options)
+    return model
+
+
+def swin_mini_patch4_window4_64(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A Swin transformer of 0.5 M parameters for 64 x 64 pixels: two stages, windows of 4 x 4.
+
+    Raises CompoclipError for `pretrained`: there are no published weights under this name.
+    """
+    if pretrained:
+        raise CompoclipError("swin_mini_patch4_window4_64 has no weights; start from scratch")
+    shape = {"img_size": 64, "window_size": 4, "embed_dim": 64, "depths": (2, 2)}
+    model: nn.Module = timm.create_model(
+        "swin_tiny_patch4_window7_224", **{**shape, "num_heads": (2, 4), **options}
+    )
+    return model
+
+
+TANH = "_tanh"
+"""Ending of the names of SigLIP's image towers with the activation that they were trained with."""
+
+
+def register_tanh(name: str) -> None:
+    """Register timm's model `name` with the approximate GELU, under the name that ends in TANH."""
+
+    def build(pretrained: bool = False, **options: Any) -> nn.Module:
+        model: nn.Module = timm.create_model(
+            name, pretrained=pretrained, act_layer="gelu_tanh", **options
+        )
+        return model
+
+    build.__name__ = build.__qualname__ = name + TANH
+    _register(build)
+
+
+def _register(build: Callable[..., nn.Module]) -> None:
+    if not is_model(build.__name__):
+        register_model(build)
+
+
+for _build in (mobilenetv2_100_same, swin_mini_patch4_window4_64):
+    _register(_build)
+for _name in list_models("vit_*_siglip_[0-9]*"):
+    register_tanh(_name)
+
+
+# --- From an open_clip model configuration to a randomly initialised network, and its name. ---
 
 MOST_LAYERS = 1000
 """Of a tower: what any published one stays far below."""
@@ -199,3 +264,23 @@ def published_stats(name: str) -> dict[str, Any]:
     if not published or any(other != published[0] for other in published):
         return {}
     return {key: value for key, value in published[0].items() if value is not None}
+
+
+# --- Whether `torch.compile` works here. ---
+
+
+def require_compiler(device: torch.device) -> None:
+    """Compile and run a trifle. Raises CompoclipError when that fails: no C++ compiler for a CPU,
+    no Triton for a GPU, no room for the compiler's cache."""
+
+    def trifle(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() + 1
+
+    try:
+        torch.compile(trifle)(torch.zeros(8, device=device))
+    except Exception as error:  # whatever the back end raises
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CompoclipError(
+            f"--compile: torch.compile does not work on {device} here ({first}); install a C++ "
+            "compiler (g++) for a CPU or Triton for a GPU, or leave --compile out"
+        ) from error

@@ -11,10 +11,9 @@ from typing import Any
 
 from compoclip.files import write_atomically
 from compoclip.models import blip
-from compoclip.models.config import read_config
+from compoclip.models.config import ModelIdentity, read_config
 from compoclip.models.hf_folder import is_hf_folder
-from compoclip.models.identity import ModelIdentity
-from compoclip.models.stored import MERGES, RECORD, read_record
+from compoclip.models.loaded import MERGES, RECORD, read_record
 
 CARD = "README.md"
 _RUN = {"steps": "steps", "images": "images seen", "texts": "texts seen"}

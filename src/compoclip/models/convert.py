@@ -12,16 +12,13 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.adapter import is_adapter, read_adapters, read_record, write_adapter
-from compoclip.models.checkpoint import load_model, merge_peft, save_model
+from compoclip.models.checkpoint import load_model, load_tuned_file, merge_peft, save_model
 from compoclip.models.hf_folder import is_hf_folder, save_hf
 from compoclip.models.hub import HUB, local_folder, plain_spec
 from compoclip.models.loaded import LoadedModel
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import lora_targets
-from compoclip.models.loralib import lora_of, split
+from compoclip.models.lora import Lora, lora_of, lora_targets, split
 from compoclip.models.onnx_export import save_onnx
 from compoclip.models.peft_lora import base_of, is_peft, read_peft, save_peft
-from compoclip.models.raw_file import load_tuned_file
 from compoclip.models.weights import read_weights
 
 Form = Literal["open-clip", "hf", "hf-vision", "lora", "peft", "merged", "onnx"]
@@ -29,7 +26,7 @@ Form = Literal["open-clip", "hf", "hf-vision", "lora", "peft", "merged", "onnx"]
 
 @dataclass(frozen=True)
 class Adapted:
-    """A base and the adapters on it, as `lora_weights.lora_state` names them."""
+    """A base and the adapters on it, as `lora.lora_state` names them."""
 
     base: LoadedModel
     lora: Lora

@@ -21,21 +21,24 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip.models.card import write_card
-from compoclip.models.config import read_config
+from compoclip.models.config import ModelIdentity, read_config
 from compoclip.models.hf_folder import is_hf_folder, load_hf_folder
-from compoclip.models.identity import ModelIdentity
 from compoclip.models.loaded import (
+    MERGES,
+    RECORD,
     LoadedModel,
+    as_stored,
     assemble,
     current_identity,
     override_activation,
+    verified,
+    write_json,
 )
-from compoclip.models.stored import MERGES, RECORD, as_stored, verified, write_json
 from compoclip.models.weights import read_state_dict, weights_hash
+from compoclip.version import __version__
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 _OTHER_WEIGHTS = ("open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")

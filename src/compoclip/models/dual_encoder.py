@@ -12,13 +12,12 @@ from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
-from compoclip.models.compiler import require_compiler
+from compoclip.models.architecture import require_compiler
+from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.image_tower import ImageFeatures, ImageTower
-from compoclip.models.lora_weights import lora_state
-from compoclip.models.parts import Part, Tower, part_of
+from compoclip.models.lora import lora_state
 from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_plan import TextPlan
-from compoclip.models.text_tower import TextFeatures, TextTower
+from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
 from compoclip.models.work import FeatureWork, Outputs, Piece, Work
 
 __all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]

@@ -17,8 +17,8 @@ from timm.models import is_model
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
+from compoclip.models.architecture import TANH
 from compoclip.models.config import section
-from compoclip.models.timm_names import TANH
 
 # What transformers takes when config.json leaves a value out (SiglipTextConfig, -VisionConfig).
 _COMMON = {

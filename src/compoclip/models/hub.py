@@ -12,7 +12,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 from compoclip.models import adapter, directory, hf_folder, peft_lora
 from compoclip.models.card import CARD, CardResult, write_card
-from compoclip.models.stored import MERGES, RECORD
+from compoclip.models.loaded import MERGES, RECORD
 
 HUB, LOCAL = "hf-hub:", "local-dir:"
 _SMALL = ("*.json", "*.txt", "*.gz", "*.model")

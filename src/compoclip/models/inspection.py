@@ -13,18 +13,15 @@ from torch import Tensor
 
 from compoclip.models.adapter import RECORD as ADAPTER_RECORD
 from compoclip.models.adapter import is_adapter
-from compoclip.models.checkpoint import load_model
+from compoclip.models.checkpoint import candidates, load_model, named_like
+from compoclip.models.config import part_of
 from compoclip.models.convert import weights_file
 from compoclip.models.hf_folder import hf_kind, is_hf_folder
 from compoclip.models.hub import HUB, plain_spec
-from compoclip.models.kinship import kinship
-from compoclip.models.loaded import LoadedModel
-from compoclip.models.loralib import lora_of, split
-from compoclip.models.parts import part_of
+from compoclip.models.loaded import RECORD, LoadedModel
+from compoclip.models.lora import lora_of, split
 from compoclip.models.peft_lora import is_peft
-from compoclip.models.raw_file import candidates, named_like
-from compoclip.models.stored import RECORD
-from compoclip.models.weights import WeightsFile, read_weights
+from compoclip.models.weights import WeightsFile, kinship, read_weights
 
 _NOT_RECORDED = "not recorded"
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from compoclip.errors import UsageError
+import torch
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.config import part_of
 
 Towers = Literal["both", "image", "text"]
 Targets = Literal["linear", "+conv"]
@@ -58,3 +66,325 @@ class Lora:
         targets = ", +conv" if self.targets == "+conv" else ""
         init = f", init {self.init}" if self.init != "zero" else ""
         return f"lora rank {self.rank}, alpha {self.alpha:g}, {where}{targets}{init}"
+
+
+# --- Low-rank adapters on the weights of an open_clip network. ---
+#
+# An adapted weight is W' = W + (alpha / r) * B A with A (r, d_in) and B (d_out, r); W stays frozen.
+# The adapters are torch parametrizations of the very parameters, so every path through the network
+# (this package's, open_clip's own, fused attention) computes with W'. As published for CLIP, the
+# three projections of an attention's `in_proj_weight` share one A; its B is (3 d, r).
+
+_LAYERS = ("attn", "mlp")  # whose linear maps are adapted, in open_clip's blocks and timm's
+_OUTSIDE = ("attn_pool", "text_decoder")  # pooling heads; captioning heads see no contrastive loss
+
+
+@dataclass(frozen=True)
+class Target:
+    """A weight to adapt: `name` in the state dict, `parameter` of `module`; shapes of A and B.
+
+    fused: whether it holds the query, key and value projections of an attention.
+    """
+
+    name: str
+    module: nn.Module
+    parameter: str
+    a_shape: tuple[int, int]
+    b_shape: tuple[int, int]
+    fused: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many numbers its adapter holds."""
+        return math.prod(self.a_shape) + math.prod(self.b_shape)
+
+
+def lora_targets(network: nn.Module, lora: Lora) -> tuple[Target, ...]:
+    """The weights of an open_clip network that `lora` adapts, in the order of the network.
+
+    A tower without attention or MLP layers (ResNet, MobileNet) has none. Raises CompoclipError when
+    nothing is left to adapt, or "+conv" finds no patch embedding.
+    """
+    found = [
+        target
+        for target in (*_linear_targets(network, lora.rank), *_patch_targets(network, lora))
+        if lora.towers in ("both", part_of(target.name))
+    ]
+    if not found:
+        where = "the model" if lora.towers == "both" else f"the {lora.towers} tower"
+        raise CompoclipError(
+            f"{where} has no attention or MLP layers that LoRA knows: adapt another tower "
+            "(--lora-towers), or train without LoRA"
+        )
+    return tuple(found)
+
+
+def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[Target, ...]:
+    """Put adapters, drawn from `seed`, on the network in place; returns what was adapted.
+
+    Nothing is frozen here. The state dict gets other keys until `merge_lora`. Raises like
+    `lora_targets`, UsageError for a rank above that of every adapted weight, and CompoclipError
+    when the network has adapters already.
+    """
+    targets = lora_targets(network, lora)
+    full = max(map(full_rank, targets))
+    if lora.rank > full:
+        raise UsageError(
+            f"LoRA rank {lora.rank:,}: no adapted weight has more than rank {full:,}, so that more "
+            f"adds nothing; choose at most {full:,} (4 to 64 are usual)"
+        )
+    if lora_state(network):
+        raise CompoclipError("the model has adapters already: merge them first")
+    generator = torch.Generator().manual_seed(seed)
+    for target in targets:
+        a, b = torch.empty(target.a_shape), torch.zeros(target.b_shape)
+        if target.fused and lora.init == "xavier_ab":
+            nn.init.xavier_uniform_(a, generator=generator)
+            nn.init.xavier_uniform_(b, generator=generator)
+        else:
+            nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
+        device = getattr(target.module, target.parameter).device
+        adapter = _LowRank(a.to(device), b.to(device), lora.scaling)
+        parametrize.register_parametrization(
+            target.module,
+            target.parameter,
+            adapter,
+            unsafe=True,  # no trial run: it keeps shapes
+        )
+    return targets
+
+
+def full_rank(target: Target) -> int:
+    """The largest rank that a change of a weight can have."""
+    return min(target.a_shape[1], target.b_shape[0])
+
+
+def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
+    """All A and B of a network."""
+    for _, adapter in _adapters(network):
+        yield from adapter.parameters()
+
+
+def lora_state(network: nn.Module) -> dict[str, Tensor]:
+    """ "<name of the weight>.a" and ".b" -> values on the CPU; empty without adapters."""
+    return {
+        f"{name}.{part}": value.detach().cpu().contiguous()
+        for name, adapter in _adapters(network)
+        for part, value in adapter.named_parameters()
+    }
+
+
+def merge_lora(network: nn.Module) -> None:
+    """Replace every W by its W' in place and drop the adapters: a plain open_clip network again.
+
+    Computed on the CPU, so that adapters give the same weights wherever they were trained.
+    """
+    for name, adapter in list(_adapters(network)):
+        path, _, parameter = name.rpartition(".")
+        module = network.get_submodule(path)
+        parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
+        weight = getattr(module, parameter)
+        with torch.no_grad():
+            weight.copy_(merged(weight.cpu(), adapter.a.cpu(), adapter.b.cpu(), adapter.scaling))
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
+    """W + scaling * B A, float32, in the shape of W (a convolution's is flattened for it)."""
+    flat = weight.reshape(b.shape[0], a.shape[1])
+    return torch.addmm(flat, b, a, alpha=scaling).reshape(weight.shape)
+
+
+def merged_state(
+    state: Mapping[str, Tensor], adapters: Mapping[str, Tensor], scaling: float
+) -> dict[str, Tensor]:
+    """A state dict with adapters (as `lora_state` names them) merged into copies of its weights."""
+    out = dict(state)
+    for name in (key.removesuffix(".a") for key in adapters if key.endswith(".a")):
+        a, b = adapters[f"{name}.a"], adapters[f"{name}.b"]
+        out[name] = merged(state[name].detach().cpu().float(), a.float(), b.float(), scaling)
+    return out
+
+
+class _LowRank(nn.Module):
+    """The parametrization W -> W'."""
+
+    def __init__(self, a: Tensor, b: Tensor, scaling: float) -> None:
+        super().__init__()
+        self.a = nn.Parameter(a)
+        self.b = nn.Parameter(b)
+        self.scaling = scaling
+
+    def forward(self, weight: Tensor) -> Tensor:
+        # A small delta would be lost if it were added in bfloat16.
+        with torch.autocast(weight.device.type, enabled=False):
+            return merged(weight, self.a, self.b, self.scaling)
+
+
+def _adapters(network: nn.Module) -> Iterator[tuple[str, _LowRank]]:
+    """State-dict name of every adapted weight, and its adapter."""
+    for path, module in network.named_modules():
+        if not parametrize.is_parametrized(module):
+            continue
+        for parameter, chain in module.parametrizations.items():
+            if isinstance(chain[0], _LowRank):
+                yield f"{path}.{parameter}", chain[0]
+
+
+def _linear_targets(network: nn.Module, rank: int) -> Iterator[Target]:
+    """In-projections, and linear layers that stand directly in an attention or an MLP."""
+    for path, module in network.named_modules():
+        parts = path.split(".")
+        timm_head = parts[:2] == ["visual", "head"] and isinstance(network.visual, TimmModel)
+        if timm_head or not set(_OUTSIDE).isdisjoint(parts):
+            continue
+        parent = parts[-2] if len(parts) > 1 else ""
+        if parts[-1] == "attn" and isinstance(
+            weight := getattr(module, "in_proj_weight", None), Tensor
+        ):
+            yield _target(path, module, "in_proj_weight", tuple(weight.shape), rank, fused=True)
+        elif isinstance(module, nn.Linear) and parent in _LAYERS:
+            shape = (module.out_features, module.in_features)
+            yield _target(path, module, "weight", shape, rank)
+
+
+def _target(
+    path: str,
+    module: nn.Module,
+    parameter: str,
+    shape: tuple[int, ...],
+    rank: int,
+    fused: bool = False,
+) -> Target:
+    rows, columns = shape
+    return Target(f"{path}.{parameter}", module, parameter, (rank, columns), (rows, rank), fused)
+
+
+def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[Target]:
+    """The patch embedding: a k x k convolution seen as a (out * k, in * k) matrix of rank r * k."""
+    if lora.targets != "+conv" or lora.towers == "text":
+        return
+    visual = network.visual
+    name, patches = "visual.conv1", getattr(visual, "conv1", None)
+    if isinstance(visual, TimmModel):
+        name = "visual.trunk.patch_embed.proj"
+        patches = getattr(getattr(visual.trunk, "patch_embed", None), "proj", None)
+    elif not isinstance(visual, VisionTransformer):
+        patches = None
+    if not isinstance(patches, nn.Conv2d):
+        raise CompoclipError(
+            f"LoRA targets +conv: the image tower ({type(visual).__name__}) has no patch "
+            "embedding; leave +conv out"
+        )
+    rows, columns, kernel = patches.out_channels, patches.in_channels, patches.kernel_size[0]
+    rank = lora.rank * kernel
+    a_shape, b_shape = (rank, columns * kernel), (rows * kernel, rank)
+    yield Target(f"{name}.weight", patches, "weight", a_shape, b_shape)
+
+
+# --- Low-rank adapters inside open_clip state dicts, as TSVLC, DAC and FSC-CLIP publish them. ---
+#
+# Their code replaces layers by ones that hold W beside A and B (the naming of Microsoft's loralib):
+#
+#     NAME.weight           with  NAME.lora_A, NAME.lora_B                  linear and convolution
+#     NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
+#
+# W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
+# its r is the number of rows of A over k. These are the formulas of `lora_weights`, with other
+# names.
+
+ALPHA = 1.0
+"""What that code divides by the rank; no file records it and no published script changes it."""
+
+
+@dataclass(frozen=True)
+class LoralibFile:
+    """A state dict taken apart.
+
+    plain: the weights without adapters, as they were before training. adapters: "<name>.a" and
+    "<name>.b" by the name of the adapted weight, the form of `lora_state`.
+    """
+
+    plain: dict[str, Tensor]
+    adapters: dict[str, Tensor]
+
+    def adapted(self) -> list[str]:
+        """The names of the adapted weights, in order."""
+        return [name.removesuffix(".a") for name in self.adapters if name.endswith(".a")]
+
+
+def split(state: Mapping[str, Tensor]) -> LoralibFile:
+    """Take plain weights and adapters apart; a state dict without adapters is all plain."""
+    plain, adapters = {}, {}
+    for name, value in state.items():
+        for ending, part in (("lora_A", "a"), ("lora_B", "b")):
+            if name.endswith(f"_{ending}"):
+                adapters[f"{name.removesuffix(f'_{ending}')}.{part}"] = value
+                break
+            if name.endswith(f".{ending}"):
+                adapters[f"{name.removesuffix(ending)}weight.{part}"] = value
+                break
+        else:
+            plain[name] = value
+    return LoralibFile(plain, adapters)
+
+
+def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> Lora:
+    """The settings that adapters (as `LoralibFile.adapters`) on `weights` were trained with.
+
+    Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
+    differ.
+    """
+    ranks: dict[str, int] = {}
+    for key, value in adapters.items():
+        name, _, part = key.rpartition(".")
+        other = adapters.get(f"{name}.{'b' if part == 'a' else 'a'}")
+        if other is None:
+            lacking = "lora_B" if part == "a" else "lora_A"
+            raise CompoclipError(f"{source}: '{name}' has no {lacking}; get the whole file")
+        if name not in weights:
+            raise CompoclipError(
+                f"{source}: adapts '{name}', which the model does not have: it is for another "
+                "architecture"
+            )
+        if part == "a":
+            ranks[name] = _rank(name, value, other, weights[name], source)
+    if len(set(ranks.values())) > 1:
+        low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
+        raise CompoclipError(
+            f"{source}: LoRA ranks differ ('{low}' has {ranks[low]}, '{high}' has {ranks[high]}), "
+            "so its scaling is unknown: parts of several files were mixed"
+        )
+    if not ranks:
+        raise CompoclipError(f"{source}: has no LoRA weights (names that end in lora_A, lora_B)")
+    return Lora(
+        rank=next(iter(ranks.values())),
+        alpha=ALPHA,
+        towers=_towers(ranks),
+        targets="+conv" if any(weights[name].ndim == 4 for name in ranks) else "linear",
+        init="xavier_ab",
+    )
+
+
+def _rank(name: str, a: Tensor, b: Tensor, weight: Tensor, source: str) -> int:
+    kernel = weight.shape[-1] if weight.ndim == 4 else 1
+    fits = (
+        a.ndim == b.ndim == 2
+        and b.shape[0] == weight.shape[0] * kernel
+        and a.shape[1] * b.shape[0] == weight.numel()
+        and a.shape[0] == b.shape[1]
+        and a.shape[0] % kernel == 0
+        and len(a) > 0
+    )
+    if not fits:
+        raise CompoclipError(
+            f"{source}: lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not fit "
+            f"its shape {tuple(weight.shape)}"
+        )
+    return len(a) // kernel
+
+
+def _towers(names: Mapping[str, int]) -> Literal["both", "image", "text"]:
+    parts = {part_of(name) for name in names}
+    if parts == {"image"}:
+        return "image"
+    return "text" if parts == {"text"} else "both"

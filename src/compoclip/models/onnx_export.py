@@ -19,12 +19,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from compoclip import __version__
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip.models.hf_folder import write_tokenizer
-from compoclip.models.loaded import LoadedModel, current_identity
-from compoclip.models.stored import RECORD, write_json
+from compoclip.models.loaded import RECORD, LoadedModel, current_identity, write_json
+from compoclip.version import __version__
 
 TOLERANCE = 1e-4
 """Largest difference of unit-length embeddings that passes."""

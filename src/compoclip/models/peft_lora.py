@@ -25,12 +25,10 @@ from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.config import read_object
+from compoclip.models.config import part_of, read_object
 from compoclip.models.hf_clip import from_hf_name, to_hf_name
-from compoclip.models.lora import Lora, Towers
-from compoclip.models.lora_weights import full_rank, lora_targets
-from compoclip.models.parts import part_of
-from compoclip.models.stored import write_json
+from compoclip.models.loaded import write_json
+from compoclip.models.lora import Lora, Towers, full_rank, lora_targets
 from compoclip.models.weights import read_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -54,7 +52,7 @@ def save_peft(
     folder: Path,
     base: str | None,
 ) -> None:
-    """Write adapters (as `lora_weights.lora_state` names them) as a PEFT folder, in one step.
+    """Write adapters (as `lora.lora_state` names them) as a PEFT folder, in one step.
 
     shapes: of the adapted weights. base: what PEFT loads the CLIPModel from, if known. Raises
     CompoclipError when a weight is not one of a CLIPModel, or the place is not writable.
@@ -103,7 +101,7 @@ def base_of(folder: Path) -> str | None:
 
 
 def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora]:
-    """A PEFT folder as adapters on an open_clip network (names of `lora_weights.lora_state`), with
+    """A PEFT folder as adapters on an open_clip network (names of `lora.lora_state`), with
     zeros for the layers that it leaves alone.
 
     Raises CompoclipError when it is damaged, adapts what our adapters do not (then merge it with

@@ -21,8 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.play.answers import Playground
-from compoclip.play.inputs import MAX_BODY, read_request
+from compoclip.play.answers import MAX_BODY, Playground, read_request
 
 _PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),

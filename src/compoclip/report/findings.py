@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compoclip.evaluation.aggregate import FEWEST
 from compoclip.evaluation.compare import Difference
-from compoclip.evaluation.judgement import standing
-from compoclip.evaluation.profile import (
+from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
     INVARIANCE,
@@ -17,8 +17,7 @@ from compoclip.evaluation.profile import (
     RETRIEVAL,
     SENSITIVITY,
 )
-from compoclip.evaluation.results import Score
-from compoclip.evaluation.statistics import FEWEST
+from compoclip.evaluation.results import Score, standing
 from compoclip.report.study import Study
 from compoclip.report.wording import listed, percent, points, signed_interval, words_for
 

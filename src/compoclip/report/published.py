@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from compoclip.evaluation.published.beside import Entry, Measured, beside
 from compoclip.evaluation.published.read import PublishedTable, Row, published_table, table_names
 from compoclip.evaluation.published.show import Line, header, lines, notes
-from compoclip.report.plotting import Plot
-from compoclip.report.scatter import Dot, Reference, scatter
+from compoclip.report.plotting import Dot, Plot, Reference, scatter
 from compoclip.report.study import Study
 
 # Published table -> its columns of compositionality, and of what it may cost.

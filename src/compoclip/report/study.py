@@ -18,11 +18,11 @@ from compoclip.evaluation.groups import (
     Groups,
     group_differences,
     group_scores,
+    profile_groups,
     skill_groups,
+    triple_groups,
 )
-from compoclip.evaluation.io import load_results
-from compoclip.evaluation.profile import profile_groups, triple_groups
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Results, Score, load_results
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compoclip.benchmarks.skills import SKILLS
+from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
 from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.groups import BRITTLENESS, MATCH
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.judgement import chance_flag, data_notes
-from compoclip.evaluation.profile import BRITTLENESS, MATCH
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Results, Score, chance_flag, data_notes
 from compoclip.report.findings import SAME, direction
 from compoclip.report.study import Study, Table
 from compoclip.report.wording import (

@@ -5,33 +5,286 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from compoclip import __version__
-from compoclip.benchmarks.skills import SKILLS
+from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.profile import COMPOSITION
-from compoclip.evaluation.statistics import FEWEST, RESAMPLES
+from compoclip.evaluation.aggregate import FEWEST, RESAMPLES
+from compoclip.evaluation.groups import COMPOSITION, LOWER_IS_BETTER, MATCH, NEITHER_IS_BETTER
+from compoclip.evaluation.layout import Layout, laid_out, span
+from compoclip.evaluation.published.beside import beside, entries_of
+from compoclip.evaluation.published.read import published_table, table_names
+from compoclip.evaluation.published.show import shown
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.tables import comparison_text, percent
 from compoclip.files import write_atomically
 from compoclip.models.loaded import LoadedModel
-from compoclip.report import figures
-from compoclip.report.cards import Desk
-from compoclip.report.coverage import coverage_rows
-from compoclip.report.drill import extremes
-from compoclip.report.examples import examples, read_items
-from compoclip.report.export import write_tables
+from compoclip.report import plotting
+from compoclip.report.cards import Desk, examples, extremes, read_items
 from compoclip.report.findings import findings
 from compoclip.report.looks import Looker, require_measured
 from compoclip.report.plotting import DARK, LIGHT
-from compoclip.report.provenance import provenance
 from compoclip.report.published import published_sheets, published_tradeoffs
 from compoclip.report.study import Study, read_study
 from compoclip.report.tables import invariance_rows, profile_rows, sheets, skill_rows
 from compoclip.report.training import Run, read_run
-from compoclip.report.wording import listed, words_for
+from compoclip.report.wording import count, listed, words_for
+from compoclip.report.wording import percent as wording_percent
+from compoclip.version import __version__
+
+# --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
+# them. ---
+
+LAYOUTS: Mapping[Layout, str] = {"markdown": "md", "latex": "tex", "csv": "csv"}
+_NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a column."
+
+
+def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple[Path, ...]:
+    """Write every table in every layout to `folder`; returns the paths.
+
+    overall, skills, benchmarks (headlines): a row a model, a column a score. subtasks: the other
+    way round. compare-MODEL: paired differences to the base. TABLE: every published table that a
+    model fills a column of, with our rows below the papers'; on other items than the official ones
+    they are marked. Raises CompoclipError when a file cannot be written.
+    """
+    common = study.common
+    found = {
+        "overall": _by_model(study, "Overall", study.profile.scores),
+        "skills": _by_model(study, "Skills", study.skills.scores),
+        "benchmarks": _by_model(
+            study,
+            "Headline scores of the benchmarks",
+            {m: {b: _headline(study.results[m][b]) for b in common} for m in study.models},
+        ),
+        "subtasks": partial(_subtasks, study),
+    }
+    for model, comparison in study.comparisons.items():
+        found[f"compare-{_file(model)}"] = partial(comparison_text, comparison)
+    everything = [each for m in study.models for each in study.results[m].values()]
+    for name in table_names():
+        table = published_table(name)
+        entries = entries_of(everything)
+        measured = beside(table, entries, resamples=resamples, seed=seed)
+        if measured:
+            found[name] = partial(shown, table, measured)
+    written = []
+    for stem, text_in in found.items():
+        for layout, suffix in LAYOUTS.items():
+            path = folder / f"{stem}.{suffix}"
+            text = text_in(layout=layout) + "\n"
+            write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
+            written.append(path)
+    return tuple(written)
+
+
+def _headline(results: Results) -> Score:
+    return results.aggregates[results.headline]
+
+
+def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> partial[str]:
+    """A row a model and below it its intervals, a column a score; chance as the last row."""
+    names = list(scores[study.base])
+    rows: list[list[str]] = []
+    strong: list[tuple[int, int]] = []
+    for model in study.models:
+        rows.append([model, *(percent(scores[model][name].value) for name in names)])
+        rows.append(["95 % interval", *(_interval(scores[model][name]) for name in names)])
+    base = scores[study.base]
+    rows.append(["chance", *("-" if n == MATCH else percent(base[n].chance) for n in names)])
+    for column, name in enumerate(names, 1):
+        if name not in NEITHER_IS_BETTER:
+            pick = min if name in LOWER_IS_BETTER else max
+            best = percent(pick(scores[m][name].value for m in study.models))
+            strong += [(k, column) for k in range(0, len(rows) - 1, 2) if rows[k][column] == best]
+    header = ["model", *names]
+    return partial(laid_out, rows, header, title=title, strong=strong, notes=[_NOTE])
+
+
+def _subtasks(study: Study, layout: Layout) -> str:
+    """A row a sub-task of every benchmark, a column a model."""
+    rows = []
+    for benchmark in study.common:
+        for part, metrics in study.results[study.base][benchmark].scores.items():
+            metric = next(iter(metrics))
+            found = [study.results[m][benchmark].scores[part][metric] for m in study.models]
+            cells = [f"{percent(s.value)} [{_interval(s)}]" for s in found]
+            rows.append([benchmark, part, metric, *cells, percent(found[0].chance)])
+    header = ["benchmark", "sub-task", "metric", *study.models, "chance"]
+    return laid_out(rows, header, layout, title="Sub-tasks", left=3, notes=["In percent [95 %]."])
+
+
+def _interval(score: Score) -> str:
+    return span(score.low, score.high)
+
+
+def _file(name: str) -> str:
+    """A model's name as part of a file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+# --- How much of each benchmark was measured, and what an audit found in it. ---
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """One benchmark. Numbers that differ between models stand side by side in their order.
+
+    items: measured, of all. share: the same in percent. missing: photos absent or damaged.
+    left_out: rows that made no items, with reasons. cut: texts longer than the model's context.
+    ties: items whose outcome hangs on equal scores. faulty: items with a fault, with kinds; ""
+    where no audit was asked for. clean: the headline without them, by model.
+    """
+
+    benchmark: str
+    items: str
+    share: str
+    missing: str
+    left_out: str
+    cut: str
+    ties: str
+    faulty: str
+    headline: str
+    clean: str
+    whole: bool
+
+
+def coverage_rows(study: Study) -> tuple[CoverageRow, ...]:
+    """One row a benchmark."""
+    return tuple(
+        _row(name, [study.results[m][name] for m in study.models if name in study.results[m]])
+        for name in study.benchmarks
+    )
+
+
+def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
+    heads = [each.aggregates[each.headline] for each in measured]
+    every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
+    first, audits = measured[0], [each.clean for each in measured]
+    audit = next((each for each in audits if each is not None), None)
+    faulty = ""
+    if audit is not None:
+        kinds = ", ".join(f"{kind} {count(n)}" for kind, n in audit.faults.items())
+        faulty = f"{count(audit.faulty)} ({kinds})" if kinds else count(audit.faulty)
+    clean = [each.aggregates.get(first.headline) if each is not None else None for each in audits]
+    return CoverageRow(
+        benchmark=benchmark,
+        items=_same(
+            [
+                count(s.n) if s.n == s.expected else f"{count(s.n)} of {count(s.expected)}"
+                for s in every
+            ]
+        ),
+        share=_same([f"{100 * s.n / max(1, s.expected):.0f} %" for s in every]),
+        missing=_same([count(each.missing_count) for each in measured]),
+        left_out=", ".join(f"{count(n)} × {why}" for why, n in first.left_out.items() if n) or "0",
+        cut=_same([count(each.truncated_texts) for each in measured]),
+        ties=_same([count(s.ties) for s in every]),
+        faulty=faulty,
+        headline=" / ".join(wording_percent(s.value) for s in heads),
+        clean=" / ".join("–" if s is None else wording_percent(s.value) for s in clean)
+        if audit is not None
+        else "",
+        whole=not any(each.partial for each in measured),
+    )
+
+
+def _same(texts: Sequence[str]) -> str:
+    """One text where all are alike, else all of them."""
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+
+
+# --- Where every number comes from: models, data, versions. ---
+
+_FIELDS = {
+    "architecture": "architecture",
+    "weights": "weights (hash)",
+    "base": "trained from (hash)",
+    "adapter": "adapter",
+    "activation": "activation",
+    "tokenizer": "tokenizer",
+    "context_length": "context length",
+    "image_size": "image size",
+    "image_mean": "image mean",
+    "image_std": "image deviation",
+    "interpolation": "interpolation",
+    "resize_mode": "resizing",
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A plain table. head: column headings, the first for the row headings."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def provenance(study: Study) -> tuple[Sheet, ...]:
+    """Tables of model identities, benchmarks and library versions."""
+    return (_models(study), _benchmarks(study), _versions(study))
+
+
+def _models(study: Study) -> Sheet:
+    identities = {m: next(iter(study.results[m].values())).identity for m in study.models}
+    by_weights = {i.get("weights"): m for m, i in identities.items() if i.get("weights")}
+    rows = []
+    for key, label in _FIELDS.items():
+        cells = []
+        for identity in identities.values():
+            text = _text(identity.get(key))
+            if key == "base" and identity.get("base") in by_weights:
+                text += f" = {by_weights[identity['base']]}"
+            cells.append(text)
+        rows.append((label, *cells))
+    return Sheet("Model identities", ("", *study.models), tuple(rows))
+
+
+def _text(value: Any) -> str:
+    if value in (None, "", [], ()):
+        return "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in value)
+    return str(value)
+
+
+def _benchmarks(study: Study) -> Sheet:
+    head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
+    rows = []
+    for name in study.benchmarks:
+        measured = [study.results[m][name] for m in study.models if name in study.results[m]]
+        one = measured[0]
+        ties = ", ".join(
+            f"{part}: {policy}" if part else policy for part, policy in one.tie_policy.items()
+        )
+        left_out = ", ".join(f"{count(n)} × {why}" for why, n in one.left_out.items() if n)
+        seconds = " / ".join(f"{each.seconds:.0f}" for each in measured)
+        rows.append(
+            (name, one.data_hash or "–", str(one.protocol), ties, left_out or "none", seconds)
+        )
+    return Sheet("Benchmarks (seconds: by model, in the order above)", head, tuple(rows))
+
+
+def _versions(study: Study) -> Sheet:
+    packages: dict[str, dict[str, None]] = {}
+    for model in study.models:
+        for each in study.results[model].values():
+            for package, version in each.versions.items():
+                packages.setdefault(package, {})[version] = None  # a set that keeps the order
+    return Sheet(
+        "Versions used when measuring",
+        ("package", "version"),
+        tuple((package, ", ".join(versions)) for package, versions in packages.items()),
+    )
+
+
+# --- Results and runs -> one HTML file that needs nothing else. ---
 
 TITLE = "Compositionality report"
 LIMIT = 5_000_000
@@ -113,14 +366,14 @@ def render(
         findings=findings(study),
         profile=profile_rows(study),
         composition=listed([f"{part.name} of {part.benchmark}" for part in places]),
-        changes=figures.changes(study),
+        changes=plotting.changes(study),
         skills=skill_rows(study),
         definitions=SKILLS,
-        invariance=figures.invariance(study),
+        invariance=plotting.invariance(study),
         invariance_rows=invariance_rows(study),
-        tradeoff=figures.tradeoff(study),
+        tradeoff=plotting.tradeoff(study),
         runs=runs,
-        curves=figures.training(runs, study.models),
+        curves=plotting.training(runs, study.models),
         examples=shown,
         album=desk.album,
         looker=desk.looker,

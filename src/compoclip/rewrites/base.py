@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import html
+import importlib
+import importlib.util
+import inspect
+import pkgutil
 import random
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol, cast
 
+import ftfy
+import regex
+
+from compoclip import rewrites as package
 from compoclip.captions.types import Caption
+from compoclip.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +104,185 @@ def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
     """
     key = f"{seed}\x1f{sample_id}\x1f{epoch}\x1f{name}".encode("utf-8", "surrogatepass")
     return random.Random(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big"))
+
+
+# --- Rewrites by name. ---
+#
+# A new rewrite is one new file in this folder with a class that satisfies `Rewrite` or
+# `PairRewrite`; variants of it are instances at the top level of the file.
+
+_MEMBERS = ("name", "version", "keeps_meaning")
+
+
+@lru_cache(maxsize=1)
+def _found() -> tuple[dict[str, Rewrite], dict[str, PairRewrite]]:
+    """The rewrites of one caption and of two, by name.
+
+    They are one instance, with default settings, of every rewrite class in this package, and every
+    instance that a module of it defines.
+    """
+    single: dict[str, Rewrite] = {}
+    pairs: dict[str, PairRewrite] = {}
+    for module_info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+        for value in vars(module).values():
+            if not _is_rewrite(value):
+                continue
+            if inspect.isclass(value):
+                if value.__module__ != module.__name__:
+                    continue
+                value = value()
+            if len(inspect.signature(value).parameters) == 2:
+                single[value.name] = cast(Rewrite, value)
+            else:
+                pairs[value.name] = cast(PairRewrite, value)
+    return dict(sorted(single.items())), dict(sorted(pairs.items()))
+
+
+def _is_rewrite(value: object) -> bool:
+    """Whether it is a rewrite, or a class of which each instance is one."""
+    kind = value if inspect.isclass(value) else type(value)
+    if not kind.__module__.startswith(f"{package.__name__}."):
+        return False
+    return "__call__" in vars(kind) and all(
+        isinstance(getattr(value, member, None), str | bool) for member in _MEMBERS
+    )
+
+
+def rewrite_names() -> tuple[str, ...]:
+    """Names of the rewrites of one caption, in alphabetical order."""
+    return tuple(_found()[0])
+
+
+def pair_rewrite_names() -> tuple[str, ...]:
+    """Names of the rewrites of two captions, in alphabetical order."""
+    return tuple(_found()[1])
+
+
+def get_rewrite(name: str) -> Rewrite:
+    """The rewrite of that name. Raises UsageError, with the known names, for another one."""
+    single, pairs = _found()
+    rewrite = single.get(name)
+    if rewrite is None and name in pairs:
+        raise UsageError(f"the rewrite '{name}' takes two captions; use it where pairs are made")
+    if rewrite is None:
+        raise UsageError(f"no rewrite '{name}'; choose from: {', '.join(single)}")
+    return rewrite
+
+
+def get_pair_rewrite(name: str) -> PairRewrite:
+    """The rewrite of two captions of that name. Raises UsageError for another one."""
+    pairs = _found()[1]
+    if name not in pairs:
+        raise UsageError(f"no rewrite of two captions '{name}'; choose from: {', '.join(pairs)}")
+    return pairs[name]
+
+
+# --- When two texts are the same to CLIP, and how long a text is to it, without importing
+# torch. ---
+#
+# CLIP's tokenizer repairs mojibake, resolves HTML entities, collapses whitespace, lower-cases,
+# splits by one regular expression that ignores whitespace, and encodes each piece by itself,
+# marking its end. So two texts get the same token ids exactly when their pieces are the same.
+
+CONTEXT_LENGTH = 77
+SPECIAL_TOKENS = 2
+#: Bytes of the longest entry of CLIP's vocabulary (eight times the same emoji).
+LONGEST_TOKEN = 32
+# Entries of CLIP's merge file in use: the vocabulary without 256 bytes, 256 word ends, 2 specials.
+_MERGES = 49152 - 256 - 2
+_PIECE = regex.compile(
+    r"<start_of_text>|<end_of_text>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
+    regex.IGNORECASE,
+)
+
+
+def clean(text: str) -> str:
+    """The text after CLIP's cleaning: fixed, unescaped, whitespace collapsed, lower case."""
+    if not (text.isascii() and text.isprintable() and "&" not in text):
+        text = html.unescape(html.unescape(ftfy.fix_text(text)))
+    return " ".join(text.split()).lower()
+
+
+@lru_cache(maxsize=256)
+def token_key(text: str) -> tuple[str, ...]:
+    """The pieces CLIP's tokenizer encodes: equal keys if and only if equal token ids.
+
+    Case and blanks before punctuation do not show: "A mat ." and "a mat." have the same key. The
+    77-token limit is not applied.
+    """
+    return tuple(_PIECE.findall(clean(text)))
+
+
+def same_to_clip(a: str, b: str) -> bool:
+    """Whether both texts are encoded to the same token ids."""
+    # The pieces hold every sign that is not blank, so those of unlike texts cannot be alike.
+    return _signs(a) == _signs(b) and token_key(a) == token_key(b)
+
+
+@lru_cache(maxsize=256)
+def _signs(text: str) -> str:
+    return clean(text).replace(" ", "")
+
+
+def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
+    """Whether the text with its start and end token fits into `context` tokens uncut."""
+    room = context - SPECIAL_TOKENS
+    # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
+    if len(text) <= room and text.isascii() and text.isprintable() and "&" not in text:
+        return True
+    pieces = token_key(text)
+    if len(pieces) > room:
+        return False
+    size = sum(len(p.encode("utf-8", "surrogatepass")) for p in pieces)
+    if size <= room or size > room * LONGEST_TOKEN:
+        return size <= room
+    return sum(map(_pair_count, pieces)) <= room
+
+
+@lru_cache(maxsize=1)
+def _merge_ranks() -> dict[tuple[str, str], int]:
+    """CLIP's byte-pair merges by rank, from the file that open_clip ships."""
+    spec = importlib.util.find_spec("open_clip")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("open_clip_torch is not installed")
+    path = Path(spec.origin).with_name("bpe_simple_vocab_16e6.txt.gz")
+    lines = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")[1 : _MERGES + 1]
+    pairs = (line.split() for line in lines)
+    return {(first, second): rank for rank, (first, second) in enumerate(pairs)}
+
+
+@lru_cache(maxsize=1)
+def _byte_letters() -> dict[int, str]:
+    """The printable letter that stands for each byte in the merge file."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in plain}
+    others = (byte for byte in range(256) if byte not in letters)
+    letters.update({byte: chr(256 + n) for n, byte in enumerate(others)})
+    return letters
+
+
+@lru_cache(maxsize=65536)
+def _pair_count(piece: str) -> int:
+    """How many tokens byte-pair encoding makes of one piece."""
+    if piece in ("<start_of_text>", "<end_of_text>"):
+        return 1
+    ranks, letters = _merge_ranks(), _byte_letters()
+    parts = [letters[byte] for byte in piece.encode("utf-8", "surrogatepass")]
+    parts[-1] += "</w>"
+    never = len(ranks)
+    while len(parts) > 1:
+        best = min(pairwise(parts), key=lambda pair: ranks.get(pair, never))
+        if best not in ranks:
+            break
+        merged: list[str] = []
+        position = 0
+        while position < len(parts):
+            if tuple(parts[position : position + 2]) == best:
+                merged.append(best[0] + best[1])
+                position += 2
+            else:
+                merged.append(parts[position])
+                position += 1
+        parts = merged
+    return len(parts)

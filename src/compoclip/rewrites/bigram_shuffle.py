@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.edit import moved_text
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, check, moved_text
 from compoclip.rewrites.exchange import items, parts, parts_of
 from compoclip.rewrites.structure import structure_of
-from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, check
 
 TOO_SHORT = "too-short"
 NO_NEW_ORDER = "no-new-order"

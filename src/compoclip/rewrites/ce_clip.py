@@ -6,22 +6,83 @@ model puts in its place. Without such a model the lexicon replaces them ([D-ce-3
 
 from __future__ import annotations
 
+import importlib
 import random
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
 
-from compoclip.captions.lemmas import lemma_of
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.prepositions import PREPOSITIONS, preposition_synonyms
+from compoclip.captions.tagger import lemma_of
+from compoclip.captions.tagwords import PREPOSITIONS, preposition_synonyms
 from compoclip.captions.types import Caption
+from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, inflect
 from compoclip.rewrites.elements import Element, elements
 from compoclip.rewrites.exchange import related
-from compoclip.rewrites.inflect import inflect
-from compoclip.rewrites.maskfill import MaskFiller
 from compoclip.rewrites.negclip import NegclipSwap
 from compoclip.rewrites.replace import NO_CANDIDATE, Replace, replaced
 from compoclip.rewrites.structure import Structure, structure_of
-from compoclip.rewrites.validity import EMPTY, MAX_DRAWS
+
+# --- What fits a gap in a caption, by a masked language model. ---
+
+
+class MaskFiller(Protocol):
+    """Proposes words for a gap. Deterministic: the same gap gives the same words."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fill(self, before: str, after: str) -> tuple[str, ...]:
+        """Whole words for the gap between the two texts, the likeliest first."""
+        ...
+
+
+class TransformersFiller:
+    """A masked language model of the transformers package, loaded on first use.
+
+    model: name on the Hugging Face hub or a local folder. count: how many words are proposed.
+    Words that the model builds of several pieces are never proposed. Nothing is downloaded before
+    the first gap, and the model runs on the CPU.
+    """
+
+    def __init__(self, model: str = "distilroberta-base", count: int = 20) -> None:
+        self.model = model
+        self.count = count
+
+    @property
+    def name(self) -> str:
+        """The model, for provenance records."""
+        return f"transformers:{self.model}"
+
+    def fill(self, before: str, after: str) -> tuple[str, ...]:
+        """Words for the gap, likeliest first. Raises CompoclipError without package or model."""
+        pipeline = _pipeline(self.model)
+        found = pipeline(f"{before}{pipeline.tokenizer.mask_token}{after}", top_k=self.count)
+        words = (str(row["token_str"]) for row in found)
+        return tuple(w.strip() for w in words if w.strip() and not w.startswith("##"))
+
+
+@lru_cache(maxsize=2)
+def _pipeline(model: str) -> Any:
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError:
+        raise CompoclipError(
+            "a masked language model needs a package that is not installed; "
+            "install it with: pip install transformers"
+        ) from None
+    try:
+        return transformers.pipeline("fill-mask", model=model, device="cpu")
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CompoclipError(
+            f"{model}: no masked language model ({reason}); name another or a folder that holds one"
+        ) from None
+
+
+# --- The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024; METHODS section 10). ---
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.elements import elements, enough_elements
+from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.base import Edit, Refused, Rewritten
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, Change, apply_changes, check, inflect
+from compoclip.rewrites.elements import elements, enough_elements, may_tie_alike, states_place
+from compoclip.rewrites.exchange import (
+    UNIVERSAL,
+    families,
+    head_lemma,
+    not_things,
+    related,
+    subject_of,
+)
 from compoclip.rewrites.negclip import NO_PAIR, Pair, candidates, swapped
 from compoclip.rewrites.replace import NO_CANDIDATE, TOO_FEW, drawn_candidate, replaced
-from compoclip.rewrites.structure import Structure, structure_of
-from compoclip.rewrites.validity import EMPTY, MAX_DRAWS
+from compoclip.rewrites.structure import Link, Structure, phrases, structure_of
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
 _SWAPS = {
@@ -96,3 +104,157 @@ def _contradicting_relations(s: Structure) -> Iterator[Pair]:
     for (a, said), (b, other) in combinations(zip(places, words), 2):
         if other in dict(a.candidates) or said in dict(b.candidates):
             yield Pair("relation", (a.first, a.stop), (b.first, b.stop))
+
+
+# --- Negated foils in the manner of CREPE (Ma et al., CVPR 2023); templates of METHODS 17.6. ---
+#
+# Three ways, drawn uniformly among those that apply ([D-rw-crepe]): "X not R Y" denies a relation
+# in place, "{caption}. There is no X." denies an object behind the caption, "There is no X R Y."
+# denies all. A model can tell such texts by their "not" and "no" alone: train on them only by
+# choice.
+
+NOTHING_TO_DENY = "nothing-to-deny"
+_NEGATED = {"VBZ": "does not", "VBP": "do not", "VBD": "did not"}
+
+
+@dataclass(frozen=True)
+class CrepeNegate:
+    """Denies one relation or one object of the caption."""
+
+    name: str = "crepe-negate"
+    version: str = "2"
+    keeps_meaning: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn foil, or `Refused`: "nothing-to-deny", "empty-caption" or a failed check."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        structure = structure_of(caption)
+        ways = {
+            "negate:relation": list(_in_place(structure)),
+            "negate:object": list(_behind(structure)),
+            "negate:statement": list(_instead(structure)),
+        }
+        reason = NOTHING_TO_DENY
+        for rule in rng.sample(list(ways), len(ways)):
+            texts = ways[rule]
+            for text, edits in rng.sample(texts, len(texts)):
+                failed = check(caption, text, edits)
+                if failed is None:
+                    return Rewritten(text, self.name, False, rule, edits)
+                reason = failed
+        return Refused(reason)
+
+
+Foil = tuple[str, tuple[Edit, ...]]
+
+
+def _in_place(s: Structure) -> Iterator[Foil]:
+    """ "A cat on a mat" -> "A cat not on a mat"; "a man rides" -> "a man does not ride"."""
+    for first, _ in _relations(s):
+        token = s.caption.tokens[first]
+        if token.pos == "VERB" and token.tag in _NEGATED:
+            change = Change(first, first + 1, f"{_NEGATED[token.tag]} {token.lemma.lower()}")
+        else:
+            change = Change(first, first + 1, f"not {token.text}")
+        yield apply_changes(s.caption, [change])
+
+
+def _behind(s: Structure) -> Iterator[Foil]:
+    """ "A cat on a mat" -> "A cat on a mat. There is no cat."."""
+    text = s.caption.text.rstrip()
+    stop = "" if text.endswith((".", "!", "?")) else "."
+    for place, mention in enumerate(s.mentions):
+        if _is_thing(s, place):
+            be = "are" if s.caption.tokens[mention.head].tag == "NNS" else "is"
+            added = f"{stop} There {be} no {_name(s, place, described=False)}."
+            edit = Edit(len(text), len(s.caption.text), len(text), len(text) + len(added))
+            yield text + added, (edit,)
+
+
+def _instead(s: Structure) -> Iterator[Foil]:
+    """ "A black cat on a mat" -> "There is no black cat on a mat."."""
+    tokens = s.caption.tokens
+    for first, stop in _relations(s):
+        x, z = _sides(s, first, stop)
+        if s.mentions[x].root != x:
+            continue  # "a girl in sunglasses standing on grass": who stands there?
+        end = s.mentions[z].stop
+        verb = tokens[first]
+        said = s.caption.text[verb.start : tokens[end - 1].end]
+        if verb.pos == "VERB" and verb.tag in _NEGATED:
+            said = inflect(verb.lemma.lower(), "VBG") + said[len(verb.text) :]
+        be = "are" if tokens[s.mentions[x].head].tag == "NNS" else "is"
+        new = f"There {be} no {_name(s, x, described=True)} {said}."
+        yield new, (Edit(0, len(s.caption.text), 0, len(new)),)
+
+
+def _relations(s: Structure) -> Iterator[tuple[int, int]]:
+    """Spans of the verbs and prepositions between a thing and the next, whose denial denies it.
+
+    "A star not above a star" is true of the lower one, so things must differ.
+    """
+    tokens = s.caption.tokens
+    whole = dict(phrases(tokens))
+    for place in range(1, len(s.mentions)):
+        before, mention = s.mentions[place - 1], s.mentions[place]
+        if mention.link in (Link.START, Link.COORDINATED) or not _is_thing(s, place - 1):
+            continue
+        first, stop = _core(tokens, before.stop, mention.first)
+        if first >= stop or not s.asserted(first) or not _is_thing(s, place):
+            continue
+        if tokens[first].pos == "VERB":
+            if subject_of(s, (first, first + 1)) != place - 1:
+                continue
+        elif whole.get(first, first + 1) != stop or not states_place(s, first, stop):
+            continue
+        if may_tie_alike(s, first, stop) or _has_namesake(s, place - 1, place):
+            continue
+        yield first, stop
+
+
+def _core(tokens: tuple[Token, ...], first: int, stop: int) -> tuple[int, int]:
+    """The link without leading auxiliaries and "that"; empty when it holds a clause mark."""
+    while first < stop and (tokens[first].pos == "AUX" or tokens[first].text.lower() == "that"):
+        first += 1
+    marks = ("CCONJ", "SCONJ", "PUNCT", "PRON", "PART")
+    return (first, first) if any(t.pos in marks for t in tokens[first:stop]) else (first, stop)
+
+
+def _sides(s: Structure, first: int, stop: int) -> tuple[int, int]:
+    before = max(i for i in range(first) if s.owner[i] >= 0)
+    return s.owner[before], s.owner[stop]
+
+
+def _is_thing(s: Structure, place: int) -> bool:
+    """Whether the mention asserts a thing of its own, by a common noun ("is chestnut" does not)."""
+    head = s.caption.tokens[s.mentions[place].head]
+    return (
+        head.pos == "NOUN"
+        and s.mentions[place].words != ("be",)
+        and s.asserted(s.mentions[place].head)
+        and head_lemma(s, place) not in not_things()
+        and not families(head.lemma, "ADJ") & UNIVERSAL
+    )
+
+
+def _has_namesake(s: Structure, *places: int) -> bool:
+    """Whether a further mention may be of the same kind, of which the denial may be true."""
+    return any(
+        related(head_lemma(s, place), head_lemma(s, other), "NOUN")
+        for place in places
+        for other in range(len(s.mentions))
+        if other != place
+    )
+
+
+def _name(s: Structure, place: int, *, described: bool) -> str:
+    """The mention without determiner and number; only its noun unless `described`."""
+    mention, tokens = s.mentions[place], s.caption.tokens
+    first = mention.head
+    while first > mention.first and tokens[first - 1].pos in ("NOUN", "PROPN"):
+        first -= 1
+    while described and first > mention.first and tokens[first - 1].pos == "ADJ":
+        first -= 1
+    text = s.caption.text[tokens[first].start : tokens[mention.head].end]
+    return text if tokens[first].pos == "PROPN" else text[:1].lower() + text[1:]

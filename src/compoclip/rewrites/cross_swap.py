@@ -10,17 +10,21 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compoclip.captions.prepositions import preposition_synonyms
+from compoclip.captions.tagwords import preposition_synonyms
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.candidates import FIXED_ADJECTIVES
-from compoclip.rewrites.categories import not_things
-from compoclip.rewrites.edit import Change, cased_like
-from compoclip.rewrites.elements import only_listed
-from compoclip.rewrites.exchange import RELATED, independent, related
-from compoclip.rewrites.inflect import MASS_NOUNS, inflect
+from compoclip.rewrites.edit import (
+    EMPTY,
+    MASS_NOUNS,
+    MAX_DRAWS,
+    Change,
+    cased_like,
+    edited,
+    inflect,
+)
+from compoclip.rewrites.elements import FIXED_ADJECTIVES, only_listed
+from compoclip.rewrites.exchange import RELATED, independent, not_things, related
 from compoclip.rewrites.structure import Structure, structure_of
-from compoclip.rewrites.validity import EMPTY, MAX_DRAWS, edited
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"

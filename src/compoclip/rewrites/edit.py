@@ -6,13 +6,52 @@ Characters outside the changed spans stay as they are (METHODS 17.1, rule 2), ap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.articles import repaired
-from compoclip.rewrites.base import Edit
+from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
+from compoclip.captions.types import Caption, Token, word_set
+from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip
+
+# --- Whether a word takes "a" or "an". ---
+
+_CONSONANT_SOUND = re.compile(
+    r"(?:one(?![a-z])|ones|once|eu|ewe|u(?=[bcfhjkqrst][aeiou])|uni(?!m|n|dent))",
+    re.IGNORECASE,
+)
+_VOWEL_SOUND = re.compile(r"(?:hour|honest|honou?r|heir|herb(?!i))", re.IGNORECASE)
+# Acronyms read letter by letter although they could be spoken as a word.
+_SPELT = frozenset(("SUV", "MRI", "LED", "FBI"))
+_VOWEL_LETTER_NAMES = frozenset("AEFHILMNORSX")
+
+
+def article_for(word: str) -> str:
+    """ "a" or "an", by the first sound of `word`; "a" when it starts with no letter or digit."""
+    if not word:
+        return "a"
+    if word[0].isdigit():
+        return "an" if re.match(r"8|1[18](?!\d)", word) else "a"
+    if word in _SPELT or (len(word) > 1 and word.isupper() and not re.search("[AEIOU]", word[1:])):
+        return "an" if word[0] in _VOWEL_LETTER_NAMES else "a"
+    if len(word) == 1 or (word[0].isupper() and word[1] == "-"):
+        return "an" if word[0].upper() in _VOWEL_LETTER_NAMES else "a"
+    if _VOWEL_SOUND.match(word):
+        return "an"
+    if word[0].lower() in "aeiou" and not _CONSONANT_SOUND.match(word):
+        return "an"
+    return "a"
+
+
+def repaired(article: str, word: str) -> str:
+    """The article in the form that `word` needs, with the capital of the old one."""
+    new = article_for(word)
+    return new.capitalize() if article[:1].isupper() else new
+
+
+# --- Apply token-span changes to a caption, with the exact account of which characters changed. ---
 
 SENTENCE_ENDS = frozenset(".!?")
 ARTICLES = frozenset(("a", "an"))
@@ -137,3 +176,106 @@ def _glued(text: str, at: int, *, before: bool) -> bool:
         possessive = text[at + 1 : at + 2] in ("s", "S") and not text[at + 2 : at + 3].isalnum()
         return before or not possessive
     return outer[0] == "-"
+
+
+# --- The rules every rewritten text must pass (METHODS 17.1); each failure has a stable key. ---
+
+#: Draws after which a rewrite gives up (rule 8).
+MAX_DRAWS = 10
+
+_TWICE = re.compile(r"\b(\w+)(?=\s+\1\b)", re.IGNORECASE)
+
+EMPTY = "empty-caption"
+SAME_TOKENS = "same-after-tokenisation"
+CUTS_WORD = "cuts-a-word"
+TOO_LONG = "too-long"
+DOUBLED = "doubled-word"
+
+
+def doubles_a_word(text: str, caption: Caption) -> bool:
+    """Whether the text has a word twice in a row ("tennis tennis") that the caption has not so."""
+    twice = {word.lower() for word in _TWICE.findall(text)}
+    return bool(twice) and not twice <= {word.lower() for word in _TWICE.findall(caption.text)}
+
+
+def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
+    """Why the rewritten text is invalid, or None when it is valid.
+
+    Rules 1 (differs to CLIP), 2 (edits cut no word) and 10 (at most 77 tokens), and no doubled
+    word. A caption that was cut for being too long is too long with any edit.
+    """
+    if caption.cut:
+        return TOO_LONG
+    if any(not on_word_boundaries(caption.text, e.start, e.end) for e in edits):
+        return CUTS_WORD
+    if same_to_clip(text, caption.text):
+        return SAME_TOKENS
+    if doubles_a_word(text, caption):
+        return DOUBLED
+    if not fits_context(text):
+        return TOO_LONG
+    return None
+
+
+def edited(
+    caption: Caption, changes: Iterable[Change], *, rewrite: str, keeps_meaning: bool, rule: str
+) -> Rewritten | Refused:
+    """The caption with the changes applied, or the rule it then breaks."""
+    text, edits = apply_changes(caption, changes)
+    reason = check(caption, text, edits)
+    if reason is not None:
+        return Refused(reason)
+    return Rewritten(text, rewrite, keeps_meaning, rule, edits)
+
+
+# --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---
+
+#: Nouns for stuff, of which there are no two: they are no replacement for a plural.
+MASS_NOUNS = word_set(
+    "bread rice meat lettuce corn grass snow sand gravel coffee tea milk beer juice soda wine "
+    "broccoli produce equipment furniture luggage food water soup cheese pasta bacon beef pork ham "
+    "butter garlic honey ice jam lemonade macaroni spaghetti sushi popcorn seafood seaweed spinach "
+    "toast stew dirt mud soil moss smoke soap toothpaste perfume champagne lightning"
+) | {"ice cream", "toilet paper"}
+# Plurals that the dictionary lists second, or does not list.
+_PLURALS = {"fish": "fish", "hoof": "hooves", "box": "boxes", "leaf": "leaves"}
+_INFLECTED = frozenset(("NNS", "VBG", "VBD", "VBN", "VBZ", "JJR", "JJS", "RBR", "RBS"))
+_COMPARED = {"JJR": "more", "JJS": "most", "RBR": "more", "RBS": "most"}
+
+
+@lru_cache(maxsize=65536)
+def inflect(lemma: str, tag: str) -> str:
+    """`lemma` in the form `tag`; the last word of a noun phrase, the first of a phrasal verb.
+
+    Tags without inflection (NN, JJ, VB, VBP, ...) return the lemma. Unknown words follow the
+    regular rules; long adjectives are compared with "more" and "most".
+    """
+    if tag not in _INFLECTED:
+        return lemma
+    words = lemma.split(" ")
+    place = 0 if tag.startswith("V") else len(words) - 1
+    words[place] = _inflect_word(words[place], tag)
+    return " ".join(words)
+
+
+def _inflect_word(word: str, tag: str) -> str:
+    if tag == "NNS":
+        if word in _PLURALS:
+            return _PLURALS[word]
+        if word in PLURAL_ONLY or _is_plural(word):
+            return word  # a plural already: "shorts", "skis"
+    from lemminflect import getInflection  # reads its tables on import
+
+    compared = _COMPARED.get(tag)
+    forms = getInflection(word, tag, inflect_oov=compared is None)
+    if forms:
+        return str(forms[0])
+    return f"{compared} {word}" if compared else word
+
+
+def _is_plural(word: str) -> bool:
+    """Whether the word is the plural of another: "skis", "fries"; "bus" and "glass" are not."""
+    from lemminflect import getInflection
+
+    singular = lemma_of(word, "NOUN", "NNS")
+    return word.endswith("s") and singular != word and word in getInflection(singular, "NNS")

@@ -6,16 +6,110 @@ Doubtful cases are forbidden: a lost negative costs little, a true one teaches t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.prepositions import preposition_synonyms
-from compoclip.captions.types import Token
-from compoclip.captions.words import word_set
-from compoclip.rewrites.categories import UNIVERSAL, exclusive, families, may_coincide
+from compoclip.captions.tagwords import PREPOSITIONS, preposition_synonyms
+from compoclip.captions.types import Token, word_set
 from compoclip.rewrites.edit import ARTICLES
-from compoclip.rewrites.remember import of_last
-from compoclip.rewrites.structure import Link, Mention, Structure
+from compoclip.rewrites.structure import Link, Mention, Structure, of_last
+
+# --- Built-in families of words that exclude one another, for words of everyday pictures. ---
+#
+# Every family is a row of cells (see data/families.txt). Words of one cell may name the same thing
+# ("mug/cup", "red/crimson") and never replace each other; words of different cells of a family
+# exclude each other. WordNet's co-hyponyms do not promise that: by its hierarchy a "dog" may turn
+# into a "pet" and "large" into "tall", which can still be true.
+
+#: Families that any visible thing has a value of, so values of two of them can hold together.
+UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
+PEOPLE = frozenset(("people", "occupations", "athletes"))
+_FILE = Path(__file__).with_name("data") / "families.txt"
+Cells = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Where each word stands: word -> (family, cell) pairs, and the cells of every family."""
+
+    places: Mapping[str, tuple[tuple[str, int], ...]]
+    cells: Mapping[str, Cells]
+
+
+@lru_cache(maxsize=1)
+def _sections() -> Mapping[str, tuple[str, ...]]:
+    """The lines of each section of the families file."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            lines = found.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            lines.append(line)
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
+def _families(pos: str) -> Iterator[tuple[str, str]]:
+    section = "NOUN" if pos == "PROPN" else pos
+    for line in _sections().get(section, ()):
+        name, _, cells = line.partition(": ")
+        yield name, cells
+    if pos == "ADJ":
+        yield from ((line, line) for line in _sections()["OPPOSITES"])
+
+
+@lru_cache(maxsize=8)
+def _index(pos: str) -> _Index:
+    cells: dict[str, Cells] = {}
+    places: dict[str, list[tuple[str, int]]] = {}
+    for family, text in _families(pos):
+        row = tuple(tuple(cell.replace("_", " ").split("/")) for cell in text.split())
+        cells[family] = row
+        for number, cell in enumerate(row):
+            for word in cell:
+                places.setdefault(word, []).append((family, number))
+    return _Index({word: tuple(found) for word, found in places.items()}, cells)
+
+
+@lru_cache(maxsize=1)
+def not_things() -> frozenset[str]:
+    """Nouns that name nothing one could exchange for another: measures, parts of the picture."""
+    return frozenset(word for line in _sections()["NOT THINGS"] for word in line.split())
+
+
+def families(lemma: str, pos: str) -> frozenset[str]:
+    """Names of the families that hold the word; empty when it is in none."""
+    return frozenset(family for family, _ in _index(pos).places.get(lemma.lower(), ()))
+
+
+def names_people(lemma: str) -> bool:
+    """Whether the noun names people, by their age, role or sport."""
+    return bool(families(lemma, "NOUN") & PEOPLE) or may_coincide(lemma, "person", "NOUN")
+
+
+def may_coincide(a: str, b: str, pos: str) -> bool:
+    """Whether the lists put both words into one cell somewhere, so that they can mean the same."""
+    places = _index(pos).places
+    return a == b or not set(places.get(a.lower(), ())).isdisjoint(places.get(b.lower(), ()))
+
+
+@lru_cache(maxsize=16384)
+def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
+    """First words of the other cells of every family of the word: what it certainly is not."""
+    index = _index(pos)
+    found: dict[str, None] = {}
+    for family, number in index.places.get(lemma.lower(), ()):
+        for other, cell in enumerate(index.cells[family]):
+            if other != number and not any(may_coincide(lemma, w, pos) for w in cell):
+                found[cell[0]] = None
+    return tuple(found)
+
+
+# --- Whether exchanging two parts of a caption changes what it says (METHODS 17.1, rules 4 and
+# 6). ---
 
 SYMMETRIC = "symmetric-relation"
 SAME_ROLE = "same-role"
@@ -300,3 +394,89 @@ def parts(words: list[str | None]) -> list[tuple[str, ...]]:
         found.append(tuple(part))
     found.sort()
     return found
+
+
+# --- Which relation contradicts which: the only safe replacements of a preposition. ---
+#
+# Another preposition often keeps a caption true: what is on a table is also near it, what is above
+# a box may be left of it as well. So each preposition lists the ones that cannot hold together with
+# it (METHODS 17.3, preposition list; rule 5 for relations). Vague prepositions (near, by, at, with)
+# never replace one of contact, containment or direction.
+
+# "originals: replacements", phrases separated by commas.
+_RULES = """
+on, upon, atop, on top of, on the top of: under, beneath, underneath, below
+over, above: under, below, beneath, underneath
+higher than: lower than
+lower than: higher than
+under, below, beneath, underneath: above, over, on top of
+in, inside, inside of, within: outside, outside of, behind
+outside, outside of: inside, within
+into: out of
+out of: into
+onto: off of
+off, off of: onto
+behind, in back of, partly hidden by, to the rear of: in front of
+in front of, ahead of: behind
+left of: right of
+right of: left of
+to the left of: to the right of
+to the right of: to the left of
+on the left of: on the right of
+on the right of: on the left of
+on the left side of: on the right side of
+on the right side of: on the left side of
+to the left: to the right
+to the right: to the left
+on the left: on the right
+on the right: on the left
+on the front of: on the back of
+on the back of: on the front of
+at the front of: at the back of
+at the back of: at the front of
+at the top of: at the bottom of
+at the bottom of: at the top of
+near, next to, beside, close to, adjacent to, alongside: far from, away from
+far from, away from: next to, close to, near
+against: far from, away from
+around: inside
+with, along with, together with: without
+full of: without
+toward, towards: away from
+between, in between, among, amongst: far from, away from
+in the middle of, in the center of, in the centre of: outside, at the edge of
+at the edge of, on the edge of: in the middle of
+surrounded by: far from
+"""
+
+
+def _parse(rules: str) -> dict[str, tuple[str, ...]]:
+    table: dict[str, tuple[str, ...]] = {}
+    for line in rules.strip().splitlines():
+        originals, replacements = line.split(":")
+        for original in originals.split(","):
+            table[original.strip()] = tuple(r.strip() for r in replacements.split(","))
+    return table
+
+
+CONTRADICTIONS: Mapping[str, tuple[str, ...]] = _parse(_RULES)
+
+
+@lru_cache(maxsize=4096)
+def contradicting(preposition: str) -> tuple[tuple[str, int], ...]:
+    """(replacement, weight) pairs that contradict the preposition; weight is its usual frequency.
+
+    Empty when the preposition states nothing that another one could contradict ("of", "at").
+    """
+    same = preposition_synonyms(preposition)
+    return tuple(
+        (word, max(PREPOSITIONS.get(word, 1), 1))
+        for word in CONTRADICTIONS.get(preposition, ())
+        if word not in same
+    )
+
+
+#: Token sequences of all prepositions that can be contradicted, longest first.
+KNOWN_PHRASES: tuple[tuple[str, ...], ...] = tuple(
+    sorted((tuple(p.split()) for p in CONTRADICTIONS), key=lambda words: (-len(words), words))
+)

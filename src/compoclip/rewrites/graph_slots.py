@@ -8,40 +8,106 @@ attributes of two related objects, or replaces one (METHODS 5.4). One edit a neg
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import product
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, product
+from typing import Literal
 
-from compoclip.captions.prepositions import is_symmetric
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
-from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.exchange import INDEPENDENT, RELATED, SYMMETRIC, independent, related
-from compoclip.rewrites.graph_edits import edits_between
-from compoclip.rewrites.graph_reading import Reading
-from compoclip.rewrites.graph_relations import (
-    MAY_HOLD,
-    as_link,
-    relation_candidates,
-    says_little,
+from compoclip.captions.tagwords import is_symmetric
+from compoclip.captions.types import (
+    Caption,
+    GraphAttribute,
+    GraphObject,
+    GraphRelation,
+    Span,
+    word_set,
 )
-from compoclip.rewrites.graph_validity import (
-    attribute_candidates,
-    attribute_refusal,
-    implied,
-    object_refusal,
-    same_thing,
-)
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary
-from compoclip.rewrites.inflect import MASS_NOUNS, inflect
-from compoclip.rewrites.tokenkey import fits_context, same_to_clip, token_key
-from compoclip.rewrites.validity import (
+from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.rewrites.edit import (
     DOUBLED,
+    EMPTY,
+    MASS_NOUNS,
     MAX_DRAWS,
     SAME_TOKENS,
     TOO_LONG,
     doubles_a_word,
+    inflect,
 )
+from compoclip.rewrites.exchange import INDEPENDENT, RELATED, SYMMETRIC, independent, related
+from compoclip.rewrites.graph_validity import (
+    MAY_HOLD,
+    NO_THING,
+    Reading,
+    as_link,
+    attribute_candidates,
+    attribute_refusal,
+    implied,
+    object_refusal,
+    read_graph,
+    relation_candidates,
+    same_thing,
+    says_little,
+)
+from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
+
+# --- Which words of a graph negative differ from its positive, and what they stand for. ---
+
+#: Name and span of a piece in the positive; the same piece in the negative, with place.
+_Piece = tuple[str, Span]
+
+
+def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
+    """The changed pieces: their range in the caption, and in the text of the negative.
+
+    Pieces are attributes, nouns and relations. Exchanged ones are listed where they are now, with
+    the range of what stood there; attributes or objects that were added have an empty range.
+    """
+    found: list[Edit] = []
+    at = 0
+    for old, new in _aligned(positive, negative):
+        text = " ".join(name for name, _ in new)
+        if [name for name, _ in old] != [name for name, _ in new]:
+            start, end = _hull([span for _, span in old or new])
+            found.append(Edit(start, end, at, at + len(text)))
+        at += len(text) + bool(text)
+    return tuple(found)
+
+
+def _aligned(
+    positive: SubGraph, negative: SubGraph
+) -> Iterator[tuple[Sequence[_Piece], Sequence[_Piece]]]:
+    """Runs of pieces at the same place in both, in the order of the text."""
+    for index, new in enumerate(negative.objects):
+        if index >= len(positive.objects):
+            relation = negative.relations[index - 1]
+            added = [(relation_words(relation), relation.span)]
+            yield [], [*added, *_attributes(new.attributes), (new.name, new.span)]
+            continue
+        old = positive.objects[index]
+        if index:
+            links = (positive.relations[index - 1], negative.relations[index - 1])
+            was, is_now = ([(relation_words(r), r.span)] for r in links)
+            yield was, is_now
+        before, after = _attributes(old.attributes), _attributes(new.attributes)
+        if len(before) == len(after):
+            yield from (([a], [b]) for a, b in zip(before, after))
+        else:
+            nothing = ("", Span(old.span.start, old.span.start))
+            yield before or [nothing], after
+        yield [(old.name, old.span)], [(new.name, new.span)]
+
+
+def _attributes(attributes: Sequence[GraphAttribute]) -> list[_Piece]:
+    return [(a.name, a.span) for a in attributes]
+
+
+def _hull(spans: Sequence[Span]) -> tuple[int, int]:
+    return min(span.start for span in spans), max(span.end for span in spans)
+
+
+# --- The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it. ---
 
 OBJ, REL, ATTR = "graph-obj", "graph-rel", "graph-attr"
 CATEGORIES = (OBJ, REL, ATTR)
@@ -265,3 +331,214 @@ def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
     return SubGraph(
         (*positive.objects, further), (*positive.relations, link), (*positive.nodes, -1)
     )
+
+
+# --- Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP, METHODS 5.5). ---
+
+POSITIVE = "graph-positive"
+#: [D-mosaic-p1]: how often a pair is of c_obj, c_rel, c_attr.
+FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
+GraphFilter = Literal["valid", "none"]
+
+# The picture, parts of it, and what is no thing in it.
+_NO_THINGS = word_set(
+    "side top bottom front back middle center centre corner edge end left right rear background "
+    "backdrop foreground distance view picture photo photograph image shot scene close-up drawing "
+    "up ups closeup number sketch illustration part color colour size shape way"
+)
+
+NO_GRAPH = "no-graph"
+NO_SUBGRAPH = "no-sub-graph"
+NOT_ASSERTED = "not-asserted"
+NOT_SURE = "unclear-attachment"
+ENOUGH_POSITIVES = "enough-positives"
+TAKEN = "equals-another-text"
+
+
+@dataclass(frozen=True)
+class GraphTexts:
+    """The sub-graph texts drawn for a caption, each different to CLIP from the others and from it.
+
+    pair: for each negative the index of the positive that it was made from. refused: how often no
+    text came of something, by rewrite name and reason.
+    """
+
+    positives: tuple[Rewritten, ...] = ()
+    negatives: tuple[Rewritten, ...] = ()
+    pair: tuple[int, ...] = ()
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def sample_graph_texts(
+    caption: Caption,
+    rng: random.Random,
+    weights: tuple[float, float, float] = FINE_TUNING,
+    positives: int = 3,
+    negatives: int = 6,
+    vocabulary: GraphVocabulary | None = None,
+    graph_filter: GraphFilter = "valid",
+) -> GraphTexts:
+    """Draw (positive, negative) pairs of a parsed caption ([D-mosaic-sample]).
+
+    Until there are `negatives` or no pair is left: draw a category by `weights` (c_obj, c_rel,
+    c_attr) among those with pairs left, then one of its pairs uniformly, without replacement. The
+    pair is taken if its positive is already chosen or fewer than `positives` are, and its texts are
+    new to CLIP. A positive never comes without a negative. The caption itself is not among the
+    texts. Without a parse, or with nothing to say about it, there are none, and `refused` says why.
+
+    vocabulary: words for negatives, the shipped ones by default. graph_filter: "valid" refuses
+    negatives that may be true; "none" takes them as they come, as the paper does. Raises ValueError
+    for weights that are negative or all zero.
+    """
+    if min(weights) < 0 or not any(weights):
+        raise ValueError(f"weights must be at least 0 and not all 0, got {weights}")
+    texts = GraphTexts()
+    reading = read_graph(caption)
+    if reading is None or not reading.subgraphs:
+        texts.refused[POSITIVE, NO_GRAPH if reading is None else NO_SUBGRAPH] += 1
+        return texts
+    transform = Transform(reading, vocabulary or default_vocabulary(), graph_filter == "valid")
+    open_slots: dict[str, list[Slot]] = {category: [] for category in CATEGORIES}
+    usable, refused = usable_subgraphs(reading)
+    texts.refused.update({(POSITIVE, reason): count for reason, count in refused.items()})
+    for slot in chain.from_iterable(map(slots_of, usable)):
+        open_slots[slot.category].append(slot)
+    chosen: list[SubGraph] = []
+    made: list[tuple[Rewritten, int]] = []
+    taken = {token_key(caption.text)}
+    while len(made) < negatives:
+        left = [(c, w) for c, w in zip(CATEGORIES, weights) if w and open_slots[c]]
+        if not left:
+            break
+        (category,) = rng.choices([c for c, _ in left], [w for _, w in left])
+        slots = open_slots[category]
+        slot = slots.pop(rng.randrange(len(slots)))
+        new = slot.positive not in chosen
+        if new and len(chosen) >= positives:
+            texts.refused[category, ENOUGH_POSITIVES] += 1
+            continue
+        result = transform.draw(slot, rng)
+        if isinstance(result, Refused):
+            texts.refused[category, result.reason] += 1
+            continue
+        keys = [token_key(result.text), *([token_key(phrase(slot.positive))] if new else [])]
+        if not taken.isdisjoint(keys):
+            texts.refused[category, TAKEN] += 1
+            continue
+        taken.update(keys)
+        if new:
+            chosen.append(slot.positive)
+        made.append((result, chosen.index(slot.positive)))
+    return GraphTexts(
+        tuple(map(positive_text, chosen)),
+        tuple(result for result, _ in made),
+        tuple(index for _, index in made),
+        texts.refused,
+    )
+
+
+def positive_text(subgraph: SubGraph) -> Rewritten:
+    """The text of a sub-graph; it says a part of the caption, so nothing of it is edited."""
+    rule = "relation" if subgraph.relations else "object"
+    return Rewritten(phrase(subgraph), POSITIVE, True, rule, ())
+
+
+def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
+    """The sub-graphs that can be positives, and how many cannot, by reason.
+
+    Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
+    ("horse with hat" of "a man on a horse with a hat"), that speak of the picture or a place in it
+    ("lower left corner"), that are the whole caption to CLIP, that double a word, or are too long.
+    """
+    usable: list[SubGraph] = []
+    refused: Counter[str] = Counter()
+    for subgraph in reading.subgraphs:
+        text = phrase(subgraph)
+        if not reading.asserts(subgraph):
+            refused[NOT_ASSERTED] += 1
+        elif not subgraph.sure:
+            refused[NOT_SURE] += 1
+        elif any(node.name.rpartition(" ")[2] in _NO_THINGS for node in subgraph.objects):
+            refused[NO_THING] += 1
+        elif token_key(text) == token_key(reading.caption.text):
+            refused[TAKEN] += 1
+        elif doubles_a_word(text, reading.caption):
+            refused[DOUBLED] += 1
+        elif not fits_context(text):
+            refused[TOO_LONG] += 1
+        else:
+            usable.append(subgraph)
+    return tuple(usable), refused
+
+
+# --- Sub-graph texts as rewrites of their own, one text each: what MosaiCLIP trains with. ---
+#
+# Unlike other rewrites they keep only a part of the caption ("black cat on mat"). The edits of a
+# negative are the places where it differs from the sub-graph that it was made from.
+
+
+@dataclass(frozen=True)
+class GraphNegative:
+    """A negative of one category, `name`: a sub-graph and an edit of it, both drawn uniformly.
+
+    vocabulary: words for replacements, the shipped ones by default. graph_filter: "valid" refuses
+    negatives that may be true, "none" does not.
+    """
+
+    name: str
+    version: str = "2"
+    keeps_meaning: bool = False
+    vocabulary: GraphVocabulary | None = None
+    graph_filter: GraphFilter = "valid"
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn negative, or `Refused`: "no-graph", "no-sub-graph", or what broke a rule."""
+        found = _usable(caption)
+        if isinstance(found, Refused):
+            return found
+        reading, usable = found
+        vocabulary = self.vocabulary or default_vocabulary()
+        transform = Transform(reading, vocabulary, self.graph_filter == "valid")
+        slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
+        reason = NO_CANDIDATE
+        for slot in rng.sample(slots, min(MAX_DRAWS, len(slots))):
+            result = transform.draw(slot, rng)
+            if isinstance(result, Refused):
+                reason = result.reason
+            elif same_to_clip(result.text, caption.text):
+                reason = SAME_TOKENS
+            else:
+                return result
+        return Refused(reason)
+
+
+@dataclass(frozen=True)
+class GraphPositive:
+    """The text of one sub-graph, drawn uniformly from all that the caption asserts."""
+
+    name: str = POSITIVE
+    version: str = "2"
+    keeps_meaning: bool = True
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn text, or `Refused`: "empty-caption", "no-graph", "no-sub-graph", ..."""
+        found = _usable(caption)
+        return found if isinstance(found, Refused) else positive_text(rng.choice(found[1]))
+
+
+GRAPH_OBJ = GraphNegative(OBJ)
+GRAPH_REL = GraphNegative(REL)
+GRAPH_ATTR = GraphNegative(ATTR)
+
+
+def _usable(caption: Caption) -> tuple[Reading, tuple[SubGraph, ...]] | Refused:
+    """The caption's reading and its sub-graphs, at least one; or the commonest reason for none."""
+    if not caption.tokens:
+        return Refused(EMPTY)
+    reading = read_graph(caption)
+    if reading is None:
+        return Refused(NO_GRAPH)
+    usable, refused = usable_subgraphs(reading)
+    if usable:
+        return reading, usable
+    return Refused(refused.most_common(1)[0][0] if refused else NO_SUBGRAPH)

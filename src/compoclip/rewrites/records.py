@@ -2,18 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parse import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Edit, Refused, Rewritten, rng_for
-from compoclip.rewrites.registry import get_rewrite
-from compoclip.rewrites.statistics import Tally
+from compoclip.recordfile import Item, Track, write_records
+from compoclip.rewrites.base import Edit, Refused, Rewritten, get_rewrite, rng_for
+
+# --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
+
+
+@dataclass
+class Tally:
+    """Counts for one rewrite: captions made and refused, by rule and reason, and edited words."""
+
+    made: int = 0
+    edited_words: int = 0
+    rules: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add_made(self, rule: str, words: int) -> None:
+        """Count one rewritten caption, made by `rule`, with `words` caption words edited."""
+        self.rules[rule] += 1  # first: of a damaged record nothing is counted
+        self.made += 1
+        self.edited_words += words
+
+    def add_refused(self, reason: str) -> None:
+        """Count one caption without a rewrite."""
+        self.reasons[reason] += 1
+
+    @property
+    def total(self) -> int:
+        """Captions seen."""
+        return self.made + self.reasons.total()
+
+    @property
+    def coverage(self) -> float:
+        """Share of captions that got a rewrite; 0 when none was seen."""
+        return self.made / self.total if self.total else 0.0
+
+    @property
+    def mean_edit(self) -> float:
+        """Mean number of caption words inside edits, over the captions rewritten; 0 for none."""
+        return self.edited_words / self.made if self.made else 0.0
+
+    def as_counts(self) -> dict[str, Any]:
+        """All counts by name; those of several tallies may be added up."""
+        return {
+            "made": self.made,
+            "edited_words": self.edited_words,
+            "rules": dict(self.rules),
+            "refused": dict(self.reasons),
+        }
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, Any]) -> Tally:
+        """The tally with these counts."""
+        rules, reasons = Counter(counts["rules"]), Counter(counts["refused"])
+        return cls(counts["made"], counts["edited_words"], rules, reasons)
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers by name, most frequent reasons and rules first."""
+        return {
+            "captions": self.total,
+            "rewritten": self.made,
+            "coverage": round(self.coverage, 4),
+            "mean_edited_words": round(self.mean_edit, 2),
+            "rules": dict(self.rules.most_common()),
+            "refused": dict(self.reasons.most_common()),
+        }
+
+
+def edited_words(caption: str, spans: Iterable[tuple[int, int]]) -> int:
+    """Number of blank-separated words of the caption inside the character spans."""
+    return sum(len(caption[start:end].split()) for start, end in spans)
+
+
+def rows(tallies: Mapping[str, Tally]) -> list[list[str]]:
+    """Table rows (rewrite, captions, rewritten, coverage, words edited) for `console.table`."""
+    return [
+        [name, str(t.total), str(t.made), f"{t.coverage:.1%}", f"{t.mean_edit:.2f}"]
+        for name, t in tallies.items()
+    ]
+
+
+HEADER = ("rewrite", "captions", "rewritten", "coverage", "words edited")
+
+
+def reason_lines(tallies: Mapping[str, Tally]) -> list[str]:
+    """One line per rewrite that refused captions: the reasons with their counts."""
+    return [
+        f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in t.reasons.most_common())
+        for name, t in tallies.items()
+        if t.reasons
+    ]
+
+
+# --- One JSON record per caption and rewrite, with everything needed to make it again. ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +188,41 @@ def count(tallies: dict[str, Tally], made: dict[str, Any]) -> None:
         tally.add_refused(made["reason"])
     else:
         tally.add_made(made["rule"], sum(len(e["before"].split()) for e in made["edits"]))
+
+
+# --- Rewrites of a whole file of captions, see `recordfile` for how the file is written. ---
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run wrote: tallies over all records, and how many were there before it."""
+
+    tallies: dict[str, Tally]
+    resumed: int
+
+
+def write_corpus(
+    items: Iterable[Item],
+    out: Path,
+    settings: Settings,
+    source: dict[str, Any],
+    workers: int = 1,
+    track: Track = iter,
+) -> Outcome:
+    """Write the records of all (id, caption) items to `out`, one JSON object a line.
+
+    source: what identifies the captions (digest, column). track wraps the stream of finished
+    captions. Raises like `write_records`.
+    """
+    tallies = {name: Tally() for name in settings.rewrites}
+    resumed = write_records(
+        items,
+        out,
+        partial(records, settings=settings),
+        {**settings.provenance(), "source": source},
+        partial(count, tallies),
+        len(settings.rewrites),
+        workers,
+        track,
+    )
+    return Outcome(tallies, resumed)

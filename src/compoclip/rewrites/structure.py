@@ -7,16 +7,94 @@ and a dog" and "a cat next to a dog" cannot, "a cat on a dog" can.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, wraps
+from typing import NamedTuple, TypeVar
 
-from compoclip.captions.prepositions import PREPOSITIONS, is_symmetric
-from compoclip.captions.types import Caption, Token
-from compoclip.captions.words import word_set
-from compoclip.rewrites.remember import of_last
-from compoclip.rewrites.scope import unasserted
+from compoclip.captions.tagwords import PREPOSITIONS, is_symmetric
+from compoclip.captions.types import Caption, Token, word_set
+
+# --- Which words of a caption it does not simply assert, so that editing them proves nothing. ---
+#
+# "There is no red star" stays true when the star turns blue; "a cat or a dog" may stay true when
+# the dog turns into a cow.
+
+_BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
+# These open a scope that runs to the end of the clause ...
+_NO = word_set("no without neither nor none nobody nothing lacking missing minus except")
+# ... and these colour the whole clause.
+_NOT = word_set(
+    "not n't n’t cannot never or either maybe perhaps possibly probably might may could would "
+    "should if only unless hardly barely almost supposedly fake pretend"
+)
+
+
+_TRIGGERS = _NO | _NOT
+
+
+def unasserted(tokens: tuple[Token, ...], lows: tuple[str, ...] | None = None) -> frozenset[int]:
+    """Indices of tokens under a negation, an alternative or a doubt.
+
+    "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
+    "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but". lows: the texts
+    of the tokens in lower case, if they are known.
+    """
+    if lows is None:
+        lows = tuple([token.text.lower() for token in tokens])
+    if _TRIGGERS.isdisjoint(lows) and not any(word.endswith(("n't", "n’t")) for word in lows):
+        return frozenset()
+    found: set[int] = set()
+    start = 0
+    for index in range(len(lows) + 1):
+        if index < len(lows) and lows[index] not in _BOUNDARIES:
+            continue
+        found.update(_clause(lows, start, index))
+        start = index + 1
+    return frozenset(found)
+
+
+def _clause(lows: tuple[str, ...], start: int, stop: int) -> range:
+    reach = stop
+    for index in range(start, stop):
+        word = lows[index]
+        if word in _NOT or word.endswith(("n't", "n’t")):
+            return range(start, stop)
+        if word in _NO:
+            reach = min(reach, index)
+    return range(reach, stop)
+
+
+# --- What was read off a caption, remembered while its rewrites are made. ---
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
+    """`read`, a pure function, that keeps its value for the object it was asked about last.
+
+    The rewrites of one caption are made one after another and begin with the same reading. Objects
+    are told apart by identity, as hashing a parsed caption would take longer than reading it. Safe
+    among threads: what is kept is exchanged as a whole.
+    """
+    last: tuple[S, T] | None = None
+
+    @wraps(read)
+    def remembered(source: S) -> T:
+        nonlocal last
+        known = last
+        if known is not None and known[0] is source:
+            return known[1]
+        value = read(source)
+        last = (source, value)
+        return value
+
+    return remembered
+
+
+# --- How the noun phrases of a caption hang together, as far as rewrites need to know. ---
 
 NOUNS = frozenset(("NN", "NNS"))
 _COORDINATORS = frozenset(

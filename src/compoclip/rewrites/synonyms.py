@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from compoclip.captions.lemmas import lemma_of
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.prepositions import is_symmetric
-from compoclip.captions.types import Token
-from compoclip.captions.words import word_set
-from compoclip.rewrites.categories import families, names_people
+from compoclip.captions.tagger import lemma_of
+from compoclip.captions.tagwords import is_symmetric
+from compoclip.captions.types import Caption, Token, word_set
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.edit import EMPTY, Change, cased_like, edited, inflect
 from compoclip.rewrites.elements import names_together, states_place
-from compoclip.rewrites.exchange import head_lemma, subject_of
-from compoclip.rewrites.inflect import inflect
-from compoclip.rewrites.structure import Structure, phrases
+from compoclip.rewrites.exchange import families, head_lemma, names_people, subject_of
+from compoclip.rewrites.structure import Structure, phrases, structure_of
 
 _FILE = Path(__file__).with_name("data") / "synonyms.txt"
 _VERBS = ("VERB", "AUX")
@@ -213,3 +213,41 @@ def _is_worn(lemma: str) -> bool:
         return True
     above = lexicon().hypernyms(lemma, "NOUN", 5)
     return not above.isdisjoint(("clothing", "garment", "footwear"))
+
+
+# --- Hard positives by one synonym of the published table (METHODS 6 and 17.7). ---
+
+NO_SYNONYM = "no-synonym"
+
+
+@dataclass(frozen=True)
+class Synonym:
+    """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
+
+    strict: leave out the entries that are not quite the same (above -> on top of, wearing -> in,
+    by -> near; [D-hp-4]). The rule of a result says whether its entry is such a loose one.
+    """
+
+    name: str = "synonym"
+    version: str = "2"
+    keeps_meaning: bool = True
+    strict: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn rewrite, or `Refused`: "no-synonym", "empty-caption" or a failed check."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        found = [p for p in places(structure_of(caption)) if not (self.strict and p.entry.loose)]
+        reason = NO_SYNONYM
+        for place in rng.sample(found, len(found)):
+            text = cased_like(place.text, caption, place.first)
+            rule = f"synonym:{place.entry.kind}{'-loose' if place.entry.loose else ''}"
+            change = Change(place.first, place.stop, text)
+            result = edited(caption, [change], rewrite=self.name, keeps_meaning=True, rule=rule)
+            if isinstance(result, Rewritten):
+                return result
+            reason = result.reason
+        return Refused(reason)
+
+
+SYNONYM_STRICT = Synonym(name="synonym-strict", strict=True)

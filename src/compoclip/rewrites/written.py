@@ -2,20 +2,235 @@
 
 from __future__ import annotations
 
-from compoclip.captions.types import Caption
-from compoclip.rewrites.meaning import (
-    conflicting_attributes,
-    content_words,
-    difference,
-    exclude_each_other,
-    links_contradict,
-    links_may_agree,
-    may_both_hold,
-    may_mean_the_same,
-    same_statement,
-)
-from compoclip.rewrites.tokenkey import fits_context, same_to_clip
-from compoclip.rewrites.validity import EMPTY, SAME_TOKENS, TOO_LONG
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.tagwords import PREPOSITIONS, is_symmetric, preposition_synonyms
+from compoclip.captions.types import Caption, SceneGraph, Token, word_set
+from compoclip.rewrites.base import fits_context, same_to_clip
+from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
+from compoclip.rewrites.exchange import contradicting, families, may_coincide, related
+from compoclip.rewrites.structure import phrases
+from compoclip.rewrites.synonyms import table
+
+# --- What two texts say differently, as far as words, prepositions and scene graphs tell. ---
+#
+# Used on texts that people or language models wrote, where nothing is known of how they were made.
+
+CONTENT = frozenset(("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM"))
+_NEGATIONS = word_set("no not n't never without none nobody nothing neither nor cannot")
+_DIGITS = {
+    "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
+    "eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What changes from one text to another.
+
+    lost, gained: content words of which the other text has fewer; words in both are no change, even
+    where the tagger takes them for something else. lost_links, gained_links: prepositions, phrasal
+    ones whole. negated: only one of the texts denies something. moved: the content words that both
+    have stand in another order.
+    """
+
+    lost: tuple[Token, ...]
+    gained: tuple[Token, ...]
+    lost_links: tuple[str, ...]
+    gained_links: tuple[str, ...]
+    negated: bool
+    moved: bool
+
+
+def difference(caption: Caption, written: Caption) -> Difference:
+    """What `written` says in other words than `caption`."""
+    before, after = _words(caption), _words(written)
+    mine, theirs = content_words(caption), content_words(written)
+    links, other_links = Counter(_links(caption)), Counter(_links(written))
+    shared = before & after
+    return Difference(
+        lost=_among(mine, before - after),
+        gained=_among(theirs, after - before),
+        lost_links=tuple((links - other_links).elements()),
+        gained_links=tuple((other_links - links).elements()),
+        negated=_NEGATIONS.isdisjoint(before) != _NEGATIONS.isdisjoint(after),
+        moved=_kept(mine, shared) != _kept(theirs, shared),
+    )
+
+
+def content_words(caption: Caption) -> list[Token]:
+    """The content words in order; "front" of "in front of" is none."""
+    inside = {i for first, stop in phrases(caption.tokens) for i in range(first, stop)}
+    return [t for i, t in enumerate(caption.tokens) if t.pos in CONTENT and i not in inside]
+
+
+def may_mean_the_same(a: Token, b: Token) -> bool:
+    """Whether one word can stand for the other, or is a kind of it."""
+    first, second = a.lemma.lower(), b.lemma.lower()
+    if _DIGITS.get(first, first) == _DIGITS.get(second, second):
+        return True
+    # The tagger may take one of them for another part of speech than the other.
+    return _published(a, b) or any(
+        related(first, second, pos) for pos in {a.pos, b.pos} if pos in CONTENT
+    )
+
+
+def may_both_hold(a: Token, b: Token) -> bool:
+    """Whether one thing can be both: words of one meaning, or adjectives of two kinds."""
+    if may_mean_the_same(a, b):
+        return True
+    if a.pos != "ADJ" or b.pos != "ADJ":
+        return False
+    mine, theirs = families(a.lemma.lower(), "ADJ"), families(b.lemma.lower(), "ADJ")
+    return bool(mine and theirs) and not mine & theirs
+
+
+def exclude_each_other(a: Token, b: Token) -> bool:
+    """Whether what one word says rules out the other: numbers, colours, opposites, other kinds."""
+    if may_mean_the_same(a, b) or a.pos != b.pos:
+        return False
+    if a.pos == "NUM":
+        return True
+    first, second = a.lemma.lower(), b.lemma.lower()
+    if families(first, a.pos) & families(second, a.pos):
+        return not may_coincide(first, second, a.pos)
+    words = lexicon()
+    return (
+        second in words.antonyms(first, a.pos)
+        or first in words.antonyms(second, a.pos)
+        or second in words.cohyponyms(first, a.pos)
+        or first in words.cohyponyms(second, a.pos)
+    )
+
+
+def links_contradict(lost: Iterable[str], gained: Iterable[str]) -> bool:
+    """Whether a preposition of one text rules out one of the other."""
+    theirs = set(gained)
+    return any(word in theirs for link in lost for word, _ in contradicting(link))
+
+
+def links_may_agree(lost: Sequence[str], gained: Sequence[str]) -> bool:
+    """Whether each preposition that came can describe the scene of one that went."""
+    return all(
+        any(new == old or new in preposition_synonyms(old) for old in lost) for new in gained
+    )
+
+
+def same_statement(caption: Caption, written: Caption) -> bool:
+    """Whether texts of the same words state the same things.
+
+    Their scene graphs do, sides of symmetric relations in any order; or what the caption begins
+    with and what comes after an "and" are exchanged ("a cup of tea and a pot" and its reverse).
+    """
+    if caption.graph is None or written.graph is None:
+        return False
+    same = _statements(caption.graph) == _statements(written.graph)
+    return same or _exchanged(_plain(caption), _plain(written))
+
+
+def _exchanged(before: list[str], after: list[str]) -> bool:
+    """Whether `before` is X and Y S, and `after` is Y and X S."""
+    for place in (i for i, word in enumerate(before) if word == "and"):
+        first, rest = before[:place], before[place + 1 :]
+        if any(
+            [*rest[:end], "and", *first, *rest[end:]] == after for end in range(1, len(rest) + 1)
+        ):
+            return True
+    return False
+
+
+def _plain(caption: Caption) -> list[str]:
+    """The words without marks, "an" being "a"."""
+    words = (t.text.lower() for t in caption.tokens if t.pos != "PUNCT")
+    return ["a" if word == "an" else word for word in words]
+
+
+def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
+    """Whether the sentence gives a thing of the caption a property that excludes one it has.
+
+    Only things that either text names once; another property of a kind that the caption gives too
+    ("a red and white cup") is no conflict.
+    """
+    if caption.graph is None or sentence.graph is None:
+        return False
+    known = _qualities(caption)
+    for name, words in _qualities(sentence).items():
+        own = known.get(name, [])
+        for word in words:
+            if any(may_mean_the_same(word, each) for each in own):
+                continue
+            if any(exclude_each_other(word, each) for each in own):
+                return True
+    return False
+
+
+def _qualities(caption: Caption) -> dict[str, list[Token]]:
+    """The adjectives and numbers of every thing that is named once."""
+    assert caption.graph is not None
+    names = Counter(each.name for each in caption.graph.objects)
+    starts = {token.start: token for token in caption.tokens}
+    return {
+        each.name: [
+            starts[a.span.start]
+            for a in each.attributes
+            if a.span.start in starts and starts[a.span.start].pos in ("ADJ", "NUM")
+        ]
+        for each in caption.graph.objects
+        if names[each.name] == 1
+    }
+
+
+def _statements(graph: SceneGraph) -> tuple[Counter[object], Counter[object]]:
+    things = [(o.name, frozenset(a.name for a in o.attributes)) for o in graph.objects]
+    relations: Counter[object] = Counter()
+    for r in graph.relations:
+        sides = things[r.subject], things[r.object]
+        free = is_symmetric(r.name.split()) or is_symmetric(r.words.split())
+        relations[(r.name, frozenset(sides) if free else sides)] += 1
+    return Counter(things), relations
+
+
+def _words(caption: Caption) -> Counter[str]:
+    return Counter(token.text.lower() for token in caption.tokens)
+
+
+def _links(caption: Caption) -> list[str]:
+    """The prepositions in order."""
+    low = [token.text.lower() for token in caption.tokens]
+    spans = phrases(caption.tokens)
+    inside = {i for first, stop in spans for i in range(first, stop)}
+    single = [
+        low[i]
+        for i, token in enumerate(caption.tokens)
+        if i not in inside and token.pos in ("ADP", "ADV") and low[i] in PREPOSITIONS
+    ]
+    return [" ".join(low[first:stop]) for first, stop in spans] + single
+
+
+def _among(tokens: Iterable[Token], words: Counter[str]) -> tuple[Token, ...]:
+    """The tokens with these words, each as often as it is counted."""
+    left, found = Counter(words), []
+    for token in tokens:
+        if left[token.text.lower()] > 0:
+            left[token.text.lower()] -= 1
+            found.append(token)
+    return tuple(found)
+
+
+def _kept(tokens: Iterable[Token], shared: Counter[str]) -> list[str]:
+    return [token.text.lower() for token in tokens if shared[token.text.lower()]]
+
+
+def _published(a: Token, b: Token) -> bool:
+    """Whether the published table of synonyms has the pair."""
+    pair = {a.text.lower(), b.text.lower()}
+    return any({entry.word, entry.synonym} == pair for entry in table())
+
+
+# --- What a text that a person or a language model wrote must be like (METHODS 6, 8, 9). ---
 
 #: A rewrite has at most so many times the words of its caption.
 MOST_WORDS = 1.5

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable
@@ -90,3 +94,151 @@ def _records_up_to(path: Path, step: int) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     return [record for record in read_log(path) if record["step"] <= step]
+
+
+# --- Trackers: what a run logs, also for TensorBoard and Weights & Biases. ---
+#
+# `train.jsonl` stays the record of a run; a tracker is a view of it. At its first record a tracker
+# is given all that the log has from before, and what it had itself is dropped: a resumed run has
+# every step once, also those that a killed process had not written out.
+
+LOG, TENSORBOARD, WANDB = "train.jsonl", "tensorboard", "wandb"
+TRACKERS = (TENSORBOARD, WANDB)
+#: Any of these says how Weights & Biases is to be reached; without them it stays offline.
+_REACHED_BY = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
+
+
+class Tracker(Protocol):
+    """Takes the numbers of logged steps, each step once and in order."""
+
+    def log(self, record: Mapping[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Trackers:
+    """The trackers of a run, opened at its first record. Called like the loop's `report`."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        out: Path,
+        config: Mapping[str, Any],
+        report: Callable[[dict[str, float], int], None],
+    ) -> None:
+        """names: of TRACKERS. out: the run folder. config: the settings that trackers show beside
+        the curves. report: called with every record, too.
+
+        Raises CompoclipError when the package of a tracker is not installed.
+        """
+        for name in names:
+            if importlib.util.find_spec(name) is None:
+                raise CompoclipError(f"--track {name}: pip install 'compoclip[track]' first")
+        self._names, self._out, self._config, self._report = names, out, config, report
+        self._open: list[Tracker] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for tracker in self._open or ():
+            tracker.close()
+
+    def __call__(self, record: dict[str, float], total: int) -> None:
+        """Report a logged step, and track it."""
+        self._report(record, total)
+        if not self._names:
+            return
+        if self._open is None:
+            self._open = [_OPEN[name](self._out, self._config) for name in self._names]
+            for before in read_log(self._out / LOG):
+                if before["step"] < record["step"]:
+                    self._log(before)
+        self._log(record)
+
+    def _log(self, record: Mapping[str, Any]) -> None:
+        numbers = {
+            name: float(value)
+            for name, value in record.items()
+            if name != "step" and isinstance(value, int | float)
+        }
+        for tracker in self._open or ():
+            tracker.log(numbers, int(record["step"]))
+
+
+class TensorBoardTracker:
+    """Event files in OUT/tensorboard: `tensorboard --logdir OUT`."""
+
+    def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = out / TENSORBOARD
+        try:
+            for old in folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            self._writer: Any = SummaryWriter(str(folder))
+        except OSError as error:
+            raise CompoclipError(
+                f"{folder}: cannot be written ({error.strerror}); choose another --out"
+            ) from error
+        lines = (f"    {name}: {value}" for name, value in config.items())
+        self._writer.add_text("settings", "\n".join(lines), 0)
+
+    def log(self, record: Mapping[str, float], step: int) -> None:
+        """Add a point to the curve of every number."""
+        for name, value in record.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write out what is held back."""
+        self._writer.close()
+
+
+class WandbTracker:
+    """A run in OUT/wandb: offline, for `wandb sync`, unless the environment says otherwise."""
+
+    def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
+        wandb: Any = importlib.import_module("wandb")
+        offline = not any(os.environ.get(name) for name in _REACHED_BY)
+        offline |= os.environ.get("WANDB_MODE") == "offline"
+        known = sorted((out / WANDB).glob("*run-*-*"))
+        id = known[-1].name.rpartition("-")[2] if known else None
+        if offline:  # its folder cannot be added to, so it is made anew
+            for old in known:
+                shutil.rmtree(old, ignore_errors=True)
+        try:
+            self._run: Any = wandb.init(
+                project="compoclip",
+                name=out.absolute().name,
+                dir=str(out),
+                id=id,
+                resume="allow",
+                config=dict(config),
+                mode="offline" if offline else None,
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except Exception as error:  # no network, no key, no disk: each has a type of its own
+            reason = " ".join(str(error).split())[:200]
+            raise CompoclipError(
+                f"--track wandb: could not start ({reason}); WANDB_MODE=offline needs no network"
+            ) from error
+
+    def log(self, record: Mapping[str, float], step: int) -> None:
+        """Log the numbers of a step, unless the server has them."""
+        if step >= self._run.step:
+            self._run.log(dict(record), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+_OPEN: Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    TENSORBOARD: TensorBoardTracker,
+    WANDB: WandbTracker,
+}

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
 
 from compoclip.errors import CompoclipError, RunInterruptedError
+from compoclip.interrupts import say, unhandled
 from compoclip.losses.contract import StatefulLoss
 from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim, Trains
-from compoclip.models.lora_weights import lora_parameters
-from compoclip.models.parts import part_of
+from compoclip.models.config import part_of
+from compoclip.models.lora import lora_parameters
 from compoclip.ranks import ALONE, PeerLostError, Ranks
 from compoclip.train.distributed import (
     Batches,
@@ -25,17 +28,59 @@ from compoclip.train.distributed import (
     RewriteCounts,
     SharedBatches,
     Whole,
+    average_gradients,
     random_of_rank,
     require_same,
     share_batch_norm,
 )
-from compoclip.train.frozen import FrozenImages
-from compoclip.train.gather import average_gradients
-from compoclip.train.interrupt import Interrupts
 from compoclip.train.optim import build_optimizer, learning_rate
 from compoclip.train.sharding import clip_gradients, shard_training
 from compoclip.train.state import Progress, damaged, latest_state, load_state, save_state
-from compoclip.train.step import Encoder, StepSettings, Tokenizer, step
+from compoclip.train.step import Encoder, FrozenImages, StepSettings, Tokenizer, step
+
+# --- Ctrl-C and SIGTERM as requests that are granted between two steps, where a run can be
+# resumed ---
+#
+# exactly.
+
+
+class Interrupts:
+    """While entered, the first Ctrl-C or SIGTERM only sets `asked`, to its number; a second Ctrl-C
+    interrupts at once. A second SIGTERM does nothing: launchers and schedulers both send one.
+
+    Does nothing outside the main thread or where a signal has another meaning already (ignored by a
+    shell for jobs in the background, handled by a notebook).
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if unhandled(number):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.asked:
+            self.asked = number
+            how = "Ctrl-C again stops at once" if number == signal.SIGINT else "SIGTERM"
+            say(f"stopping after this step ({how})")
+        elif number == signal.SIGINT:
+            self._before[number](number, frame)  # which raises KeyboardInterrupt
+
+
+# --- The training loop, for every method: reads top to bottom. ---
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite

@@ -18,25 +18,77 @@ from compoclip.console import counted, note
 from compoclip.data.companions import Companions, brought, find_companions, require_columns
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.prepare import prepare_captions
+from compoclip.data.prepare import prepare_captions, with_sentences
 from compoclip.data.sample import Source
-from compoclip.data.sentences import with_sentences
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import only_writer
+from compoclip.files import only_writer, require_writable
 from compoclip.methods.base import Method
-from compoclip.models.checkpoint import LoadedModel, save_model
-from compoclip.models.lora import Lora
-from compoclip.models.lora_weights import merge_lora
-from compoclip.places import require_writable
+from compoclip.models.adapter import save_adapter
+from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
+from compoclip.models.config import part_of
+from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import ALONE, Ranks
-from compoclip.train import adapters
-from compoclip.train.frozen import FrozenImages
+from compoclip.train.log import Trackers
 from compoclip.train.loop import LoopSettings, total_steps, train_loop
 from compoclip.train.sharding import full_state
 from compoclip.train.state import latest_state
-from compoclip.train.step import StepSettings
-from compoclip.train.track import Trackers
+from compoclip.train.step import FrozenImages, StepSettings
+
+# --- Adapters in a run: put on before training, saved and merged after it. ---
+
+
+def put_on(model: LoadedModel, method: Method, seed: int) -> Lora | None:
+    """Put the adapters of the method, drawn from `seed`, on the network; None when it has none.
+
+    Says how much learns. The result names the towers that have adapters now: those that the method
+    trains, that its LoRA settings name and that have layers to adapt. Raises UsageError when there
+    is no such tower, CompoclipError when the weights are not those of the model's identity.
+    """
+    if method.lora is None:
+        return None
+    wanted = _both(method.lora.towers, method)
+    if current_identity(model) != model.identity:
+        raise CompoclipError(
+            f"{model.name}: its weights have changed since it was loaded, and adapters need a base "
+            "that can be loaded again: save the model and train on the checkpoint"
+        )
+    network = model.encoder.model
+    total = sum(parameter.numel() for parameter in network.parameters())
+    targets = attach_lora(network, replace(method.lora, towers=wanted), seed)
+    having = {part_of(target.name) for target in targets}
+    towers: Towers = "both" if len(having) == 2 else "image" if "image" in having else "text"
+    lora = replace(method.lora, towers=towers)
+    learns = sum(target.size for target in targets)
+    note(
+        f"{lora.describe()}: {learns:,} numbers learn beside {total:,} frozen ones "
+        f"({learns / total:.2%})"
+    )
+    if wanted != towers:
+        left = "image" if towers == "text" else "text"
+        note(f"  the {left} tower has no attention or MLP layers to adapt: it stays as it is")
+    return lora
+
+
+def save(model: LoadedModel, lora: Lora, folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Write the adapters to `folder`, unless an earlier finish of the same run did."""
+    if not folder.exists():
+        save_adapter(model, lora, folder, provenance=provenance)
+
+
+def _both(towers: Towers, method: Method) -> Towers:
+    """The towers that LoRA settings name and the method trains."""
+    trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
+    chosen = [t for t, trains in trained.items() if trains and towers in ("both", t)]
+    if not chosen:
+        raise UsageError(
+            f"{method.name} trains nothing in the tower of its adapters ({towers}): choose another "
+            "with --lora-towers"
+        )
+    return "both" if len(chosen) == 2 else "image" if chosen == ["image"] else "text"
+
+
+# --- One training run from start to checkpoint: data, texts, loop, provenance. ---
 
 
 @dataclass(frozen=True)
@@ -198,7 +250,7 @@ def _run(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
             "learning rate never reaches --lr (lower --warmup)"
         )
-    lora = adapters.put_on(model, method, settings.seed)
+    lora = put_on(model, method, settings.seed)
     torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
     frozen = _remembering_images(method, lora, settings)
     encoder = model.encoder
@@ -286,7 +338,7 @@ def _run(
         if lora is not None:
             provenance["lora"] = asdict(lora)
             if writes:
-                adapters.save(model, lora, adapter, provenance)
+                save(model, lora, adapter, provenance)
         merge_lora(model.encoder.model)
         if writes and whole:
             describe = lora.describe() if lora else None

@@ -23,8 +23,8 @@ from compoclip.world.logic import (
     Statement,
     count_atoms,
 )
+from compoclip.world.sampling import generator, held_out_attributes
 from compoclip.world.scene import Scene, Thing, WorldConfig
-from compoclip.world.splits import generator, held_out_attributes
 from compoclip.world.wording import Wording
 
 _PREFIXES = ("a picture of ", "an image of ", "a drawing of ")

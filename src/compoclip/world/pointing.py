@@ -9,9 +9,8 @@ from PIL import Image
 from compoclip.analysis.pointing import Pointed, Target
 from compoclip.world.logic import Attribute, NounPhrase
 from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
+from compoclip.world.sampling import generator, scene_for
 from compoclip.world.scene import Thing, WorldConfig
-from compoclip.world.splits import generator
 from compoclip.world.wording import Wording
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.geometry import CENTRE, EDGE, POSITIONS, related
+from compoclip.world.geometry import CENTRE, CONVERSE, EDGE, POSITIONS, related
+from compoclip.world.logic import Attribute, Claim, Exists, Form, NounPhrase, Relation
 from compoclip.world.scene import Backdrop, Scene, Thing, WorldConfig
-from compoclip.world.splits import (
-    NOVEL_ATTRIBUTE,
-    NOVEL_RELATION,
-    ORDINARY,
-    SPLITS,
-    Triple,
-    generator,
-    held_out_attributes,
-    held_out_in,
-    held_out_relations,
-)
 from compoclip.world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
@@ -30,6 +23,82 @@ from compoclip.world.vocabulary import (
     can_show,
     clashes,
 )
+
+# --- Which compounds are kept out of ordinary splits, so that unseen compounds can be tested. ---
+#
+# Ordinary splits (train, val, test) hold no scene with a held-out (colour, kind) pair or a held-out
+# (kind, relation, kind) triple. Every scene of "novel-attribute" holds such a pair, every scene
+# of "novel-relation" such a triple. Each kind, colour and relation alone occurs in training.
+
+ORDINARY: tuple[str, ...] = ("train", "val", "test")
+NOVEL_ATTRIBUTE = "novel-attribute"
+NOVEL_RELATION = "novel-relation"
+SPLITS: tuple[str, ...] = (*ORDINARY, NOVEL_ATTRIBUTE, NOVEL_RELATION)
+
+HELD_RELATIONS: tuple[str, ...] = ("left", "above", "inside", "front")
+"""Relations whose compounds are held out; each covers its converse (right, below, behind)."""
+
+Pair = tuple[str, str]
+Triple = tuple[str, str, str]
+_T = TypeVar("_T", bound=tuple[str, ...])
+
+
+def generator(*key: object) -> random.Random:
+    """The random generator that belongs to a key alone: blake2b over its parts."""
+    text = "\x1f".join(map(str, key)).encode("utf-8", "surrogatepass")
+    return random.Random(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big"))
+
+
+def _lowest(items: Iterable[_T], share: float, seed: int) -> frozenset[_T]:
+    def rank(item: _T) -> bytes:
+        return hashlib.blake2b("\x1f".join((str(seed), *item)).encode(), digest_size=8).digest()
+
+    ordered: Sequence[_T] = sorted(items, key=rank)
+    return frozenset(ordered[: round(share * len(ordered))])
+
+
+@lru_cache(maxsize=64)
+def _attributes(seed: int, share: float) -> frozenset[Pair]:
+    return _lowest(((c, k) for c in COLOURS for k in KINDS), share, seed)
+
+
+@lru_cache(maxsize=64)
+def _relations(seed: int, share: float) -> frozenset[Triple]:
+    def possible(relation: str, a: str, b: str) -> bool:
+        if relation == "inside":
+            return KINDS[b].hollow and not KINDS[a].hollow
+        return relation != "front" or (KINDS[a].solid and KINDS[b].solid)
+
+    triples = [(a, r, b) for r in HELD_RELATIONS for a in KINDS for b in KINDS if possible(r, a, b)]
+    return _lowest(triples, share, seed)
+
+
+def held_out_attributes(config: WorldConfig) -> frozenset[Pair]:
+    """The (colour, kind) pairs that ordinary splits never show."""
+    return _attributes(config.holdout_seed, config.holdout_attribute)
+
+
+def held_out_relations(config: WorldConfig) -> frozenset[Triple]:
+    """The (kind, relation, kind) triples that ordinary splits never show."""
+    return _relations(config.holdout_seed, config.holdout_relation)
+
+
+def held_out_in(scene: Scene, config: WorldConfig) -> tuple[frozenset[Pair], frozenset[Triple]]:
+    """The held-out pairs and triples that the scene shows."""
+    pairs = {(t.colour, t.kind) for t in scene.things} & held_out_attributes(config)
+    held = held_out_relations(config)
+    triples = {
+        key
+        for a in scene.things
+        for b in scene.things
+        if a is not b
+        for relation in HELD_RELATIONS
+        if (key := (a.kind, relation, b.kind)) in held and related(relation, a, b)
+    }
+    return frozenset(pairs), frozenset(triples)
+
+
+# --- Drawing scenes: scene i of a split and seed is the same whatever else was drawn. ---
 
 GAP = 1.12
 """Separate things keep their centres at least this share of their radius sum apart."""
@@ -269,3 +338,56 @@ def apart(a: Thing, b: Thing) -> bool:
     """Whether two things keep the distance that separate things keep."""
     reach = GAP * (a.radius + b.radius)
     return (a.x - b.x) ** 2 + (a.y - b.y) ** 2 >= reach * reach
+
+
+# --- Which held-out compounds a caption names, so that tests can ask for exactly those. ---
+
+
+def _phrases(phrase: NounPhrase) -> Iterator[NounPhrase]:
+    yield phrase
+    for modifier in phrase.modifiers:
+        if isinstance(modifier, Relation):
+            yield from _phrases(modifier.object)
+
+
+def compounds_in(form: Form) -> tuple[frozenset[Pair], frozenset[Triple]]:
+    """The (colour, kind) pairs and (kind, relation, kind) triples that a caption names.
+
+    A relation is given by the member of `HELD_RELATIONS` that says the same ("right of"
+    as "left" from the other side); other relations and denied properties name no compound.
+    """
+    pairs: set[Pair] = set()
+    triples: set[Triple] = set()
+    for statement in form:
+        match statement:
+            case Exists(phrase):
+                tops = [phrase]
+            case Claim(subject, modifiers):
+                # What is said of the subject counts like what is said before the noun.
+                joined = (*subject.modifiers, *modifiers)
+                tops = [NounPhrase(subject.kinds, subject.word, joined)]
+            case _:
+                tops = []
+        for phrase in (p for top in tops for p in _phrases(top)):
+            for modifier in phrase.modifiers:
+                if isinstance(modifier, Attribute):
+                    if modifier.family == "colour" and not modifier.negated:
+                        pairs.add((modifier.value, phrase.word))
+                elif isinstance(modifier, Relation) and not modifier.negated:
+                    triple = _canonical(phrase.word, modifier.name, modifier.object.word)
+                    triples.update(() if triple is None else (triple,))
+    return frozenset(pairs), frozenset(triples)
+
+
+def _canonical(subject: str, name: str | None, other: str) -> Triple | None:
+    if name in HELD_RELATIONS:
+        return subject, name, other
+    if name in CONVERSE and CONVERSE[name] in HELD_RELATIONS:
+        return other, CONVERSE[name], subject
+    return None
+
+
+def names_held_out(form: Form, config: WorldConfig) -> bool:
+    """Whether a caption names a compound that ordinary splits never show."""
+    pairs, triples = compounds_in(form)
+    return bool(pairs & held_out_attributes(config) or triples & held_out_relations(config))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import RESAMPLES, percentile_interval
 from compoclip.evaluation.groups import Part, part_draws, part_score
-from compoclip.evaluation.outcomes import Values
+from compoclip.evaluation.items import Values
 from compoclip.evaluation.published.read import Column, PublishedTable, Source
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES, percentile_interval
 
 STANDS_IN = "another edition of the captions stands in"
 

@@ -8,9 +8,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.sampling import scene_for
+from compoclip.world.sampling import generator, scene_for
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.splits import generator
 
 EXPORT_SPLITS = ("val", "test")
 _APART = 10_000_000

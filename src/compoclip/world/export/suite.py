@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from compoclip import __version__
-from compoclip.benchmarks.parts import close
+from compoclip.benchmarks.files import close
 from compoclip.console import track
 from compoclip.errors import UsageError
 from compoclip.files import new_folder
+from compoclip.version import __version__
 from compoclip.world.dataset import png_bytes
-from compoclip.world.export import aro, hard_positives, pairs, retrieval, sugarcrepe, zero_shot
+from compoclip.world.export import aro, pairs, retrieval, sugarcrepe, zero_shot
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.processes import mapper
 from compoclip.world.render import render
@@ -36,7 +36,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "retrieval": retrieval.build,
         "winoground": pairs.build,
         "foils": pairs.build,
-        "hard_positives": hard_positives.build,
+        "hard_positives": aro.hard_positives_build,
         "aro": aro.build,
         "zero_shot": zero_shot.build,
     }

@@ -10,9 +10,15 @@ from itertools import islice
 from random import Random
 
 from compoclip.world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
-from compoclip.world.compounds import names_held_out
-from compoclip.world.contrast import POSITIVE_RULES, hard_negative, hard_positive
-from compoclip.world.edits import VALUES, Node, nodes_of, substitute
+from compoclip.world.edits import (
+    POSITIVE_RULES,
+    VALUES,
+    Node,
+    hard_negative,
+    hard_positive,
+    nodes_of,
+    substitute,
+)
 from compoclip.world.logic import (
     Attribute,
     Claim,
@@ -25,6 +31,7 @@ from compoclip.world.logic import (
 )
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.parser import parse
+from compoclip.world.sampling import names_held_out
 from compoclip.world.scene import Scene, WorldConfig
 from compoclip.world.vocabulary import KINDS, with_article
 from compoclip.world.wording import SYNONYMS, Wording

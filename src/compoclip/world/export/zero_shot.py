@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compoclip.world.export.part import Part, Photos, SuiteSpec
+from compoclip.world.sampling import NOVEL_ATTRIBUTE, generator, held_out_attributes
 from compoclip.world.scene import Scene
-from compoclip.world.splits import NOVEL_ATTRIBUTE, generator, held_out_attributes
 from compoclip.world.vocabulary import with_article
 
 _FIRST_SLOT = 10
