@@ -32,11 +32,22 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.loaded import LoadedModel
 from compoclip.train.loop import freeze
 from compoclip.train.optim import build_optimizer
-from compoclip.train.step import StepResult, StepSettings, Tokenizer, result_of, step, weighted_loss
+from compoclip.train.step import (
+    StepResult,
+    StepSettings,
+    TextTokenizer,
+    result_of,
+    step,
+    weighted_loss,
+)
 
 
 def plain_step(
-    encoder: DualEncoder, tokenize: Tokenizer, method: Method, batch: Batch, settings: StepSettings
+    encoder: DualEncoder,
+    tokenize: TextTokenizer,
+    method: Method,
+    batch: Batch,
+    settings: StepSettings,
 ) -> StepResult:
     """What `step` computes, computed the long way: the same loss and gradients.
 

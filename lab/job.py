@@ -16,7 +16,7 @@ from typing import Any
 from compoclip.data.open_source import open_source
 from compoclip.data.plans import ImagePlan, NegativeImages, Neighbours
 from compoclip.data.sample import Source
-from compoclip.data.schedule import Share, schedule_of
+from compoclip.data.schedule import RankShare, schedule_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, load_results
@@ -197,7 +197,7 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) ->
     A batch of a method that shows further images with each sample has fewer samples.
     """
     samples = max(1, settings.batch_size // images_a_sample(method.images))
-    epoch = schedule_of(source, method.images, Share(samples), 0).steps_per_epoch
+    epoch = schedule_of(source, method.images, RankShare(samples), 0).steps_per_epoch
     if epoch < 1:
         raise UsageError(
             f"arm '{arm.name}': {len(source)} samples are fewer than a batch; raise scenes"

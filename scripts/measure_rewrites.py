@@ -33,7 +33,7 @@ from compoclip.rewrites.base import (
 )
 from compoclip.rewrites.exchange import SAME_PARTS, same_parts
 from compoclip.rewrites.negclip import considered, swapped
-from compoclip.rewrites.records import HEADER, Tally, edited_words, reason_lines, rows
+from compoclip.rewrites.records import HEADER, RewriteTally, edited_words, reason_lines, rows
 from compoclip.rewrites.structure import structure_of
 
 
@@ -57,9 +57,9 @@ def read_rows(path: Path, limit: int) -> list[tuple[str, list[str]]]:
     return found[: limit or len(found)]
 
 
-def measure_rewrite(name: str, captions: Sequence[Caption]) -> tuple[Tally, dict[str, Any]]:
+def measure_rewrite(name: str, captions: Sequence[Caption]) -> tuple[RewriteTally, dict[str, Any]]:
     """Coverage of one rewrite with seed 0, and how many results break a promise."""
-    rewrite, tally = get_rewrite(name), Tally()
+    rewrite, tally = get_rewrite(name), RewriteTally()
     same_tokens = same_words = 0
     start = time.process_time()
     results = [rewrite(c, rng_for(0, str(i), 0, name)) for i, c in enumerate(captions)]

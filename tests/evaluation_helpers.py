@@ -14,7 +14,7 @@ from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import TextKey
-from compoclip.evaluation.items import Features
+from compoclip.evaluation.items import EncodedFeatures
 from compoclip.models.config import ModelIdentity
 
 
@@ -22,12 +22,12 @@ def ref(name: str) -> ImageRef:
     return ImageRef(Path(name))
 
 
-def features_from(scores: dict[str, dict[str, float]]) -> Features:
+def features_from(scores: dict[str, dict[str, float]]) -> EncodedFeatures:
     """Features with s(image, text) = scores[image][text]: images are one-hot vectors."""
     images = list(scores)
     texts = list(dict.fromkeys(text for row in scores.values() for text in row))
     matrix = np.array([[scores[i].get(t, 0.0) for i in images] for t in texts], dtype=np.float32)
-    return Features(
+    return EncodedFeatures(
         images=np.eye(len(images), dtype=np.float32),
         image_rows={ref(name): k for k, name in enumerate(images)},
         texts=matrix,
@@ -37,11 +37,11 @@ def features_from(scores: dict[str, dict[str, float]]) -> Features:
     )
 
 
-def features_of(cases: Sequence[Case], images: np.ndarray, texts: np.ndarray) -> Features:
+def features_of(cases: Sequence[Case], images: np.ndarray, texts: np.ndarray) -> EncodedFeatures:
     """Features for all images and texts of `cases`, taken in order from the given arrays."""
     refs = list(dict.fromkeys(r for case in cases for r in case.images))
     words = list(dict.fromkeys(t for case in cases for t in case.texts))
-    return Features(
+    return EncodedFeatures(
         images=images[: len(refs)],
         image_rows={r: k for k, r in enumerate(refs)},
         texts=texts[: len(words)],

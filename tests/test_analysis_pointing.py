@@ -17,8 +17,8 @@ from compoclip.analysis.pointing import (
     MASS,
     OWN,
     Pointed,
+    PointedWord,
     Pointing,
-    Target,
     cover,
     gains,
     measure_pointing,
@@ -45,7 +45,7 @@ def test_a_patch_in_part_counts_in_part() -> None:
 
 def test_measures_by_hand() -> None:
     attention = np.array([[0.1, 0.2], [0.3, 0.4]])
-    target = Target(0, "noun", (20, 20, 40, 40), ((0, 0, 20, 20),))
+    target = PointedWord(0, "noun", (20, 20, 40, 40), ((0, 0, 20, 20),))
     assert pointed(attention, REGION, target) == (
         pytest.approx((0.4, 0.25)),
         (1.0, 0.25),
@@ -62,7 +62,7 @@ def test_measures_by_hand() -> None:
 def test_an_even_map_is_at_chance() -> None:
     even = np.full((4, 4), 1 / 16)
     for box in ((3, 5, 17, 29), (0, 0, 40, 40), (12, 12, 13, 13)):
-        target = Target(0, "noun", box, ((20, 0, 40, 10),))
+        target = PointedWord(0, "noun", box, ((20, 0, 40, 10),))
         (mass, area), (hit, share), (won, coin) = pointed(even, REGION, target)
         assert mass == pytest.approx(area)
         assert hit == pytest.approx(share)
@@ -130,7 +130,7 @@ def test_a_model_that_sees_colours_points_at_them() -> None:
     scene = Pointed(
         image,
         "a red thing and a blue thing",
-        (Target(1, "colour", red, (blue,)), Target(5, "colour", blue, (red,))),
+        (PointedWord(1, "colour", red, (blue,)), PointedWord(5, "colour", blue, (red,))),
     )
     found = measure_pointing(model, [scene, scene])
     assert found.values.keys() == {"colour"}

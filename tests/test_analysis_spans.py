@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from compoclip.analysis.trees import Sentence, span_charts
+from compoclip.analysis.trees import TokenSentence, span_charts
 from compoclip.errors import CompoclipError
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
@@ -33,8 +33,8 @@ def encoder_of(cfg: dict[str, Any]) -> DualEncoder:
     return encoder
 
 
-def sentence(words: list[list[int]]) -> Sentence:
-    return Sentence.of(words, [START, *(token for word in words for token in word), END])
+def sentence(words: list[list[int]]) -> TokenSentence:
+    return TokenSentence.of(words, [START, *(token for word in words for token in word), END])
 
 
 SENTENCES = (

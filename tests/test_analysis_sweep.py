@@ -16,8 +16,8 @@ from compoclip.analysis.sweep import (
     BASE,
     SWAPPED,
     TUNED,
+    BaseAndTuned,
     Mix,
-    Pair,
     Point,
     Rule,
     Sweep,
@@ -112,7 +112,13 @@ def measure(base: LoadedModel, tuned: LoadedModel, data: Path, out: Path) -> Swe
     benchmarks = [target.load() for target in parse_targets(ON, data)]
     options = Options(cache=out / ".features", resamples=50)
     return sweep(
-        Pair(base, tuned), ("all", "image", "text"), shares(2), benchmarks, out / "r", options, CPU
+        BaseAndTuned(base, tuned),
+        ("all", "image", "text"),
+        shares(2),
+        benchmarks,
+        out / "r",
+        options,
+        CPU,
     )
 
 
@@ -148,7 +154,7 @@ def zero_shot_texts(data: Path) -> set[str]:
 
 
 def test_swapped_towers_are_those_of_the_models(base: LoadedModel, tuned: LoadedModel) -> None:
-    pair = Pair(base, tuned)
+    pair = BaseAndTuned(base, tuned)
     for name, (image, text) in {
         BASE: (base, base), "tuned-image": (tuned, base), "tuned-text": (base, tuned),
         TUNED: (tuned, tuned),
@@ -164,7 +170,7 @@ def test_a_tower_study_adds_up(
 ) -> None:
     benchmarks = [target.load() for target in parse_targets(ON, data)]
     options = Options(cache=tmp_path / "c", resamples=200)
-    study = study_towers(Pair(base, tuned), benchmarks, tmp_path / "r", options, CPU)
+    study = study_towers(BaseAndTuned(base, tuned), benchmarks, tmp_path / "r", options, CPU)
     assert seen["images"] == 2 * 12
     for group in (COMPOSITION, RECOGNITION, "sugarcrepe@mini vl_compo"):
         value = {name: found[group].value for name, found in study.scores.items()}

@@ -15,7 +15,7 @@ from compoclip.analysis.trees import (
     TOO_SHORT,
     TREES,
     Estimate,
-    Sentence,
+    TokenSentence,
     best_tree,
     differences,
     estimates,
@@ -81,7 +81,9 @@ def test_scores_are_those_of_each_sentence_alone(model: LoadedModel) -> None:
     for row, caption in enumerate(CAPTIONS[:3]):
         words = [ids for _, ids in model.tokenizer.words(caption)]
         ids = model.tokenizer.bounded([token for word in words for token in word])
-        (charts,) = span_charts(model.encoder.text_layers(), [Sentence.of(words, ids)], [0, 1, 2])
+        (charts,) = span_charts(
+            model.encoder.text_layers(), [TokenSentence.of(words, ids)], [0, 1, 2]
+        )
         for column, h in enumerate(found.thresholds):
             wanted = tree_score(charts[h], best_tree(charts[h]))
             assert found.scores[BEST][row, column] == pytest.approx(wanted, abs=1e-5)

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmark_files import expect_one_line
-from compoclip.benchmarks.download import Expected, Patience, download
+from compoclip.benchmarks.download import DownloadPatience, Expected, download
 from compoclip.benchmarks.download import _redirected as redirected
 from compoclip.errors import CompoclipError, UsageError
 from web_server import Site, served
 
 DATA = bytes(range(256)) * 4000
-QUICK = Patience(tries=3, pause=0.0, timeout=5.0)
+QUICK = DownloadPatience(tries=3, pause=0.0, timeout=5.0)
 
 
 @pytest.fixture

@@ -15,7 +15,13 @@ from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
 from compoclip.benchmarks.photo_set import read_aliases, read_names, read_templates
 from compoclip.benchmarks.registry import SUITES, load_benchmark
-from compoclip.benchmarks.zero_shot import ELEVATER, SETS, Published, imagenet_prompts, published
+from compoclip.benchmarks.zero_shot import (
+    ELEVATER,
+    SETS,
+    PublishedPrompts,
+    imagenet_prompts,
+    published,
+)
 from compoclip.errors import CompoclipError, UsageError
 
 PUBLISHED = "classification/class_names_templates"
@@ -86,7 +92,7 @@ def test_every_set_is_whole_out_of_the_box() -> None:
         assert len(set(names)) == len(names) or name.startswith("imagenet")
         assert all(each.count("{}") == 1 for each in known.templates)
         assert sorted(known.toolkit) in ([], list(range(about.classes)))
-    assert published("shapes") == Published()
+    assert published("shapes") == PublishedPrompts()
 
 
 def test_shipped_names_are_the_published_ones(shared_data: Path) -> None:

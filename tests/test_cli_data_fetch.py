@@ -12,7 +12,7 @@ from benchmark_files import SUGARCREPE
 from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.download import Expected
-from compoclip.benchmarks.registry import SOURCES, Source, meta
+from compoclip.benchmarks.registry import SOURCES, RemoteFile, meta
 from compoclip.cli import data
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -41,7 +41,7 @@ def mirror(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     archive = zipped(tmp_path / "v.zip", {f"val2017/{n}.jpg": photo for n in (1, 2)})
     site.files["/zips/val2017.zip"] = archive.read_bytes()
     small = {
-        target: Source(target, source.url, archive=source.archive)
+        target: RemoteFile(target, source.url, archive=source.archive)
         for target, source in SOURCES.items()
     }
     monkeypatch.setattr(fetching, "SOURCES", small)
@@ -163,7 +163,7 @@ def test_files_without_a_checksum_have_to_be_of_their_kind(
 ) -> None:
     source = SOURCES[target]
     site.files[fetching.rebased(source.url, "")] = content.encode()
-    job = fetching.Job(source, Expected(), "missing")
+    job = fetching.FetchJob(source, Expected(), "missing")
     assert job.checked_by == "nothing known"
     if not wrong:
         line = fetching.fetch(job, tmp_path, url_base=site.url)
@@ -181,7 +181,7 @@ def test_files_without_a_checksum_have_to_be_of_their_kind(
 
 def test_archives_without_a_checksum_have_to_be_archives(site: Site, tmp_path: Path) -> None:
     source = SOURCES["visual7w"]
-    job = fetching.Job(source, Expected(), "missing")
+    job = fetching.FetchJob(source, Expected(), "missing")
     assert job.checked_by == "nothing, and plain http"
     path = fetching.rebased(source.url, "")
     site.files[path] = b"<html>gone</html>"

@@ -15,7 +15,7 @@ import pytest
 from compoclip.captions.parse import parse
 from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
-from compoclip.corpora.run import Outcome, process
+from compoclip.corpora.run import CorpusOutcome, process
 from compoclip.corpora.shard import KINDS, find_shards, names_shards
 from compoclip.data.open_source import open_source
 from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
@@ -38,7 +38,7 @@ NAMES = ("negclip", "replace", "synonym")
 JOB = RewriteJob(Settings(NAMES, seed=7))
 
 
-def done(source: Path, out: Path, job: Any = JOB, **options: Any) -> Outcome:
+def done(source: Path, out: Path, job: Any = JOB, **options: Any) -> CorpusOutcome:
     outcome = process(find_shards(str(source)), out, job, **options)
     assert outcome.bad == {}
     return outcome

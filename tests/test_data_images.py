@@ -30,7 +30,7 @@ from compoclip.data.plans import (
     Single,
 )
 from compoclip.data.sample import Batch, Sample, Source
-from compoclip.data.schedule import Share, schedule_of
+from compoclip.data.schedule import RankShare, schedule_of
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -321,7 +321,7 @@ def test_variations_are_drawn_by_score_and_poor_ones_left_out(
     ]
     source = table(tmp_path, "t.jsonl", [*rows, *pairs])
     assert source.brings() == {"group"}
-    schedule = schedule_of(source, Groups(variations=1, pairs=1), Share(2), seed=0)
+    schedule = schedule_of(source, Groups(variations=1, pairs=1), RankShare(2), seed=0)
     assert schedule.steps_per_epoch == 4
     drawn = Counter(task.indices[0] for epoch in range(500) for task in schedule.tasks(epoch))
     shares = {index: count / drawn.total() for index, count in drawn.items()}

@@ -20,7 +20,7 @@ from compoclip.cli.main import main
 from compoclip.data import pack as module
 from compoclip.data.decode import decode
 from compoclip.data.open_source import open_source
-from compoclip.data.pack import RECORD, Packed, PackSpec, Request, Task, pack, packed_image
+from compoclip.data.pack import RECORD, PackSpec, PackSummary, PackTask, Request, pack, packed_image
 from compoclip.data.sample import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.train.log import read_log
@@ -81,7 +81,7 @@ def test_a_pack_reads_as_its_source_does(tmp_path: Path) -> None:
     assert [shard.name for shard in shards] == [f"pack-00000{i}.tar" for i in range(3)]
     assert packed.size_bytes == sum(shard.stat().st_size for shard in shards)
     record = json.loads((tmp_path / "out" / RECORD).read_text())
-    assert Packed(**record["packed"]) == packed
+    assert PackSummary(**record["packed"]) == packed
     assert record["spec"] == {"size": 24, "quality": 90, "keep": False, "shard_size": 3}
 
 
@@ -281,7 +281,9 @@ def test_a_caption_beyond_what_readers_take_is_refused(
     table = write_rows(tmp_path / "in", 2)
     with pytest.raises(CompoclipError, match="bytes of captions; shorten them"):
         pack(Request(str(table)), tmp_path / "out", SPEC)
-    assert Task(Request("x"), tmp_path, SPEC, 0, 1) == Task(Request("x"), tmp_path, SPEC, 0, 1)
+    assert PackTask(Request("x"), tmp_path, SPEC, 0, 1) == PackTask(
+        Request("x"), tmp_path, SPEC, 0, 1
+    )
 
 
 def test_a_method_trains_from_a_pack_of_its_data(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import percentile_interval
 from compoclip.evaluation.classification import roc_auc
 from compoclip.evaluation.compare import compare
-from compoclip.evaluation.groups import Part, group_differences, group_scores
+from compoclip.evaluation.groups import ScorePart, group_differences, group_scores
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.score import (
@@ -219,13 +219,13 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
     assert "bin auc" in comparison_text(found)
     same = compare(one, one, 50)
     assert {d.verdict for d in (*same.headlines, *same.subtasks)} == {"no difference"}
-    groups = {"s": (Part("bin", "test"),), "a": (Part("bin", "test", "accuracy"),)}
+    groups = {"s": (ScorePart("bin", "test"),), "a": (ScorePart("bin", "test", "accuracy"),)}
     scores = group_scores(one, groups)
     assert scores["s"].value == one[0].scores["test"]["auc"].value
     both = group_differences(one, two, groups, 100)
     assert both[0].base_only is None
     assert both[1].base_only is not None
-    pair = {"mean": (Part("bin", "test"), Part("bin", "auc", ""))}
+    pair = {"mean": (ScorePart("bin", "test"), ScorePart("bin", "auc", ""))}
     assert group_scores(one, pair, 50)["mean"].value == pytest.approx(scores["s"].value)
 
 

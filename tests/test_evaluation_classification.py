@@ -32,7 +32,7 @@ from compoclip.evaluation.classification import (
 )
 from compoclip.evaluation.compare import compare
 from compoclip.evaluation.encode import image_content_key
-from compoclip.evaluation.items import Features
+from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
 from evaluation_helpers import FakeEncoder, ref, unit
@@ -40,9 +40,11 @@ from evaluation_helpers import FakeEncoder, ref, unit
 CLASSES = ("cat", "dog", "cow")
 
 
-def features(images: np.ndarray, texts: np.ndarray, names: tuple[str, ...]) -> Features:
+def features(images: np.ndarray, texts: np.ndarray, names: tuple[str, ...]) -> EncodedFeatures:
     rows = {ref(f"{k}.png"): k for k in range(len(images))}
-    return Features(images, rows, texts, {n: k for k, n in enumerate(names)}, {}, frozenset())
+    return EncodedFeatures(
+        images, rows, texts, {n: k for k, n in enumerate(names)}, {}, frozenset()
+    )
 
 
 def near(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -51,7 +53,7 @@ def near(rng: np.random.Generator, n: int) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def tagged(n: int, seed: int = 0) -> tuple[Classification, Features]:
+def tagged(n: int, seed: int = 0) -> tuple[Classification, EncodedFeatures]:
     """n images with one or two of three classes."""
     rng = np.random.default_rng(seed)
     tags = tuple(
@@ -91,7 +93,7 @@ def ap_11(scores: list[float], truth: list[bool], devkit: bool = False) -> float
     return sum(levels) / 11
 
 
-def summary(content: Classification, known: Features) -> Summary:
+def summary(content: Classification, known: EncodedFeatures) -> Summary:
     items = score_classification(content, known)
     return summarise(items, classification_rules(content), resamples=200)
 

@@ -24,7 +24,7 @@ from compoclip.benchmarks.defects import Defect, Kind
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.main import main
 from compoclip.evaluation.clean import clean_scores, same_faults
-from compoclip.evaluation.items import Features
+from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import Clean, Results, Score, data_notes, load_items, load_results
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import group_sizes, score_cases, with_joint
@@ -193,7 +193,7 @@ def test_repeated_captions_are_named_as_in_results(tmp_path: Path) -> None:
     )
     benchmark = Benchmark("made", content, "0")
     eye = np.eye(4, dtype=np.float32)
-    features = Features(
+    features = EncodedFeatures(
         images=eye[:3],
         image_rows={photo: k for k, photo in enumerate(photos)},
         texts=eye[[0, 1, 0, 2]],

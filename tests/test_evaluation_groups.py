@@ -11,7 +11,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import sign_flip
 from compoclip.evaluation.compare import compare
 from compoclip.evaluation.groups import (
-    Part,
+    ScorePart,
     group_differences,
     group_scores,
     part_score,
@@ -42,9 +42,9 @@ def outcomes(results, subtask: str) -> dict[str, float]:
 
 def test_skills_gather_their_subtasks_and_others_stay_alone(models):
     assert skill_groups(models[0]) == {
-        "role": (Part("one", "even"), Part("two", "even")),
-        "order": (Part("one", "odd"),),
-        "two: odd": (Part("two", "odd"),),
+        "role": (ScorePart("one", "even"), ScorePart("two", "even")),
+        "order": (ScorePart("one", "odd"),),
+        "two: odd": (ScorePart("two", "odd"),),
     }
 
 
@@ -61,7 +61,7 @@ def test_scores_are_plain_means_of_the_parts(models):
 
 
 def test_an_interval_is_the_same_in_every_group_of_these_parts(models):
-    parts = (Part("one", "even"), Part("two", "even"))
+    parts = (ScorePart("one", "even"), ScorePart("two", "even"))
     alone = group_scores(models[0], {"x": parts}, 100)["x"]
     among = group_scores(models[0], {**skill_groups(models[0]), "x": parts}, 100)["x"]
     assert alone == among
@@ -99,7 +99,7 @@ def test_differences_are_paired_and_corrected(models):
 
 
 def test_a_rule_is_the_headline(models):
-    groups = {"all": (Part("one", "micro", ""), Part("two", "micro", ""))}
+    groups = {"all": (ScorePart("one", "micro", ""), ScorePart("two", "micro", ""))}
     comparison = compare(*models, 100)
     (found,) = group_differences(*models, groups, 100)
     assert comparison.overall is not None
@@ -110,7 +110,11 @@ def test_a_rule_is_the_headline(models):
 
 def test_unknown_parts_are_named(models):
     named = {each.benchmark: each for each in models[0]}
-    for part in (Part("one", "none"), Part("one", "even", "r1"), Part("one", "none", "")):
+    for part in (
+        ScorePart("one", "none"),
+        ScorePart("one", "even", "r1"),
+        ScorePart("one", "none", ""),
+    ):
         with pytest.raises(CompoclipError, match="evaluate again"):
             part_score(named, part)
         with pytest.raises(CompoclipError, match="evaluate again"):

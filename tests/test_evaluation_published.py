@@ -17,8 +17,8 @@ from compoclip.benchmarks.registry import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import percentile_interval
-from compoclip.evaluation.groups import Part, part_draws
-from compoclip.evaluation.published.beside import STANDS_IN, Entry, beside, entries_of
+from compoclip.evaluation.groups import ScorePart, part_draws
+from compoclip.evaluation.published.beside import STANDS_IN, TableEntry, beside, entries_of
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
@@ -194,7 +194,7 @@ def test_differences_have_the_interval_of_paired_draws(tmp_path: Path) -> None:
     parts = [row.cells[column(table, name)] for name in ("replace_aug", "replace_orig")]
     assert [p.value for p in parts if p] == [aug.value, orig.value]
     assert (one.score, two.score) == ("replace", "replace_original")
-    places = [Part("hard_positives", name, "") for name in ("replace", "replace_original")]
+    places = [ScorePart("hard_positives", name, "") for name in ("replace", "replace_original")]
     draws = part_draws(results, places, 60, 2)
     low, high = percentile_interval(draws[places[0]] - draws[places[1]], aug.photos)
     assert (cell.low, cell.high) == pytest.approx((low, high))
@@ -205,7 +205,7 @@ def test_blocks_take_the_models_that_are_named_for_them(tmp_path: Path) -> None:
     table = published_table("mosaiclip-table1")
     coco = measured(tmp_path / "a", names, "tuned-coco")
     cc = measured(tmp_path / "b", names, "tuned-cc")
-    (row,) = beside(table, [Entry("ours", {"coco": coco, "cc": cc})], resamples=60)
+    (row,) = beside(table, [TableEntry("ours", {"coco": coco, "cc": cc})], resamples=60)
     for block, results in (("coco", coco), ("cc", cc)):
         cell = row.cells[column(table, f"{block}_rel")]
         assert cell is not None
@@ -228,7 +228,7 @@ def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_
     assert "ours [world items]" in text
     assert "not comparable with the published rows" in text
     with pytest.raises(CompoclipError, match="world-valse and world-valse are both results of"):
-        beside(table, [Entry("ours", {"": [results[1], results[1]]})])
+        beside(table, [TableEntry("ours", {"": [results[1], results[1]]})])
     clic = published_table("clic")
     made = bench(tmp_path, "retrieval_coco")
     (raw,) = evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "r", QUICK)

@@ -13,7 +13,7 @@ from compoclip.benchmarks.case import Classification, ImageRef, Retrieval, TiePo
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import retrieval
 from compoclip.evaluation.classification import class_embeddings, score_classification
-from compoclip.evaluation.items import Features
+from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.retrieval import rank, score_retrieval
 from evaluation_helpers import unit
 
@@ -72,7 +72,7 @@ def test_duplicate_candidates_are_ranked_in_index_order_despite_rounding():
     assert (got.before == 156).all()
 
 
-def retrieval_set(n: int, captions: int, seed: int) -> tuple[Retrieval, Features]:
+def retrieval_set(n: int, captions: int, seed: int) -> tuple[Retrieval, EncodedFeatures]:
     rng = np.random.default_rng(seed)
     images = tuple(ImageRef(Path(f"{k}.jpg")) for k in range(n))
     texts = tuple(f"caption {k}" for k in range(n * captions))
@@ -80,7 +80,7 @@ def retrieval_set(n: int, captions: int, seed: int) -> tuple[Retrieval, Features
     image = unit(rng, n, 8)
     text = unit(rng, n * captions, 8) + 0.5 * np.repeat(image, captions, axis=0)
     text = (text / np.linalg.norm(text, axis=1, keepdims=True)).astype(np.float32)
-    features = Features(
+    features = EncodedFeatures(
         image,
         {r: k for k, r in enumerate(images)},
         text,
@@ -111,7 +111,7 @@ def test_retrieval_both_ways_equals_brute_force_and_chance():
 
 def test_retrieval_shows_the_best_rival_and_keeps_unmatched_texts_as_distractors():
     images = (ImageRef(Path("a")), ImageRef(Path("b")))
-    features = Features(
+    features = EncodedFeatures(
         np.eye(2, dtype=np.float32),
         {images[0]: 0, images[1]: 1},
         np.array([[0.5, 0], [0, 0.6], [0.9, 0.1]], dtype=np.float32),
@@ -136,9 +136,11 @@ def classification(labels: list[int], width: int) -> Classification:
     )
 
 
-def class_features(content: Classification, images: np.ndarray, texts: np.ndarray) -> Features:
+def class_features(
+    content: Classification, images: np.ndarray, texts: np.ndarray
+) -> EncodedFeatures:
     words = [text for each in content.prompts for text in each]
-    return Features(
+    return EncodedFeatures(
         images,
         {r: k for k, r in enumerate(content.images)},
         texts,
@@ -204,7 +206,9 @@ def test_random_features_reach_chance_in_retrieval_and_classification():
     images = tuple(ImageRef(Path(f"{k}.jpg")) for k in range(n))
     texts = tuple(f"caption {k}" for k in range(n))
     place = {r: k for k, r in enumerate(images)}, {t: k for k, t in enumerate(texts)}
-    features = Features(unit(rng, n, 48), place[0], unit(rng, n, 48), place[1], {}, frozenset())
+    features = EncodedFeatures(
+        unit(rng, n, 48), place[0], unit(rng, n, 48), place[1], {}, frozenset()
+    )
     pairs = tuple((k, k) for k in range(n))
     items = score_retrieval(Retrieval(images, texts, pairs), features)
     content = classification([k % 10 for k in range(n)], 10)
@@ -219,7 +223,7 @@ def test_random_features_reach_chance_in_retrieval_and_classification():
 
 def test_images_that_one_text_matches_are_one_cluster():
     images = tuple(ImageRef(Path(name)) for name in "abc")
-    features = Features(
+    features = EncodedFeatures(
         np.eye(3, dtype=np.float32),
         {image: k for k, image in enumerate(images)},
         np.eye(3, dtype=np.float32),

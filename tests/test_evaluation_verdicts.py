@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation.aggregate import Curve, Mean, MeanOf, additions, evaluate, sign_flip
+from compoclip.evaluation.aggregate import Mean, MeanOf, ScoreCurve, additions, evaluate, sign_flip
 from compoclip.evaluation.compare import compare, corrected
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
@@ -113,7 +113,7 @@ def test_what_photos_add_makes_up_the_difference() -> None:
     tree = MeanOf(
         (
             Mean("m", rows[:30]),
-            MeanOf((Mean("m", rows[20:25]), Curve("auc", rows[:40], rows[40:]))),
+            MeanOf((Mean("m", rows[20:25]), ScoreCurve("auc", rows[:40], rows[40:]))),
         )
     )
     adds = additions(tree, base, other, units)
@@ -128,7 +128,7 @@ def test_what_photos_add_makes_up_the_difference() -> None:
 def test_equal_areas_under_a_curve_are_told_apart_in_5_percent(true, false, a_photo) -> None:
     rng = np.random.default_rng(3)
     n, found = true + false, 0
-    curve = Curve("auc", np.arange(true), np.arange(true, n))
+    curve = ScoreCurve("auc", np.arange(true), np.arange(true, n))
     units = np.arange(n) % (n // a_photo)
     kind = (np.arange(n) < true).astype(float)
     for _ in range(150):

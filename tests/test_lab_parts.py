@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compoclip.data.open_source import open_source
-from compoclip.data.schedule import Share, schedule_of
+from compoclip.data.schedule import RankShare, schedule_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.world.dataset import bundled_world
@@ -86,7 +86,7 @@ def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
         method = method_of(arm, data)
         source = open_source(str(data / f"{arm.table}.jsonl"))
         optim = optim_of(arm, method, settings, source)
-        epoch = schedule_of(source, method.images, Share(optim.batch_size), 0).steps_per_epoch
+        epoch = schedule_of(source, method.images, RankShare(optim.batch_size), 0).steps_per_epoch
         assert round(optim.epochs * epoch) == 7, arm.name
         assert optim.batch_size * images_a_sample(method.images) == 8, arm.name
         assert optim.lr == (settings.lora_lr if method.lora else settings.lr)

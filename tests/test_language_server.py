@@ -13,7 +13,14 @@ import pytest
 
 from benchmark_files import expect_one_line
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.language.engine import Answer, AskError, ChatServer, Patience, Sampling, load_task
+from compoclip.language.engine import (
+    Answer,
+    AskError,
+    ChatServer,
+    Sampling,
+    ServerPatience,
+    load_task,
+)
 
 SAMPLING = Sampling(0.0, 20, 1)
 MESSAGES = load_task("positives-replace").messages("a red cup")
@@ -67,7 +74,7 @@ def serve() -> Iterator[Callable[[Script], tuple[str, list[dict[str, Any]]]]]:
 
 def patient(url: str, waits: list[float], retries: int = 3, **more: Any) -> ChatServer:
     """A client that notes its waits instead of sleeping."""
-    return ChatServer(url, "m", patience=Patience(2.0, retries), sleep=waits.append, **more)
+    return ChatServer(url, "m", patience=ServerPatience(2.0, retries), sleep=waits.append, **more)
 
 
 def test_the_question_and_the_answer(serve: Any) -> None:
@@ -259,7 +266,7 @@ def test_a_reply_that_drips_for_ever_times_out(serve: Any) -> None:
             threading.Event().wait(0.05)
 
     url, _ = serve(script)
-    server = ChatServer(url, "m", patience=Patience(0.3, 0))
+    server = ChatServer(url, "m", patience=ServerPatience(0.3, 0))
     with pytest.raises(AskError, match="timed out"):
         server.ask(MESSAGES, SAMPLING)
 

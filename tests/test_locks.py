@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.analysis.sweep import Pair, measure_mixes
+from compoclip.analysis.sweep import BaseAndTuned, measure_mixes
 from compoclip.benchmarks.download import Expected
-from compoclip.benchmarks.fetch import Job, fetch
-from compoclip.benchmarks.registry import Source
+from compoclip.benchmarks.fetch import FetchJob, fetch
+from compoclip.benchmarks.registry import RemoteFile
 from compoclip.cli.demo import main as demo_main
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train
@@ -206,7 +206,7 @@ def demo(folder: Path, out: Path) -> None:
 
 def mixes(folder: Path, out: Path) -> None:
     model = load_model("bundled")
-    measure_mixes(Pair(model, model), {}, [], out, Options(), torch.device("cpu"))
+    measure_mixes(BaseAndTuned(model, model), {}, [], out, Options(), torch.device("cpu"))
 
 
 FOLDERS: dict[str, Callable[[Path, Path], None]] = {
@@ -241,7 +241,7 @@ def test_a_file_of_records_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_fetched_has_one_writer(tmp_path: Path) -> None:
-    job = Job(Source("a/b.csv", "http://127.0.0.1:9/b.csv"), Expected(), "missing")
+    job = FetchJob(RemoteFile("a/b.csv", "http://127.0.0.1:9/b.csv"), Expected(), "missing")
     out = tmp_path / "a" / "b.csv"
     with (
         held(out, folder=False) as holder,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from compoclip.evaluation.groups import Part
+from compoclip.evaluation.groups import ScorePart
 from compoclip.models.checkpoint import load_model
 from compoclip.report.cards import Desk, card, examples, extremes, margin, read_items
 from compoclip.report.looks import Looker, changed_runs, word_diff
@@ -27,7 +27,7 @@ def record(form, texts, images, scores, truth=0):
 def show(base, other, base_right=False):
     records = {"base": base, "tuned": other}
     right = {"base": base_right, "tuned": not base_right}
-    return card(Part("b", "s"), records, right, "base", Desk())
+    return card(ScorePart("b", "s"), records, right, "base", Desk())
 
 
 def texts(shown):
@@ -156,7 +156,7 @@ def test_maps_of_the_words_that_differ(tmp_path):
     desk = Desk(looker=looker)
     row = record("choose-text", ["a red star", "a blue star"], [str(photo)], [0.2, 0.1])
     records = {"base": row, "tuned": row}
-    shown = card(Part("b", "s"), records, {"base": True, "tuned": False}, "base", desk)
+    shown = card(ScorePart("b", "s"), records, {"base": True, "tuned": False}, "base", desk)
     (look,) = shown.looks
     assert look.words == "red"
     ((name, uri),) = look.maps
@@ -165,10 +165,10 @@ def test_maps_of_the_words_that_differ(tmp_path):
     with Image.open(io.BytesIO(data)) as picture:
         assert picture.size == (64, 64)
     added = record("choose-text", ["a star", "a star and no ball"], [str(photo)], [0.2, 0.1])
-    one = card(Part("b", "s"), {"base": added}, {"base": True}, "base", desk)
+    one = card(ScorePart("b", "s"), {"base": added}, {"base": True}, "base", desk)
     assert [each.words for each in one.looks] == ["and no ball"]
     looker.budget = 10
-    assert card(Part("b", "s"), {"base": row}, {"base": True}, "base", desk).looks == ()
+    assert card(ScorePart("b", "s"), {"base": row}, {"base": True}, "base", desk).looks == ()
     assert looker.over_budget == 1
 
 

@@ -8,7 +8,7 @@ from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit
 from compoclip.rewrites.edit import (
-    Change,
+    SpanChange,
     apply_changes,
     article_for,
     cased_like,
@@ -42,7 +42,7 @@ def test_articles_follow_the_sound() -> None:
 
 def test_changes_keep_every_other_character() -> None:
     caption = hand_made("a  cat \t sees an   owl ;  truly")
-    text, edits = apply_changes(caption, [Change(1, 2, "eagle"), Change(4, 5, "big dog")])
+    text, edits = apply_changes(caption, [SpanChange(1, 2, "eagle"), SpanChange(4, 5, "big dog")])
     assert text == "an  eagle \t sees a   big dog ;  truly"
     assert edits == (
         Edit(0, 1, 0, 2),
@@ -61,15 +61,15 @@ def test_changes_keep_every_other_character() -> None:
 def test_overlapping_or_empty_changes_are_a_mistake() -> None:
     caption = hand_made("one two three")
     with pytest.raises(ValueError, match="overlap"):
-        apply_changes(caption, [Change(0, 2, "x"), Change(1, 3, "y")])
+        apply_changes(caption, [SpanChange(0, 2, "x"), SpanChange(1, 3, "y")])
     with pytest.raises(ValueError, match="at least one token"):
-        apply_changes(caption, [Change(1, 1, "x")])
+        apply_changes(caption, [SpanChange(1, 1, "x")])
 
 
 def test_article_keeps_its_capital_and_stays_when_apart() -> None:
-    assert apply_changes(hand_made("An owl"), [Change(1, 2, "dog")])[0] == "A dog"
-    assert apply_changes(hand_made("A, owl"), [Change(1, 2, "ant")])[0] == "A, ant"
-    assert apply_changes(hand_made("the owl"), [Change(1, 2, "ant")])[0] == "the ant"
+    assert apply_changes(hand_made("An owl"), [SpanChange(1, 2, "dog")])[0] == "A dog"
+    assert apply_changes(hand_made("A, owl"), [SpanChange(1, 2, "ant")])[0] == "A, ant"
+    assert apply_changes(hand_made("the owl"), [SpanChange(1, 2, "ant")])[0] == "the ant"
 
 
 def test_sentence_capital_stays_at_the_front() -> None:

@@ -22,7 +22,7 @@ from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.errors import CompoclipError
 from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import Answer, Sampling, load_task
-from compoclip.language.rows import Outputs, Tally, write_outputs
+from compoclip.language.rows import AnswerTally, Outputs, write_outputs
 from compoclip.train.log import read_log
 from compoclip.train.state import Progress, load_state, save_state
 from corpus_shards import corpus
@@ -367,7 +367,7 @@ def test_spoilt_answers(tmp_path: Path) -> None:
     items = [(str(number), [caption]) for caption, number in numbers.items()]
     out = Outputs(tmp_path / "o.jsonl")
 
-    def ask() -> Tally:
+    def ask() -> AnswerTally:
         collected = collect(task, captions, Parrot(), asking, out.answers, {"made": "of"})
         return write_outputs(task, items, numbers, collected, {}, out)
 

@@ -18,7 +18,7 @@ from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
-from compoclip.evaluation.items import Features
+from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets
@@ -78,7 +78,7 @@ def truth(text: str, scene: Scene) -> Truth:
     return Truth.TRUE if (said is Truth.TRUE) == (answer == "yes.") else Truth.FALSE
 
 
-def oracle_features(cases: Sequence[Case], suite: Suite) -> Features:
+def oracle_features(cases: Sequence[Case], suite: Suite) -> EncodedFeatures:
     """Features with s(image, text) = 1 where the oracle says TRUE, 0 elsewhere, for every pair
     that occurs in a case: images are one-hot."""
     refs = list(dict.fromkeys(ref for case in cases for ref in case.images))
@@ -92,7 +92,9 @@ def oracle_features(cases: Sequence[Case], suite: Suite) -> Features:
                 verdict = truth(text, suite.scenes[ref.path])
                 assert verdict is not Truth.UNKNOWN, (case, text)
                 matrix[column[text], row[ref]] = verdict is Truth.TRUE
-    return Features(np.eye(len(refs), dtype=np.float32), row, matrix, column, {}, frozenset())
+    return EncodedFeatures(
+        np.eye(len(refs), dtype=np.float32), row, matrix, column, {}, frozenset()
+    )
 
 
 def test_every_part_loads_with_all_items_and_images(suite: Suite) -> None:

@@ -10,7 +10,7 @@ import pytest
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval, present
 from compoclip.benchmarks.edition import listed
 from compoclip.evaluation.classification import score_classification
-from compoclip.evaluation.items import Features
+from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets
@@ -42,11 +42,11 @@ def true_of(text: str, ref: ImageRef, scenes: dict[Path, Scene]) -> bool:
     return ORACLE.verdict(text, scenes[ref.path]).truth is Truth.TRUE
 
 
-def knowing(images: list[ImageRef], texts: list[str], scenes: dict[Path, Scene]) -> Features:
+def knowing(images: list[ImageRef], texts: list[str], scenes: dict[Path, Scene]) -> EncodedFeatures:
     """Features whose cosine is 1 for what the oracle calls true, else 0."""
     right = np.array([[true_of(text, ref, scenes) for text in texts] for ref in images])
     rows = right / np.maximum(1, np.linalg.norm(right, axis=1, keepdims=True))
-    return Features(
+    return EncodedFeatures(
         rows.astype(np.float32),
         {ref: k for k, ref in enumerate(images)},
         np.eye(len(texts), dtype=np.float32),

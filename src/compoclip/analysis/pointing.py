@@ -22,7 +22,7 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Target:
+class PointedWord:
     """A word that names a thing. place: of the word in the caption. kind: sort of word ("noun").
     box: of the thing, in pixels; others: boxes of the other things."""
 
@@ -38,7 +38,7 @@ class Pointed:
 
     image: Image.Image
     caption: str
-    targets: tuple[Target, ...]
+    targets: tuple[PointedWord, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Pointing:
 
 
 @dataclass(frozen=True)
-class Share:
+class MeanShare:
     """A mean over n images with its 95 % interval (bootstrap over images; None for one), and
     chance."""
 
@@ -89,7 +89,7 @@ def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
 
 
 def pointed(
-    attention: Floats, region: Box, target: Target
+    attention: Floats, region: Box, target: PointedWord
 ) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
     """MASS, HIT and OWN of one map, each with its value by chance.
 
@@ -137,11 +137,11 @@ def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
     return np.outer(down, across).astype(float)
 
 
-def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, Share]]:
+def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, MeanShare]]:
     """kind -> measure -> mean, interval and chance."""
     return {
         kind: {
-            measure: Share(
+            measure: MeanShare(
                 float(values[:, 0].mean()),
                 *_interval(values[:, 0], resamples, seed),
                 float(values[:, 1].mean()),
@@ -153,11 +153,13 @@ def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, Sh
     }
 
 
-def gains(one: Pointing, other: Pointing, resamples: int, seed: int) -> dict[str, dict[str, Share]]:
+def gains(
+    one: Pointing, other: Pointing, resamples: int, seed: int
+) -> dict[str, dict[str, MeanShare]]:
     """kind -> measure -> other minus one on the same scenes, paired; chance is 0."""
     return {
         kind: {
-            measure: Share(float(gap.mean()), *_interval(gap, resamples, seed), 0.0, len(gap))
+            measure: MeanShare(float(gap.mean()), *_interval(gap, resamples, seed), 0.0, len(gap))
             for measure, values in each.items()
             for gap in [other.values[kind][measure][:, 0] - values[:, 0]]
         }

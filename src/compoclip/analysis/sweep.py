@@ -24,7 +24,7 @@ from compoclip.evaluation.groups import (
     RECOGNITION,
     RETRIEVAL,
     Groups,
-    Part,
+    ScorePart,
     group_differences,
     group_scores,
     part_draws,
@@ -58,7 +58,7 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Pair:
+class BaseAndTuned:
     """A base and what was trained from it, on the CPU, with the ways to mix them (see
     `models.interpolate.interpolate`)."""
 
@@ -78,7 +78,7 @@ class Pair:
 
 
 def measure_mixes(
-    pair: Pair,
+    pair: BaseAndTuned,
     mixes: Mapping[str, Mix],
     benchmarks: Sequence[Benchmark],
     out: Path,
@@ -159,7 +159,7 @@ def shares(steps: int) -> tuple[float, ...]:
 
 
 def sweep(
-    pair: Pair,
+    pair: BaseAndTuned,
     scopes: Sequence[Scope],
     alphas: Sequence[float],
     benchmarks: Sequence[Benchmark],
@@ -289,7 +289,7 @@ class TowerStudy:
 
 
 def study_towers(
-    pair: Pair,
+    pair: BaseAndTuned,
     benchmarks: Sequence[Benchmark],
     out: Path,
     options: Options,
@@ -301,7 +301,7 @@ def study_towers(
     """
     results = measure_mixes(pair, SWAPPED, benchmarks, out, options, device)
     own = {
-        f"{each.benchmark} {each.headline}": (Part(each.benchmark, each.headline, ""),)
+        f"{each.benchmark} {each.headline}": (ScorePart(each.benchmark, each.headline, ""),)
         for each in results[BASE]
     }
     groups = {**axes_of(results[BASE]), **own}

@@ -143,7 +143,7 @@ _BUCKET_COST = 256  # token positions that one more bucket must save
 
 
 @dataclass(frozen=True)
-class Sentence:
+class TokenSentence:
     """ids: start, the tokens of the words, end. starts: (n + 1) the position of each word's first
     token, and of the end token; so the words a..b-1 are at starts[a]..starts[b]-1."""
 
@@ -151,7 +151,7 @@ class Sentence:
     starts: tuple[int, ...]
 
     @classmethod
-    def of(cls, words: Sequence[Sequence[int]], row: Sequence[int]) -> Sentence:
+    def of(cls, words: Sequence[Sequence[int]], row: Sequence[int]) -> TokenSentence:
         """words: ids by word. row: all ids with start and end."""
         return cls(tuple(row), tuple(accumulate((len(ids) for ids in words), initial=1)))
 
@@ -173,7 +173,7 @@ class _Pass:
 
 
 def span_charts(
-    layers: TextLayers, sentences: Sequence[Sentence], thresholds: Sequence[int]
+    layers: TextLayers, sentences: Sequence[TokenSentence], thresholds: Sequence[int]
 ) -> list[dict[int, Chart]]:
     """For each sentence, threshold h -> chart; the whole sentence, and what is no span, is nan.
 
@@ -217,7 +217,7 @@ def _ordinary(
     return below, layers.run(x, done, layers.depth)
 
 
-def _passes(sentences: Sequence[Sentence], sees_ahead: bool) -> Iterator[_Pass]:
+def _passes(sentences: Sequence[TokenSentence], sees_ahead: bool) -> Iterator[_Pass]:
     for number, each in enumerate(sentences):
         n, stop = each.words, each.starts[-1]
         if not sees_ahead:
@@ -242,7 +242,7 @@ def _empty(n: int, begin_known: bool) -> Chart:
 def _fill(
     charts: Sequence[dict[int, Chart]],
     layers: TextLayers,
-    sentences: Sequence[Sentence],
+    sentences: Sequence[TokenSentence],
     passes: Sequence[_Pass],
     bucket: Bucket,
     below: Mapping[int, Tensor],
@@ -356,7 +356,7 @@ def measure_trees(
     layers = loaded.encoder.text_layers()
     heights = thresholds_of(layers.depth, thresholds)
     left_out: Counter[str] = Counter()
-    kept: list[tuple[str, Sentence, list[str]]] = []
+    kept: list[tuple[str, TokenSentence, list[str]]] = []
     for caption in captions:
         words = loaded.tokenizer.words(caption)
         ids = [each for _, each in words]
@@ -365,7 +365,7 @@ def measure_trees(
         if reason:
             left_out[reason] += 1
         else:
-            kept.append((caption, Sentence.of(ids, row), [word for word, _ in words]))
+            kept.append((caption, TokenSentence.of(ids, row), [word for word, _ in words]))
     if not kept:
         reasons = ", ".join(f"{n} with {reason}" for reason, n in left_out.items())
         raise CompoclipError(
@@ -407,7 +407,10 @@ def _unfit(words: int, tokens: int, context: int) -> str:
 
 
 def _charts(
-    layers: TextLayers, sentences: Sequence[Sentence], thresholds: Sequence[int], batch_size: int
+    layers: TextLayers,
+    sentences: Sequence[TokenSentence],
+    thresholds: Sequence[int],
+    batch_size: int,
 ) -> Iterator[tuple[int, dict[int, Chart]]]:
     """(place, charts by threshold) of every sentence; similar lengths share a batch."""
     order = sorted(range(len(sentences)), key=lambda place: len(sentences[place].ids))

@@ -286,7 +286,7 @@ def _classes(content: Classification) -> Iterator[Found]:
 # --- Defects of training data: captions with hard negatives, as every source yields them. ---
 
 
-class Row(Protocol):
+class AuditedRow(Protocol):
     """An image with captions and the hard negatives that came with them (`data.sample.Sample`)."""
 
     @property
@@ -323,7 +323,7 @@ class TrainingAudit:
         return count(self.defects)
 
 
-def audit_training(source: str, rows: Iterable[Row]) -> TrainingAudit:
+def audit_training(source: str, rows: Iterable[AuditedRow]) -> TrainingAudit:
     """Compare every negative with the captions of its row, and every caption with earlier ones.
 
     A negative has one defect of a kind at most. Images are looked up, not read.
@@ -354,7 +354,7 @@ def _repeated(caption: str, seen: dict[str, set[object]]) -> Iterator[tuple[Kind
         yield Kind.REPEATED, level, repr(caption)
 
 
-def _negative(row: Row, place: int) -> Iterator[tuple[Kind, str, str]]:
+def _negative(row: AuditedRow, place: int) -> Iterator[tuple[Kind, str, str]]:
     negative = row.negatives[place]
     told: dict[Kind, tuple[str, str]] = {}
     for caption in row.captions:

@@ -37,7 +37,7 @@ Progress = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
-class Patience:
+class DownloadPatience:
     """tries: in a row without a single new byte. pause: seconds before the second, doubled each
     time. timeout: seconds without an answer."""
 
@@ -69,7 +69,7 @@ def download(
     path: Path,
     expected: Expected | None = None,
     progress: Progress | None = None,
-    patience: Patience | None = None,
+    patience: DownloadPatience | None = None,
     odd: Callable[[Path], str] = lambda path: "",
 ) -> int:
     """Fetch `url` to `path`, going on with what an earlier run left; returns the bytes of the file.
@@ -81,7 +81,7 @@ def download(
     written; what has arrived of a broken transfer stays for the next run, a wrong file is deleted.
     UsageError for other than http(s).
     """
-    expected, patience = expected or Expected(), patience or Patience()
+    expected, patience = expected or Expected(), patience or DownloadPatience()
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{url}: only http and https addresses can be fetched")
     part = path.with_name(f"{path.name}.part")
@@ -97,7 +97,7 @@ def download(
     return size
 
 
-def _transfer(url: str, part: Path, progress: Progress | None, patience: Patience) -> None:
+def _transfer(url: str, part: Path, progress: Progress | None, patience: DownloadPatience) -> None:
     failures = 0
     while True:
         before = _size(part)

@@ -22,10 +22,10 @@ from compoclip.benchmarks import files as room_files
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
-from compoclip.benchmarks.download import Expected, Patience, Progress, download
+from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
 from compoclip.benchmarks.edition import read_edition
 from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
-from compoclip.benchmarks.registry import SOURCES, Source, meta
+from compoclip.benchmarks.registry import SOURCES, RemoteFile, meta
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 
@@ -200,10 +200,10 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 @dataclass(frozen=True)
-class Job:
+class FetchJob:
     """One source to fetch, what the file must be, and why it is needed."""
 
-    source: Source
+    source: RemoteFile
     expected: Expected
     reason: str
 
@@ -221,7 +221,7 @@ class Job:
 class Lack:
     """What is lacking of some benchmarks. by_hand: one line each on what no source is known for."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[FetchJob, ...]
     by_hand: tuple[str, ...]
 
 
@@ -237,7 +237,7 @@ def lacking(specs: Sequence[str], root: Path, *, annotations_only: bool = False)
         raise CompoclipError(
             f"{root}: holds the edition {edition!r}; fetch official files into another --data"
         )
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, FetchJob] = {}
     by_hand: list[str] = []
     for spec in specs:
         name, _, part = spec.partition(":")
@@ -259,7 +259,7 @@ def lacking(specs: Sequence[str], root: Path, *, annotations_only: bool = False)
         for target in needed.keys() - set(unknown):
             source = SOURCES[target]
             known = Expected(source.size, source.md5, about.hashes.get(target, ""))
-            jobs[target] = Job(source, known, needed[target])
+            jobs[target] = FetchJob(source, known, needed[target])
     order = sorted(jobs.values(), key=lambda job: (job.source.archive, job.source.target))
     return Lack(tuple(order), tuple(dict.fromkeys(by_hand)))
 
@@ -296,12 +296,12 @@ def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) ->
 
 
 def fetch(
-    job: Job,
+    job: FetchJob,
     root: Path,
     *,
     url_base: str | None = None,
     progress: Progress | None = None,
-    patience: Patience | None = None,
+    patience: DownloadPatience | None = None,
 ) -> str:
     """Fetch one source below `root` and unpack it when it is an archive, which is then deleted.
 
@@ -315,11 +315,11 @@ def fetch(
 
 
 def _fetch(
-    job: Job,
+    job: FetchJob,
     root: Path,
     url_base: str | None,
     progress: Progress | None,
-    patience: Patience | None,
+    patience: DownloadPatience | None,
 ) -> str:
     source = job.source
     url = source.url if url_base is None else rebased(source.url, url_base)
@@ -345,7 +345,7 @@ def _odd_archive(path: Path) -> str:
     return "" if is_archive(path) else "its kind (no zip or tar archive)"
 
 
-def _odd_rows(source: Source, path: Path) -> str:
+def _odd_rows(source: RemoteFile, path: Path) -> str:
     """What keeps a file from being the annotations of `source`, "" for nothing."""
     kind = source.target.rpartition(".")[2]
     try:

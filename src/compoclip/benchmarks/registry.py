@@ -172,7 +172,7 @@ NEWEST = "HEAD"
 
 
 @dataclass(frozen=True)
-class Source:
+class RemoteFile:
     """One file to fetch.
 
     target: the file below the data root that it becomes or, for an archive, the folder that it is
@@ -196,10 +196,12 @@ def _repository(
     places: dict[str, str],
     sizes: dict[str, int] | None = None,
     keys: tuple[str, ...] = (),
-) -> list[Source]:
+) -> list[RemoteFile]:
     """places: target -> path in the repository."""
     return [
-        Source(target, f"{_RAW}/{name}/{commit}/{path}", (sizes or {}).get(target, 0), keys=keys)
+        RemoteFile(
+            target, f"{_RAW}/{name}/{commit}/{path}", (sizes or {}).get(target, 0), keys=keys
+        )
         for target, path in places.items()
     ]
 
@@ -303,55 +305,55 @@ _ANNOTATIONS = [
         {"svo_probes/svo_probes.csv": "svo_probes.csv"},
         keys=svo_probes.COLUMNS,
     ),
-    Source(
+    RemoteFile(
         "mmvp_vlm/Questions.csv",
         "https://huggingface.co/datasets/MMVP/MMVP_VLM/resolve/main/Questions.csv",
     ),
-    Source("coco/coco_karpathy_test.json", f"{_BLIP}/coco_karpathy_test.json", 1_735_468),
-    Source(
+    RemoteFile("coco/coco_karpathy_test.json", f"{_BLIP}/coco_karpathy_test.json", 1_735_468),
+    RemoteFile(
         "flickr30k/flickr30k_test.json",
         f"{_BLIP}/flickr30k_test.json",
         keys=("image", "caption"),
     ),
 ]
 _PHOTOS = [
-    Source(
+    RemoteFile(
         "coco/val2017",
         f"{_COCO}/val2017.zip",
         815_585_330,
         "442b8da7639aecaf257c1dceb8ba8c80",
         archive=True,
     ),
-    Source(
+    RemoteFile(
         "coco/train2017",
         f"{_COCO}/train2017.zip",
         19_336_861_798,
         "cced6f7f71b7629ddf16f17bbcfab6b2",
         archive=True,
     ),
-    Source(
+    RemoteFile(
         "coco/val2014",
         f"{_COCO}/val2014.zip",
         6_645_013_297,
         "a3d79f5ed8d289b7a7554ce06a5782b3",
         archive=True,
     ),
-    Source(
+    RemoteFile(
         "coco/train2014",
         f"{_COCO}/train2014.zip",
         13_510_573_713,
         "0da8cfa0e090c266b78f30e2d2874f1a",
         archive=True,
     ),
-    Source("vg/VG_100K", f"{_GENOME}/images.zip", archive=True),
-    Source("vg/VG_100K_2", f"{_GENOME}/images2.zip", archive=True),
-    Source("visual7w", "http://vision.stanford.edu/yukezhu/visual7w_images.zip", archive=True),
-    Source(
+    RemoteFile("vg/VG_100K", f"{_GENOME}/images.zip", archive=True),
+    RemoteFile("vg/VG_100K_2", f"{_GENOME}/images2.zip", archive=True),
+    RemoteFile("visual7w", "http://vision.stanford.edu/yukezhu/visual7w_images.zip", archive=True),
+    RemoteFile(
         "swig",
         "https://swig-data-weights.s3.us-east-2.amazonaws.com/images_512.zip",
         archive=True,
     ),
-    Source(
+    RemoteFile(
         "imagecode/image-sets",
         "https://zenodo.org/record/6518944/files/image-sets.zip",
         archive=True,
@@ -373,7 +375,7 @@ class Entry:
     """
 
     meta: Meta
-    sources: Mapping[str, Source]
+    sources: Mapping[str, RemoteFile]
 
     @property
     def items(self) -> int | None:

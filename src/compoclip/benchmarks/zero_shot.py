@@ -175,7 +175,7 @@ TOOLKIT = "data/elevater_labels.json"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedPrompts:
     """Class names and templates behind the published scores of a set, () for an unknown set.
 
     classes: in label order, each a name and then its other names (directories, WordNet ids).
@@ -188,18 +188,18 @@ class Published:
     toolkit: tuple[int, ...] = ()
 
 
-def published(name: str) -> Published:
+def published(name: str) -> PublishedPrompts:
     """What is known of a set: ImageNet's from installed libraries, others from `data`."""
     if name in IMAGENET or name in SHIFTS:
         synsets, names, templates = imagenet_prompts(name)
-        return Published(tuple(zip(names, synsets)), templates)
+        return PublishedPrompts(tuple(zip(names, synsets)), templates)
     if name not in SETS:
-        return Published()
+        return PublishedPrompts()
     own = _shipped(SHIPPED)[name]
     classes = tuple((each,) if isinstance(each, str) else tuple(each) for each in own["classes"])
     places = _places(classes)
     toolkit = tuple(places[_plain(each)] for each in _shipped(TOOLKIT).get(name, ()))
-    return Published(classes, tuple(own["templates"]), toolkit)
+    return PublishedPrompts(classes, tuple(own["templates"]), toolkit)
 
 
 def _shipped(file: str) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
     return place
 
 
-def match(photos: PhotoSet, known: Published, where: str) -> list[int] | None:
+def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | None:
     """The published class of each label; None when what the data call the classes fits none.
 
     Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
@@ -391,7 +391,7 @@ def _markdown(path: Path) -> bool:
 
 
 def _note_others(
-    name: str, names: Sequence[str], templates: Sequence[str], known: Published
+    name: str, names: Sequence[str], templates: Sequence[str], known: PublishedPrompts
 ) -> None:
     """Say so where prompts are not those of published scores: the scores hang on them."""
     own = {each[0] for each in known.classes}

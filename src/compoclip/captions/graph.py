@@ -1,7 +1,7 @@
 """Scene graphs from tags: objects, their attributes and the relations between them, by rule.
 
 The caption is cut into units (noun phrases, verbs, prepositions, joints) that are read once from
-left to right; `Reading` is what is remembered on the way.
+left to right; `ReadingState` is what is remembered on the way.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from compoclip.captions.graph_units import (
     Draft,
-    Link,
     Node,
-    Sentence,
+    PendingLink,
+    ReadSentence,
     Unit,
     acts,
     attributes,
@@ -50,7 +50,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadingState:
     """What is remembered while a caption is read from left to right.
 
     Lists hold indexes of objects: the `subject` of the clause, the `last` noun phrase, the `hosts`
@@ -65,7 +65,7 @@ class Reading:
     is `measured`.
     """
 
-    text: Sentence
+    text: ReadSentence
     draft: Draft
     subject: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
@@ -77,8 +77,8 @@ class Reading:
     verb: Unit | None = None
     direct: bool = False
     copula: bool = False
-    pending: Link | None = None
-    context: Link | None = None
+    pending: PendingLink | None = None
+    context: PendingLink | None = None
     inner: bool = False
     vague: bool = False
     measures: bool = False
@@ -90,16 +90,16 @@ class Reading:
         self.copula = self.inner = False
         self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
 
-    def attached(self, number: int, unit: Unit, before: Unit | None) -> Link:
+    def attached(self, number: int, unit: Unit, before: Unit | None) -> PendingLink:
         """The relation that a preposition begins, with its subjects."""
         span = self.text.span(unit.first, unit.stop)
         verb = self.verb
         if unit.negated or (verb is not None and before is verb and verb.negated):
-            return Link((), unit.names, unit.words, span, negated=True)
+            return PendingLink((), unit.names, unit.words, span, negated=True)
         if verb is not None and before is verb:
             passive = self.text.tokens[verb.head].tag == "VBN"
             clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in DRESSING_VERBS
-            return Link(
+            return PendingLink(
                 self.doers,
                 verb.names + unit.names,
                 verb.words + unit.words,
@@ -108,14 +108,14 @@ class Reading:
                 doubted=frozenset(self.doers) if clause else self.doubted,
             )
         if before is not None and before.kind == "be":
-            return Link(self.subject, unit.names, unit.words, span, doubted=self.doubted)
+            return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
         if verb is not None and self._continues(number, unit):
             names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
             doubted = frozenset(self.doers) if self.direct else self.doubted
-            return Link(self.doers, names, words, span, "verb", doubted=doubted)
+            return PendingLink(self.doers, names, words, span, "verb", doubted=doubted)
         sources = self._place(number, unit)
         doubted = self._unclear(number, unit, sources)
-        return Link(sources, unit.names, unit.words, span, doubted=doubted)
+        return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
 
     def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
         """Of which sources a preposition behind a noun phrase may tell nothing.
@@ -170,7 +170,7 @@ class Reading:
         animate = acts(self.text.lemma_next(number))
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
-    def move_hosts(self, link: Link, own: bool) -> None:
+    def move_hosts(self, link: PendingLink, own: bool) -> None:
         """Say where the next preposition attaches, after `link` was closed.
 
         own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
@@ -233,11 +233,11 @@ def parse_graph(caption: Caption) -> SceneGraph:
     prepositions, verbs with objects and passives; a verb without an object is an attribute.
     Negated objects and relations are left out.
     """
-    return _Reader(Sentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
+    return _Reader(ReadSentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
 
 
 @dataclass(slots=True)
-class _Reader(Reading):
+class _Reader(ReadingState):
     """Reads the units of a caption, each kind by its own rule."""
 
     def read(self) -> SceneGraph:
@@ -310,7 +310,7 @@ class _Reader(Reading):
             self.context = self.verb = None
             self.copula = self.inner = False
 
-    def _surely(self, link: Link, unit: Unit, node: int) -> bool:
+    def _surely(self, link: PendingLink, unit: Unit, node: int) -> bool:
         """Whether a relation holds of its object as its short text says it: not of "a cap off", nor
         of who is "in a group of men"."""
         crowd = any(each.name.endswith(" of") for each in self.draft.nodes[node].attributes)
@@ -318,11 +318,13 @@ class _Reader(Reading):
         gone = any(token.text.lower() in GONE for token in after)
         return not (self.draft.ambiguous or gone or (crowd and link.names[-1] == "in"))
 
-    def _place_at_holder(self, link: Link, place: str) -> None:
+    def _place_at_holder(self, link: PendingLink, place: str) -> None:
         """ "a truck with a plant on top": the plant is on top of the truck."""
         self.pending = None
         self.draft.close(
-            Link(self.last, (*link.names, place, "of"), (*link.words, place, "of"), link.span),
+            PendingLink(
+                self.last, (*link.names, place, "of"), (*link.words, place, "of"), link.span
+            ),
             self.holders,
         )
 
@@ -391,7 +393,7 @@ class _Reader(Reading):
         if unit.names == ("of",) and before is not None and before.kind == "noun":
             if not self.measures:
                 span = self.text.span(unit.first, unit.stop)
-                self.pending = Link(self.last[-1:], ("of",), ("of",), span, "possession")
+                self.pending = PendingLink(self.last[-1:], ("of",), ("of",), span, "possession")
             return
         self.pending = self.attached(number, unit, before)
         if not self.text.noun_next(number):
@@ -427,7 +429,7 @@ class _Reader(Reading):
         after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
         span = self.text.span(unit.head, unit.stop)
-        link = Link(
+        link = PendingLink(
             self.doers, unit.names, unit.words, span, kind, True, unit.negated, self.doubted
         )
         if after is not None and after.kind == "noun":

@@ -232,7 +232,7 @@ def acts(lemma: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PhraseObject:
     """One object of a noun phrase: tokens `first` to `stop`, and the token that ties it to the
     next part (-1: none): "'s", or the participle of "snow covered ground"."""
 
@@ -241,7 +241,7 @@ class Part:
     tie: int = -1
 
 
-def parts(tokens: Sequence[Token], first: int, stop: int) -> list[Part]:
+def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
     """The objects that a noun phrase holds, in order; the last is the phrase's own.
 
     "the man's red hat" and "man hand" hold two, "snow covered ground" two with a deed between them.
@@ -254,12 +254,12 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[Part]:
         )
         deed = token.tag == "VBN" and token.text.lower() not in QUALITY_NOUNS  # "heart shaped"
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
-            found.append(Part(first, at, at))
+            found.append(PhraseObject(first, at, at))
             first = at + 1
         elif noun_before and token.lemma in BODY_PARTS and tokens[at - 1].lemma in PEOPLE | ANIMALS:
-            found.append(Part(first, at, at))
+            found.append(PhraseObject(first, at, at))
             first = at
-    return [*found, Part(first, stop)]
+    return [*found, PhraseObject(first, stop)]
 
 
 def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
@@ -335,7 +335,7 @@ def _quality(token: Token) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PendingLink:
     """A relation that waits for its object.
 
     `direct`: a verb and its object. `negated`: its object is not there, nor is the relation.
@@ -400,9 +400,9 @@ class Draft:
         span = Span(token.start, token.end)
         if token.tag == "VBN":
             words = (token.text.lower(),)
-            self.close(Link([before], (token.lemma,), words, span, "verb"), [after])
+            self.close(PendingLink([before], (token.lemma,), words, span, "verb"), [after])
         else:
-            self.close(Link([after], ("of",), ("of",), span, "possession"), [before])
+            self.close(PendingLink([after], ("of",), ("of",), span, "possession"), [before])
 
     def _object(self, first: int, stop: int, taken: Sequence[int]) -> int | None:
         if stop > first and self.tokens[stop - 1].pos == "PRON":
@@ -457,7 +457,7 @@ class Draft:
             attribute = GraphAttribute(name, span, "action", index not in doubted)
             self.nodes[index].attributes.append(attribute)
 
-    def close(self, link: Link, targets: Sequence[int], sure: bool = True) -> None:
+    def close(self, link: PendingLink, targets: Sequence[int], sure: bool = True) -> None:
         """Add the relation between each of its sources and each target, once."""
         name, words = " ".join(link.names), " ".join(link.words)
         for source in link.sources:
@@ -484,7 +484,7 @@ def _ing_form(lemma: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class ReadSentence:
     """The tokens and units of a caption; units are known by their number."""
 
     tokens: Sequence[Token]

@@ -28,9 +28,9 @@ from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
 from compoclip.language.ask import Asking, collect
-from compoclip.language.engine import Engine, Task, load_task
+from compoclip.language.engine import Engine, PromptTask, load_task
 from compoclip.language.judge import RULES_VERSION
-from compoclip.language.rows import Outputs, Tally, write_outputs
+from compoclip.language.rows import AnswerTally, Outputs, write_outputs
 
 # --- The captions that `compoclip caption` asks about: those of training data, or of a bare
 # list. ---
@@ -237,14 +237,14 @@ def _require_sense(options: CaptionOptions) -> None:
 
 def _engine(options: CaptionOptions) -> Engine:
     if options.server is not None:
-        from compoclip.language.engine import ChatServer, Patience
+        from compoclip.language.engine import ChatServer, ServerPatience
 
         return ChatServer(
             options.server,
             options.model,
             key_variable=options.key_env,
             concurrency=options.concurrency,
-            patience=Patience(options.timeout, options.retries),
+            patience=ServerPatience(options.timeout, options.retries),
         )
     from compoclip.cli.options import device_named
     from compoclip.language.engine import InProcessModel
@@ -260,7 +260,7 @@ def _digest(items: Iterable[Item]) -> str:
     return digest.hexdigest()
 
 
-def _cost(options: CaptionOptions, tally: Tally) -> float | None:
+def _cost(options: CaptionOptions, tally: AnswerTally) -> float | None:
     """The price of all answers on record; None without prices."""
     if options.price_in is None or options.price_out is None:
         return None
@@ -268,7 +268,9 @@ def _cost(options: CaptionOptions, tally: Tally) -> float | None:
     return round(spent / 1e6, 6)
 
 
-def _print(task: Task, made: dict[str, Any], out: Outputs, unanswered: dict[int, str]) -> None:
+def _print(
+    task: PromptTask, made: dict[str, Any], out: Outputs, unanswered: dict[int, str]
+) -> None:
     captions = made["captions"]
     print(
         f"{task.name}: {made['texts']:,} texts for {made['with_text']:,} of {captions:,} captions "

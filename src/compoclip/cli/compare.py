@@ -14,7 +14,7 @@ from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 
 if TYPE_CHECKING:
-    from compoclip.evaluation.published.beside import Entry
+    from compoclip.evaluation.published.beside import TableEntry
     from compoclip.evaluation.published.read import PublishedTable
 
 
@@ -115,13 +115,13 @@ def _against(options: CompareOptions, name: str) -> int:
     return 0
 
 
-def _entries(paths: Sequence[Path], table: PublishedTable) -> list[Entry]:
+def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
     """Rows to be: one a model, and one for the models that are named for different blocks."""
     from compoclip.evaluation.compare import one_model
-    from compoclip.evaluation.published.beside import Entry, entries_of
+    from compoclip.evaluation.published.beside import TableEntry, entries_of
     from compoclip.evaluation.results import load_results
 
-    found: list[Entry] = []
+    found: list[TableEntry] = []
     row: dict[str, Path] = {}
     rows: list[dict[str, Path]] = []
     for path in paths:
@@ -139,5 +139,5 @@ def _entries(paths: Sequence[Path], table: PublishedTable) -> list[Entry]:
     for each in rows:
         models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
         models = dict.fromkeys(results[0].model for results in models_of.values())
-        found.append(Entry(" + ".join(models), models_of))
+        found.append(TableEntry(" + ".join(models), models_of))
     return found

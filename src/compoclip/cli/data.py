@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from compoclip.benchmarks.check import Check, check
-from compoclip.benchmarks.fetch import Job, fetch, lacking, rebased
+from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
 from compoclip.benchmarks.registry import Entry, benchmark_names, catalogue, entry, meta
 from compoclip.cli.options import parse
 from compoclip.console import counted, emit_json, note, table
@@ -375,7 +375,7 @@ def fetch_main(argv: Sequence[str]) -> int:
     if not options.names:
         raise UsageError("name at least one benchmark; see compoclip data ls")
     require_writable(options.data)
-    done: dict[str, Job] = {}
+    done: dict[str, FetchJob] = {}
     while True:
         lack = lacking(options.names, options.data, annotations_only=options.annotations_only)
         jobs = [job for job in lack.jobs if job.source.target not in done]
@@ -406,7 +406,7 @@ def fetch_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def shown(jobs: Sequence[Job], root: Path, url_base: str | None) -> str:
+def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:
     """What would be fetched: a row a file, and the sum."""
     rows = [
         [

@@ -18,10 +18,10 @@ from compoclip.errors import UsageError
 from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.analysis.pointing import Share
+    from compoclip.analysis.pointing import MeanShare
     from compoclip.models.loaded import LoadedModel
 
-Shares = Mapping[str, Mapping[str, "Share"]]
+Shares = Mapping[str, Mapping[str, "MeanShare"]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, 
     from compoclip.analysis.pointing import MEASURES
     from compoclip.evaluation.layout import bracketed
 
-    def cell(share: Share, sign: str = "") -> str:
+    def cell(share: MeanShare, sign: str = "") -> str:
         return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"
 
     kinds = list(next(iter(means.values())))

@@ -16,11 +16,11 @@ from compoclip.console import emit_json, table
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 
 if TYPE_CHECKING:
-    from compoclip.methods.base import Difference, Method
+    from compoclip.methods.base import Method, PaperDifference
 
 
 @dataclass(frozen=True)
-class Options:
+class MethodsOptions:
     """List the training methods: paper, texts beside captions, loss terms, optimiser defaults."""
 
     methods: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ()
@@ -31,7 +31,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Print one row, or one JSON object, a method; of those that are named all differences."""
-    options = parse(Options, "methods", arguments)
+    options = parse(MethodsOptions, "methods", arguments)
     names = options.methods or tuple(method_names())
     methods = [load_recipe(name)() for name in names]
     if options.json:
@@ -78,7 +78,7 @@ def _print_differences(method: Method) -> None:
         print(f"      {each.why}")
 
 
-def _sides(method: Method, difference: Difference) -> str:
+def _sides(method: Method, difference: PaperDifference) -> str:
     """ " (as released; paper: batch)"."""
     default = method.value_of(difference.option)
     sides = {"paper": difference.paper, "released": difference.released}

@@ -20,8 +20,8 @@ from compoclip.captions.parse import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.options import parse
-from compoclip.corpora.job import Counts, Job, ParseJob, RewriteJob
-from compoclip.corpora.run import Engine, Outcome, process
+from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
+from compoclip.corpora.run import CorpusOutcome, Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
 from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines
 from compoclip.errors import CompoclipError, UsageError
@@ -30,8 +30,8 @@ from compoclip.recordfile import write_records
 from compoclip.rewrites.base import get_rewrite, rewrite_names
 from compoclip.rewrites.records import (
     HEADER,
+    RewriteTally,
     Settings,
-    Tally,
     reason_lines,
     records,
     rows,
@@ -121,7 +121,7 @@ def caption_file(source: str, column: str) -> CaptionFile | None:
 # out. ---
 
 
-class CaptionOptions(Protocol):
+class CorpusOptions(Protocol):
     """The options that both verbs have: where captions come from and go to, and how."""
 
     @property
@@ -150,7 +150,7 @@ class CaptionOptions(Protocol):
 
 
 def dispatch(
-    options: CaptionOptions,
+    options: CorpusOptions,
     made: str,
     text: Callable[[], int],
     file: Callable[[CaptionFile, Path], int],
@@ -224,7 +224,7 @@ def is_corpus(source: str, out: Path | None) -> bool:
 
 
 def run_corpus(
-    options: CaptionOptions, out: Path, job: Job, verb: str, show: Callable[[Counts], None]
+    options: CorpusOptions, out: Path, job: CorpusJob, verb: str, show: Callable[[Counts], None]
 ) -> int:
     """Process the corpus and say what was done; returns the exit code.
 
@@ -261,7 +261,7 @@ def run_corpus(
     return 0
 
 
-def _report(outcome: Outcome) -> dict[str, Any]:
+def _report(outcome: CorpusOutcome) -> dict[str, Any]:
     return {
         "shards": {**outcome.made, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
@@ -270,7 +270,7 @@ def _report(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _say(out: Path, outcome: Outcome, seconds: float) -> None:
+def _say(out: Path, outcome: CorpusOutcome, seconds: float) -> None:
     captions = sum(counts["captions"] for counts in outcome.made.values())
     rate = f", {captions / seconds:.0f} captions/s" if captions else ""
     print(
@@ -400,7 +400,7 @@ def _marked(record: dict[str, Any], coloured: bool) -> str:
 def _produce_shards(options: RewriteOptions, out: Path, settings: Settings) -> int:
     def show(total: Counts) -> None:
         made = total.get("rewrites", {})
-        tallies = {name: Tally.from_counts(made[name]) for name in settings.rewrites if made}
+        tallies = {name: RewriteTally.from_counts(made[name]) for name in settings.rewrites if made}
         print(console.table(rows(tallies), HEADER))
         for line in reason_lines(tallies):
             print(line)

@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.analysis.sweep import Pair, Point, Rule, Sweep, TowerStudy
+    from compoclip.analysis.sweep import BaseAndTuned, Point, Rule, Sweep, TowerStudy
     from compoclip.models.loaded import LoadedModel
 
 
@@ -123,13 +123,15 @@ def _sweep(options: WiseFtOptions) -> int:
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
     benchmarks = benchmarks_of(options.measuring)
-    from compoclip.analysis.sweep import Pair, Rule, choose, shares, sweep, sweep_record
+    from compoclip.analysis.sweep import BaseAndTuned, Rule, choose, shares, sweep, sweep_record
     from compoclip.files import write_atomically
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
     settings, device = settings_of(options.measuring, options.out / ".features")
-    pair = Pair(*load_both(options.base, options.tuned), options.mix_scale, options.wise_lora)
+    pair = BaseAndTuned(
+        *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
+    )
     measured = sweep(
         pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
     )
@@ -154,7 +156,9 @@ def _sweep(options: WiseFtOptions) -> int:
     return 0
 
 
-def _picked(options: WiseFtOptions, pair: Pair, chosen: Point, rule: Rule) -> dict[str, Any]:
+def _picked(
+    options: WiseFtOptions, pair: BaseAndTuned, chosen: Point, rule: Rule
+) -> dict[str, Any]:
     """Save the model that the rule picks, unless it is the base or saved already."""
     from compoclip.analysis.sweep import BASE
     from compoclip.models.checkpoint import current_identity, load_model, save_model
@@ -260,11 +264,11 @@ def towers_main(argv: Sequence[str]) -> int:
     options = parse(TowersOptions, "towers", joined(argv, "--on"))
     require_writable(options.out)
     benchmarks = benchmarks_of(options.measuring)
-    from compoclip.analysis.sweep import Pair, study_towers, towers_record
+    from compoclip.analysis.sweep import BaseAndTuned, study_towers, towers_record
     from compoclip.files import write_atomically
 
     settings, device = settings_of(options.measuring, options.out / ".features")
-    pair = Pair(*load_both(options.base, options.tuned))
+    pair = BaseAndTuned(*load_both(options.base, options.tuned))
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"

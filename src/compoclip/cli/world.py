@@ -30,7 +30,7 @@ Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class WorldTrainOptions:
     """Write image-text pairs as webdataset shards; `compoclip train --data OUT` reads them."""
 
     out: Path
@@ -141,7 +141,7 @@ class AskOptions:
 
 def train(arguments: Sequence[str]) -> int:
     """Write a training set."""
-    options = parse(TrainOptions, "world train", arguments)
+    options = parse(WorldTrainOptions, "world train", arguments)
     if min(options.count, options.captions, options.workers) < 1:
         raise UsageError("--count, --captions and --workers must be at least 1")
     start = time.monotonic()
@@ -198,7 +198,7 @@ def pairs(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _config(options: TrainOptions | PairsOptions) -> WorldConfig:
+def _config(options: WorldTrainOptions | PairsOptions) -> WorldConfig:
     """The world that a set is drawn from."""
     config = read_world_config(options.config) if options.config else WorldConfig()
     return replace(config, size=options.size)

@@ -16,7 +16,7 @@ from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph, is_cut
 from compoclip.data.textfiles import EMPTY_CAPTION, NEG_CAPTION, NO_CAPTION, usable_texts
 from compoclip.rewrites.base import Refused, get_rewrite
-from compoclip.rewrites.records import Settings, Tally, drawn, edited_words
+from compoclip.rewrites.records import RewriteTally, Settings, drawn, edited_words
 
 PARSE = "parse"
 NEG_RULE, POSITIVE, POSITIVE_RULE = "neg_rule", "positive", "positive_rule"
@@ -27,7 +27,7 @@ _TEXTS = pa.list_(pa.string())
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CorpusRow:
     """One row or sample of a shard: its captions, stripped and none of them blank.
 
     id: with a number for further captions, what the draw of a rewrite depends on. stored: what an
@@ -39,7 +39,7 @@ class Row:
     stored: Any = None
 
 
-def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> Row:
+def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> CorpusRow:
     """A row, with what is left out of it counted."""
     left_out: Counter[str] = Counter()
     captions = tuple(usable_texts(texts, EMPTY_CAPTION, left_out))
@@ -49,7 +49,7 @@ def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> Row:
     left_out[NO_CAPTION] += not captions
     for reason, number in left_out.items():
         leave_out(counts, reason, number)
-    return Row(id, captions, stored)
+    return CorpusRow(id, captions, stored)
 
 
 def leave_out(counts: Counts, reason: str, number: int = 1) -> None:
@@ -73,7 +73,7 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
             total[name] = total.get(name, 0) + value
 
 
-class Job(Protocol):
+class CorpusJob(Protocol):
     """What becomes of rows; sent to worker processes, so plain data."""
 
     @property
@@ -85,7 +85,7 @@ class Job(Protocol):
         """Every input besides the shards, with versions: the same settings, the same bytes."""
         ...
 
-    def make(self, rows: Sequence[Row], counts: Counts) -> list[dict[str, Any]]:
+    def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
         """The values of `fields` for every row; what was made is added to `counts`."""
         ...
 
@@ -108,7 +108,7 @@ class ParseJob:
         """Versions of tagger and parser."""
         return {"job": "parse", **provenance(self.tagger)}
 
-    def make(self, rows: Sequence[Row], counts: Counts) -> list[dict[str, Any]]:
+    def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
         """The parses of every row."""
         tagger, version = get_tagger(self.tagger), parser_name(self.tagger)
         made = counts.setdefault(
@@ -150,9 +150,9 @@ class RewriteJob:
         """Rewrites, seed, epoch and versions."""
         return {"job": "rewrite", **self.rewriting.provenance()}
 
-    def make(self, rows: Sequence[Row], counts: Counts) -> list[dict[str, Any]]:
+    def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
         """The texts of every row."""
-        tallies = {name: Tally() for name in self.rewriting.rewrites}
+        tallies = {name: RewriteTally() for name in self.rewriting.rewrites}
         names = [field.name for field in self.fields]
         values = []
         for row in rows:
@@ -165,7 +165,7 @@ class RewriteJob:
         return values
 
     def _add(
-        self, id: str, caption: Caption, tallies: Mapping[str, Tally], value: dict[str, Any]
+        self, id: str, caption: Caption, tallies: Mapping[str, RewriteTally], value: dict[str, Any]
     ) -> None:
         for name, tally in tallies.items():
             result = drawn(id, caption, name, self.rewriting)
@@ -180,7 +180,7 @@ class RewriteJob:
             value[text].append(result.text)
             value[rule].append(f"{name} {result.rule}")
 
-    def _parsed(self, row: Row, counts: Counts) -> list[Caption]:
+    def _parsed(self, row: CorpusRow, counts: Counts) -> list[Caption]:
         """The parses of a row: those stored in it, if they are of this parser and undamaged."""
         stored = row.stored if isinstance(row.stored, dict) else {}
         records = stored.get("records")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from compoclip.corpora.job import Counts, Job, add_counts, new_counts
+from compoclip.corpora.job import CorpusJob, Counts, add_counts, new_counts
 from compoclip.corpora.shard import (
     MANIFESTS,
     SETTINGS,
@@ -134,7 +134,7 @@ Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
 
 
 @dataclass
-class Outcome:
+class CorpusOutcome:
     """What became of a corpus. All in order of the shards' names.
 
     made, skipped: counts of the shards written now and before. bad: what is wrong with the others.
@@ -150,13 +150,13 @@ class Outcome:
 def process(
     shards: Sequence[Path],
     out: Path,
-    job: Job,
+    job: CorpusJob,
     *,
     column: str | None = None,
     workers: int = 1,
     engine: Engine = "local",
     track: Track = iter,
-) -> Outcome:
+) -> CorpusOutcome:
     """Write every shard, with what the job adds, into the folder `out`.
 
     column: see the formats. The bytes of a shard depend on the shard, its name, the job and the
@@ -177,13 +177,13 @@ def process(
 def _process(
     shards: Sequence[Path],
     out: Path,
-    job: Job,
+    job: CorpusJob,
     column: str | None,
     workers: int,
     engine: Engine,
     track: Track,
-) -> Outcome:
-    outcome = Outcome()
+) -> CorpusOutcome:
+    outcome = CorpusOutcome()
     tasks = []
     for shard in shards:
         task = ShardTask(shard, out, job, column)

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compoclip.corpora.job import PARSE, Counts, Job, Row, leave_out, new_counts, row_of
+from compoclip.corpora.job import PARSE, CorpusJob, CorpusRow, Counts, leave_out, new_counts, row_of
 from compoclip.data.members import holds_text
 from compoclip.data.tarmembers import (
     BAD_JSON,
@@ -89,7 +89,7 @@ def jsonl_check(source: Path, column: str | None) -> None:
 
 
 def jsonl_transform(
-    source: Path, target: Path, column: str | None, job: Job, counts: Counts
+    source: Path, target: Path, column: str | None, job: CorpusJob, counts: Counts
 ) -> None:
     """Write `source` with the fields of the job added to every line.
 
@@ -148,7 +148,7 @@ def parquet_check(source: Path, column: str | None) -> None:
 
 
 def parquet_transform(
-    source: Path, target: Path, column: str | None, job: Job, counts: Counts
+    source: Path, target: Path, column: str | None, job: CorpusJob, counts: Counts
 ) -> None:
     """Write `source` with the columns of the job behind its own.
 
@@ -178,7 +178,7 @@ def _extended(
     source: Path,
     table: pa.Table,
     columns: tuple[str, ...],
-    job: Job,
+    job: CorpusJob,
     counts: Counts,
     number: int,
 ) -> tuple[int, pa.Table]:
@@ -239,7 +239,9 @@ def tar_check(source: Path, column: str | None) -> None:
             pass
 
 
-def tar_transform(source: Path, target: Path, column: str | None, job: Job, counts: Counts) -> None:
+def tar_transform(
+    source: Path, target: Path, column: str | None, job: CorpusJob, counts: Counts
+) -> None:
     """Write `source` with the fields of the job in the .json member of every sample.
 
     A sample without one gets one behind its other members, if there is anything to say. All other
@@ -261,7 +263,7 @@ def tar_transform(source: Path, target: Path, column: str | None, job: Job, coun
                     out.addfile(content, None if data is None else BytesIO(data))
 
 
-def _row(sample: _Sample, source: Path, column: str | None, counts: Counts) -> Row | None:
+def _row(sample: _Sample, source: Path, column: str | None, counts: Counts) -> CorpusRow | None:
     """What the job sees of a sample; None of one whose .json member cannot be added to, and of
     members that belong to no sample."""
     if not sample.key:
@@ -431,7 +433,7 @@ class _Format(NamedTuple):
     """How shards of one format are looked at, and how they are made."""
 
     check: Callable[[Path, str | None], None]
-    transform: Callable[[Path, Path, str | None, Job, Counts], None]
+    transform: Callable[[Path, Path, str | None, CorpusJob, Counts], None]
 
 
 _FORMATS: Mapping[str, _Format] = {
@@ -448,7 +450,7 @@ class ShardTask:
 
     source: Path
     out: Path
-    job: Job
+    job: CorpusJob
     column: str | None = None
 
     @property

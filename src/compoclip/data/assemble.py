@@ -26,7 +26,7 @@ from compoclip.data.plans import (
     Neighbours,
 )
 from compoclip.data.sample import Batch, Sample, Source
-from compoclip.data.schedule import Task
+from compoclip.data.schedule import BatchTask
 from compoclip.data.textblock import TextBlock
 from compoclip.data.transform import ImageTransform, pixels_of
 from compoclip.errors import CompoclipError
@@ -216,13 +216,13 @@ class Assembler:
         self._images, self._companions = images, companions
         self._pair_texts = PairTexts(plan)
 
-    def __getitem__(self, task: Task) -> Made:
+    def __getitem__(self, task: BatchTask) -> Made:
         try:
             return self._make(task)
         except CompoclipError as error:  # a raised one would arrive as a many-line traceback
             return Made(error=str(error))
 
-    def _make(self, task: Task) -> Made:
+    def _make(self, task: BatchTask) -> Made:
         building = _Building()
         for index in task.indices:
             sample = self._source[index]

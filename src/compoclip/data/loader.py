@@ -17,7 +17,7 @@ from compoclip.data.companions import Companions
 from compoclip.data.plan import PlanCounts, TextPlan
 from compoclip.data.plans import SINGLE, ImagePlan
 from compoclip.data.sample import Batch, Source
-from compoclip.data.schedule import Share, Task, schedule_of
+from compoclip.data.schedule import BatchTask, RankShare, schedule_of
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 
@@ -61,7 +61,7 @@ class BatchLoader:
         of the source (`find_companions`). Raises CompoclipError when the batch cannot be split
         evenly.
         """
-        self._schedule = schedule_of(source, images, Share(batch_size, rank, world), seed)
+        self._schedule = schedule_of(source, images, RankShare(batch_size, rank, world), seed)
         self.batch_size = batch_size
         self.counts = PlanCounts()
         self.bad: dict[str, str] = {}
@@ -70,7 +70,7 @@ class BatchLoader:
         self._assembler = Assembler(
             source, plan, transform, seed, images, companions or Companions()
         )
-        self._tasks: list[Task] = []  # of the epoch under way; what the workers' sampler reads
+        self._tasks: list[BatchTask] = []  # of the epoch under way; what the workers' sampler reads
         self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
 
@@ -149,10 +149,10 @@ class BatchLoader:
 class _Sampler:
     """Yields what is in the list at the time: workers outlive the epoch, the tasks do not."""
 
-    def __init__(self, tasks: list[Task]) -> None:
+    def __init__(self, tasks: list[BatchTask]) -> None:
         self._tasks = tasks
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[BatchTask]:
         return iter(list(self._tasks))
 
     def __len__(self) -> int:

@@ -92,7 +92,7 @@ class PackSpec:
 
 
 @dataclass
-class Packed:
+class PackSummary:
     """What a pack holds: samples, images (negative ones too) by what became of them, the bytes of
     the shards, and what could not be read: sample id -> reason."""
 
@@ -105,9 +105,9 @@ class Packed:
     bad: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(value: Any, path: Path) -> Packed:
+    def of(value: Any, path: Path) -> PackSummary:
         """What `asdict` made of one, read from `path`. Raises CompoclipError for anything else."""
-        usual = asdict(Packed())
+        usual = asdict(PackSummary())
         right = isinstance(value, dict) and usual.keys() == value.keys()
         for name, empty in usual.items() if right else ():
             kind = str if name == "bad" else int
@@ -116,9 +116,9 @@ class Packed:
             right = right and all(type(each) is kind for each in values)
         if not right:
             raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
-        return Packed(**value)
+        return PackSummary(**value)
 
-    def add(self, other: Packed) -> None:
+    def add(self, other: PackSummary) -> None:
         """Count another part."""
         for name in ("shards", "samples", "scaled", "as_they_were", "size_bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -127,7 +127,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Task:
+class PackTask:
     """One shard to make, whole in itself, so that any process can."""
 
     request: Request
@@ -137,11 +137,13 @@ class Task:
     number: int
 
 
-Run = Callable[[Callable[[Task], Packed], Sequence[Task]], Iterable[Packed]]
+Run = Callable[[Callable[[PackTask], PackSummary], Sequence[PackTask]], Iterable[PackSummary]]
 """Does tasks in any order and gives the results: `map`, or `corpora.engine.run` for processes."""
 
 
-def pack(request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: int = 0) -> Packed:
+def pack(
+    request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: int = 0
+) -> PackSummary:
     """Write a source below the folder `out` as pack-000000.tar, ...; pack.json says what it holds.
 
     A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
@@ -154,21 +156,21 @@ def pack(request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: i
         return _pack(request, out, spec, run, max_bad)
 
 
-def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -> Packed:
+def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -> PackSummary:
     source = request.open()
     record = _record(source, spec)
     finished = _check(out, record)
     if finished is not None:
         return finished
     write_atomically(out / RECORD, _writer(record))
-    total, todo = Packed(), []
+    total, todo = PackSummary(), []
     numbers = range(-(-len(source) // spec.shard_size))
     for number in numbers:
         if _shard(out, number).is_file() and _counts(out, number).is_file():
             counts = _counts(out, number)
-            total.add(Packed.of(read_json(counts, damaged="delete it"), counts))
+            total.add(PackSummary.of(read_json(counts, damaged="delete it"), counts))
         else:
-            todo.append(Task(request, out, spec, max_bad, number))
+            todo.append(PackTask(request, out, spec, max_bad, number))
     if total.shards:
         note(f"going on: {total.shards} of {len(numbers)} shards are there")
     _refuse_bad(total, max_bad)
@@ -183,9 +185,9 @@ def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -
     return total
 
 
-def pack_shard(task: Task) -> Packed:
+def pack_shard(task: PackTask) -> PackSummary:
     """Write one shard, and before it its counts."""
-    made = Packed(shards=1)
+    made = PackSummary(shards=1)
     write_atomically(_shard(task.out, task.number), partial(_write, task, made))
     return made
 
@@ -212,7 +214,7 @@ def _record(source: RowSource | ShardSource, spec: PackSpec) -> dict[str, Any]:
     }
 
 
-def _check(out: Path, record: dict[str, Any]) -> Packed | None:
+def _check(out: Path, record: dict[str, Any]) -> PackSummary | None:
     """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
@@ -227,10 +229,10 @@ def _check(out: Path, record: dict[str, Any]) -> Packed | None:
         keys = dict.fromkeys([*record, *known])
         differ = ", ".join(key for key in keys if known.get(key) != record.get(key))
         raise UsageError(f"{out}: holds another pack ({differ} differ); choose another --out")
-    return Packed.of(found["packed"], path) if "packed" in found else None
+    return PackSummary.of(found["packed"], path) if "packed" in found else None
 
 
-def _refuse_bad(total: Packed, max_bad: int) -> None:
+def _refuse_bad(total: PackSummary, max_bad: int) -> None:
     if len(total.bad) > max_bad:
         first = "; ".join(list(total.bad.values())[:3])
         raise CompoclipError(
@@ -240,7 +242,7 @@ def _refuse_bad(total: Packed, max_bad: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _OpenedShard:
     """A source with the columns that are read whole."""
 
     source: RowSource | ShardSource
@@ -250,12 +252,12 @@ class _Opened:
 
 
 @lru_cache(1)
-def _opened(request: Request) -> _Opened:
+def _opened(request: Request) -> _OpenedShard:
     source = request.open()
-    return _Opened(source, *source.groups(), source.image_scores())
+    return _OpenedShard(source, *source.groups(), source.image_scores())
 
 
-def _write(task: Task, made: Packed, target: Path) -> None:
+def _write(task: PackTask, made: PackSummary, target: Path) -> None:
     data, spec = _opened(task.request), task.spec
     first = task.number * spec.shard_size
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -270,7 +272,7 @@ def _write(task: Task, made: Packed, target: Path) -> None:
 
 
 def _members(
-    data: _Opened, index: int, spec: PackSpec, made: Packed
+    data: _OpenedShard, index: int, spec: PackSpec, made: PackSummary
 ) -> Iterator[tuple[str, bytes]]:
     """What goes into the tar for a sample: the name after the key, the bytes."""
     sample = data.source[index]
@@ -302,7 +304,9 @@ def _members(
     yield "json", text
 
 
-def _image(sample: Sample, image: Path | bytes, spec: PackSpec, made: Packed) -> tuple[str, bytes]:
+def _image(
+    sample: Sample, image: Path | bytes, spec: PackSpec, made: PackSummary
+) -> tuple[str, bytes]:
     extension, content = packed_image(image, spec, sample.id if isinstance(image, bytes) else "")
     if content is None:
         made.as_they_were += 1
@@ -333,7 +337,7 @@ def packed_image(image: Path | bytes, spec: PackSpec, name: str = "") -> tuple[s
     return "jpg", buffer.getvalue()
 
 
-def _leave_out(made: Packed, reason: str, id: str, error: CompoclipError) -> None:
+def _leave_out(made: PackSummary, reason: str, id: str, error: CompoclipError) -> None:
     made.left_out[reason] = made.left_out.get(reason, 0) + 1
     made.bad[id] = str(error)
 

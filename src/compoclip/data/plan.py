@@ -50,7 +50,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Sentence:
+class BagSentence:
     """One sentence of a bag and its negative, if the file has one."""
 
     text: str
@@ -97,7 +97,7 @@ class Bags:
         """The ids, in the order of the file."""
         return iter(self._index)
 
-    def find(self, id: str) -> list[Sentence] | None:
+    def find(self, id: str) -> list[BagSentence] | None:
         """The bag of a sample, None when the file has none."""
         row = self._index.get(id)
         if row is None:
@@ -106,7 +106,7 @@ class Bags:
             return None
         sentences = self._sentences[row].as_py()
         negatives = self._negatives[row].as_py() or [None] * len(sentences)
-        return [Sentence(text, negative) for text, negative in zip(sentences, negatives)]
+        return [BagSentence(text, negative) for text, negative in zip(sentences, negatives)]
 
 
 def _bag(row: dict[str, Any], origin: str) -> tuple[str, list[str], list[str | None]]:
@@ -429,7 +429,7 @@ class _Drawing:
             self.counts.refused[BAG, NO_BAG] += 1
         rng = self._plan.rng(self._key, self._epoch, BAG)
         if plan.draw == "replacement":
-            pool = [*sentences, Sentence(self.caption)]
+            pool = [*sentences, BagSentence(self.caption)]
             for place, sentence in enumerate(rng.choices(pool, k=plan.size)):
                 if self._add(Drawn(sentence.text, Role.POSITIVE), BAG, again=True):
                     # What is drawn again has a negative of its own.
@@ -442,7 +442,7 @@ class _Drawing:
             if self._add(Drawn(sentence.text, Role.POSITIVE), BAG):
                 self._bag_negative(sentence, sentence.text)
 
-    def _bag_negative(self, sentence: Sentence, key: str, again: bool = False) -> None:
+    def _bag_negative(self, sentence: BagSentence, key: str, again: bool = False) -> None:
         """The negative of a sentence: the file's, or one by a rewrite that applies."""
         bags = self._plan.plan.bags
         assert bags is not None
@@ -460,12 +460,12 @@ class _Drawing:
                 return
         self.counts.refused[BAG_NEGATIVE, NONE_APPLIES] += 1
 
-    def _other_captions(self) -> list[Sentence]:
+    def _other_captions(self) -> list[BagSentence]:
         """The captions of the sample that differ from the one drawn and each other, for a bag."""
         known = {token_key(self.caption): self.caption}
         for text in self._sample.captions:
             known.setdefault(token_key(text), text)
-        return [Sentence(text) for text in list(known.values())[1:]]
+        return [BagSentence(text) for text in list(known.values())[1:]]
 
     def _offer(self, name: str) -> bool:
         """Add the text of a rewrite, if there is one."""

@@ -20,7 +20,7 @@ _Scores = list[float | None]
 
 
 @dataclass(frozen=True)
-class Task:
+class BatchTask:
     """The samples of one batch, by their index in the source; kind: see `Batch`."""
 
     epoch: int
@@ -29,7 +29,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """This process makes the `rank`-th of `world` equal parts of every batch of `batch_size`."""
 
     batch_size: int
@@ -43,12 +43,12 @@ class Schedule(Protocol):
     @property
     def steps_per_epoch(self) -> int: ...
 
-    def tasks(self, epoch: int, start_step: int = 0) -> list[Task]:
+    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
         """The batches of an epoch from `start_step` on, this process's part of each."""
         ...
 
 
-def schedule_of(source: Source, images: ImagePlan, share: Share, seed: int) -> Schedule:
+def schedule_of(source: Source, images: ImagePlan, share: RankShare, seed: int) -> Schedule:
     """The schedule that an image plan asks for.
 
     Raises CompoclipError when the batch cannot be split evenly, UsageError when it cannot be made
@@ -73,7 +73,7 @@ class ShuffledSchedule:
     """
 
     samples: int
-    share: Share
+    share: RankShare
     seed: int
     kind: str = "single"
     alternate: bool = False
@@ -83,7 +83,7 @@ class ShuffledSchedule:
         """Full batches in the source."""
         return self.samples // self.share.batch_size
 
-    def tasks(self, epoch: int, start_step: int = 0) -> list[Task]:
+    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
         """The batches of an epoch from `start_step` on."""
         bits = rng_for(self.seed, "", epoch, "order").getrandbits(64)
         order = np.random.Generator(np.random.PCG64(bits)).permutation(self.samples)
@@ -93,7 +93,7 @@ class ShuffledSchedule:
             first = step * self.share.batch_size + self.share.rank * part
             odd = (epoch * self.steps_per_epoch + step) % 2
             kind = "single" if self.alternate and odd else self.kind
-            tasks.append(Task(epoch, tuple(order[first : first + part].tolist()), kind))
+            tasks.append(BatchTask(epoch, tuple(order[first : first + part].tolist()), kind))
         return tasks
 
 
@@ -107,7 +107,7 @@ class GroupedSchedule:
     then too small, are left out.
     """
 
-    def __init__(self, source: Source, plan: Groups, share: Share, seed: int) -> None:
+    def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
         slots = plan.variations + plan.pairs
         if share.batch_size % (slots * share.world):
             raise UsageError(
@@ -153,7 +153,7 @@ class GroupedSchedule:
             return len(self._groups) // self._per_step
         return len(self._pairs) // (self._per_step * self._plan.pairs)
 
-    def tasks(self, epoch: int, start_step: int = 0) -> list[Task]:
+    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
         """The batches of an epoch from `start_step` on."""
         pairs = _shuffled(self._pairs, rng_for(self._seed, "", epoch, "order"))
         groups: list[list[int]] = []
@@ -170,7 +170,7 @@ class GroupedSchedule:
                 rng = rng_for(self._seed, str(slot), epoch, "variations")
                 indices += self._variations(groups[slot], rng)
                 indices += pairs[slot * self._plan.pairs : (slot + 1) * self._plan.pairs]
-            tasks.append(Task(epoch, tuple(indices)))
+            tasks.append(BatchTask(epoch, tuple(indices)))
         return tasks
 
     def _variations(self, group: Sequence[int], rng: random.Random) -> list[int]:

@@ -205,7 +205,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScoreCurve:
     """What `RANKED` makes of `metric`, items at `true` against items at `false`: a leaf."""
 
     metric: str
@@ -236,10 +236,10 @@ class Curve:
 class MeanOf:
     """Plain mean of the parts."""
 
-    parts: tuple[Mean | Curve | MeanOf, ...]
+    parts: tuple[Mean | ScoreCurve | MeanOf, ...]
 
 
-Leaf = Mean | Curve
+Leaf = Mean | ScoreCurve
 Plan = Leaf | MeanOf
 
 
@@ -251,7 +251,9 @@ def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> Leaf | None:
     if metric not in RANKED:
         return Mean(metric, rows) if len(rows) else None
     right = np.asarray(truth)[rows] == 1
-    return Curve(metric, rows[right], rows[~right]) if right.any() and not right.all() else None
+    return (
+        ScoreCurve(metric, rows[right], rows[~right]) if right.any() and not right.all() else None
+    )
 
 
 def plan_or_none(
@@ -362,7 +364,7 @@ def evaluate(tree: Plan, values: Mapping[str, Values], tie: float = 0.5) -> floa
     def value(each: Leaf) -> Values:
         found: Values = (
             each.values(values, tie=tie)[0]
-            if isinstance(each, Curve)
+            if isinstance(each, ScoreCurve)
             else np.asarray(values[each.metric][each.rows].mean())
         )
         return found
@@ -404,7 +406,7 @@ def _weighted(tree: Plan, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
 
 
 def _jackknife(
-    curve: Curve,
+    curve: ScoreCurve,
     base: Mapping[str, Values],
     other: Mapping[str, Values],
     codes: Indices,
@@ -444,7 +446,7 @@ def resample(
     count = int(codes.max()) + 1
     found = {each.key: each for tree in trees for each in leaves(tree)}
     means = [each for each in found.values() if isinstance(each, Mean)]
-    areas = [each for each in found.values() if isinstance(each, Curve)]
+    areas = [each for each in found.values() if isinstance(each, ScoreCurve)]
     sums, sizes = _columns(means, values, codes, count)
     blocks = []
     for weights in cluster_weights(count, resamples, seed):
@@ -473,7 +475,7 @@ def resample_difference(
     seed: int = 0,
 ) -> list[Values]:
     """Each rule's value for `other` minus that for `base` in each draw, both on the same draws."""
-    if not any(isinstance(each, Curve) for tree in trees for each in leaves(tree)):
+    if not any(isinstance(each, ScoreCurve) for tree in trees for each in leaves(tree)):
         gap = {name: other[name] - base[name] for name in base}
         return resample(trees, gap, clusters, resamples, seed)
     one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, other))

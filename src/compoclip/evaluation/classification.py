@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from compoclip.benchmarks.case import Classification, TiePolicy, image_key, image_names
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.items import Features, Flags, Items, Outcomes, Scores, Values
+from compoclip.evaluation.items import EncodedFeatures, Flags, Items, Outcomes, Scores, Values
 from compoclip.evaluation.retrieval import rank
 
 # --- What a score tells over all thresholds: ROC-AUC, 11-point average precision, the best
@@ -168,7 +168,7 @@ CLASS_LABEL = "class"
 _SCALE = 100.0
 
 
-def class_embeddings(prompts: Sequence[Sequence[str]], features: Features) -> Scores:
+def class_embeddings(prompts: Sequence[Sequence[str]], features: EncodedFeatures) -> Scores:
     """(classes, D): the mean of each class's unit-length prompt features, scaled to length 1.
 
     Raises CompoclipError for a class without prompts.
@@ -198,7 +198,7 @@ def log_odds(cosines: Scores) -> Values:
 
 
 def score_classification(
-    content: Classification, features: Features, ties: Mapping[str, TiePolicy] | None = None
+    content: Classification, features: EncodedFeatures, ties: Mapping[str, TiePolicy] | None = None
 ) -> Items:
     """Nearest class embedding for each image; the metrics are "accuracy" and, above five classes,
     "top5". Ties go to the first class (argmax) unless the benchmark says otherwise.

@@ -22,7 +22,7 @@ from compoclip.console import track
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, TextKey
-from compoclip.evaluation.items import Features, Scores
+from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
 from compoclip.models.config import ModelIdentity, Tower
 from compoclip.ranks import ALONE, Ranks
@@ -185,7 +185,7 @@ def distinct_texts(contents: Sequence[Content]) -> list[str]:
 
 def encode_contents(
     encoder: Encoder, contents: Sequence[Content], options: EncodeOptions | None = None
-) -> Features:
+) -> EncodedFeatures:
     """Features of everything that `contents` mention, every image file of which must exist.
 
     Images with the same bytes and box are encoded once, wherever they lie, and so are texts with
@@ -198,7 +198,7 @@ def encode_contents(
     options = options or EncodeOptions()
     images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options)
     texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options)
-    return Features(images, image_rows, texts, text_rows, bad, truncated)
+    return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 
 
 def _encode_images(

@@ -17,7 +17,7 @@ from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.items import Features, Matches, Scores
+from compoclip.evaluation.items import EncodedFeatures, Matches, Scores
 from compoclip.models.blip import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
@@ -176,8 +176,8 @@ def require_pairs(benchmarks: Sequence[Benchmark]) -> None:
 
 
 def with_matches(
-    encoder: Encoder, contents: Sequence[Content], features: Features, batch_size: int
-) -> Features:
+    encoder: Encoder, contents: Sequence[Content], features: EncodedFeatures, batch_size: int
+) -> EncodedFeatures:
     """`features` with the scores of all pairs of the cases in `contents`, each distinct one once.
 
     batch_size: texts that are encoded at once with an image, whose own states are computed once.

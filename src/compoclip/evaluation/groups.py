@@ -25,7 +25,7 @@ from compoclip.evaluation.tables import percent
 
 
 @dataclass(frozen=True)
-class Part:
+class ScorePart:
     """One number of one benchmark: a metric of a sub-task, or an aggregate.
 
     name: of the sub-task, or of the rule when `metric` is "". metric: "main" is the first one.
@@ -36,21 +36,21 @@ class Part:
     metric: str = MAIN
 
 
-Groups = Mapping[str, tuple[Part, ...]]
+Groups = Mapping[str, tuple[ScorePart, ...]]
 
 
-def skill_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+def skill_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
     """Skill -> its sub-tasks in all benchmarks. A sub-task without a skill is one of its own,
     called "benchmark: sub-task"."""
-    groups: dict[str, list[Part]] = {}
+    groups: dict[str, list[ScorePart]] = {}
     for each in results:
         for subtask in each.scores:
             name = each.skills.get(subtask, f"{each.benchmark}: {subtask}")
-            groups.setdefault(name, []).append(Part(each.benchmark, subtask))
+            groups.setdefault(name, []).append(ScorePart(each.benchmark, subtask))
     return {name: tuple(parts) for name, parts in groups.items()}
 
 
-def part_score(results: Mapping[str, Results], part: Part) -> Score:
+def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
     """The stored score of a part. Raises CompoclipError when the results do not have it."""
     each = results[part.benchmark]
     try:
@@ -89,8 +89,11 @@ def group_scores(
 
 
 def part_draws(
-    results: Sequence[Results], parts: Sequence[Part], resamples: int = RESAMPLES, seed: int = 0
-) -> dict[Part, Values]:
+    results: Sequence[Results],
+    parts: Sequence[ScorePart],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[ScorePart, Values]:
     """One model's value of every part in each draw of photos, (resamples,).
 
     results: one a benchmark. Draws of a benchmark depend on its name and `seed` alone, so those of
@@ -137,12 +140,12 @@ def group_differences(
     return tuple(corrected(found))
 
 
-def _benchmarks(groups: Iterable[Sequence[Part]]) -> list[str]:
+def _benchmarks(groups: Iterable[Sequence[ScorePart]]) -> list[str]:
     """Names of all benchmarks with a part, each once, in order."""
     return list(dict.fromkeys(part.benchmark for parts in groups for part in parts))
 
 
-def _tree(pair: Pair, part: Part) -> Plan:
+def _tree(pair: Pair, part: ScorePart) -> Plan:
     """How the part is computed from the pair's items."""
     try:
         return pair.leaf(part.name, part.metric) if part.metric else pair.trees[part.name]
@@ -236,23 +239,23 @@ def kind(results: Results) -> str:
 
 def profile_groups(results: Sequence[Results]) -> Groups:
     """The numbers of the first table: headline means by kind of benchmark, and hard positives."""
-    groups: dict[str, tuple[Part, ...]] = {
+    groups: dict[str, tuple[ScorePart, ...]] = {
         COMPOSITION: _headlines(results, "composition"),
         RECOGNITION: _headlines(results, "recognition"),
     }
     ranked = [each.benchmark for each in results if kind(each) == "retrieval"]
-    groups[RETRIEVAL] = tuple(Part(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
-    groups[TO_TEXT] = tuple(Part(name, "i2t", "r1") for name in ranked)
-    groups[TO_IMAGE] = tuple(Part(name, "t2i", "r1") for name in ranked)
+    groups[RETRIEVAL] = tuple(ScorePart(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
+    groups[TO_TEXT] = tuple(ScorePart(name, "i2t", "r1") for name in ranked)
+    groups[TO_IMAGE] = tuple(ScorePart(name, "t2i", "r1") for name in ranked)
     groups |= triple_groups(results)
     return {name: parts for name, parts in groups.items() if parts}
 
 
-def _headlines(results: Sequence[Results], wanted: str) -> tuple[Part, ...]:
-    return tuple(Part(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
+def _headlines(results: Sequence[Results], wanted: str) -> tuple[ScorePart, ...]:
+    return tuple(ScorePart(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
 
 
-def triple_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+def triple_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
     """The numbers about hard positives, where there are any; else empty."""
     places = [
         (each.benchmark, subtask)
@@ -265,7 +268,7 @@ def triple_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
     metrics = {SENSITIVITY: "original", INVARIANCE: "augmented", BRITTLENESS: "brittleness"}
     metrics[MATCH] = POSITIVE_SCORE
     return {
-        name: tuple(Part(benchmark, subtask, metric) for benchmark, subtask in places)
+        name: tuple(ScorePart(benchmark, subtask, metric) for benchmark, subtask in places)
         for name, metric in metrics.items()
     }
 
@@ -277,22 +280,22 @@ _HEADLINES = {"Comp": "comp", "ZS (21)": "elevater", "ZS (20)": "elevater_20"}
 _DIRECTIONS = {"I2T Ret": "i2t", "T2I Ret": "t2i"}
 
 
-def overall_groups(results: Sequence[Results]) -> dict[str, tuple[Part, ...]]:
+def overall_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
     """The means that one model's results define, each over all its benchmarks or not at all.
 
     Comp, ZS (21) and ZS (20): headlines of `registry.SUITES`. I2T Ret, T2I Ret: R@1 on COCO,
     Flickr30k and COCO-Counterfactuals.
     """
     named = {each.benchmark: each for each in results}
-    groups: dict[str, tuple[Part, ...]] = {}
+    groups: dict[str, tuple[ScorePart, ...]] = {}
     for title, suite in _HEADLINES.items():
         members = [spec.replace(":", "_") for spec in SUITES[suite]]
         if named.keys() >= set(members):
-            groups[title] = tuple(Part(each, named[each].headline, "") for each in members)
+            groups[title] = tuple(ScorePart(each, named[each].headline, "") for each in members)
     for title, direction in _DIRECTIONS.items():
         members = [spec.replace(":", "_") for spec in SUITES["retrieval_3"]]
         if all(each in named and direction in named[each].scores for each in members):
-            groups[title] = tuple(Part(each, direction, "r1") for each in members)
+            groups[title] = tuple(ScorePart(each, direction, "r1") for each in members)
     return groups
 
 

@@ -280,7 +280,7 @@ class Matches:
 
 
 @dataclass(frozen=True)
-class Features:
+class EncodedFeatures:
     """Unit-length float32 features of the distinct images (N, D) and token sequences (M, D).
 
     image_rows, text_rows: where each image and each text stands; texts with the same tokens share

@@ -10,7 +10,7 @@ import numpy as np
 from compoclip.benchmarks.case import Retrieval, TiePolicy, image_key, image_names, text_names
 from compoclip.evaluation.clusters import linked
 from compoclip.evaluation.items import (
-    Features,
+    EncodedFeatures,
     Indices,
     Items,
     Outcomes,
@@ -25,7 +25,7 @@ SCORES_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RetrievalRanks:
     """Where the best right candidate of each of q queries stands among m candidates.
 
     better: candidates that score more. equal: candidates with the same score, itself included;
@@ -66,7 +66,7 @@ class Ranks:
         )
 
 
-def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> Ranks:
+def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> RetrievalRanks:
     """Rank a gallery (m, D) for each query (q, D); `right[i]` are the right candidates of query i.
 
     Every query needs at least one right candidate. Works through blocks of queries of about
@@ -86,7 +86,7 @@ def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> Ra
             columns[name].append(values)
     joined = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
     empty = np.empty(0, dtype=np.int64)
-    return Ranks(gallery=m, **{name: joined.get(name, empty) for name in _COLUMNS})
+    return RetrievalRanks(gallery=m, **{name: joined.get(name, empty) for name in _COLUMNS})
 
 
 _COLUMNS = (
@@ -103,7 +103,7 @@ _COLUMNS = (
 
 
 def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """The columns of `Ranks` for one block of scores (b, m); overwrites `scores`."""
+    """The columns of `RetrievalRanks` for one block of scores (b, m); overwrites `scores`."""
     counts = np.array([len(each) for each in right], dtype=np.int64)
     rows = np.repeat(np.arange(len(right)), counts)
     columns = np.concatenate([np.sort(np.asarray(each, dtype=np.int64)) for each in right])
@@ -150,7 +150,7 @@ CUTS = (1, 5, 10)
 
 
 def score_retrieval(
-    content: Retrieval, features: Features, ties: Mapping[str, TiePolicy] | None = None
+    content: Retrieval, features: EncodedFeatures, ties: Mapping[str, TiePolicy] | None = None
 ) -> Items:
     """Rank all texts for each image ("i2t": hit if any matching text is among the k best) and all
     images for each text ("t2i").
@@ -203,7 +203,7 @@ def _first(policies: Mapping[str, TiePolicy], subtask: str) -> bool:
     return policy is TiePolicy.FIRST
 
 
-def _shown(ranks: Ranks, names: Sequence[str]) -> list[tuple[str, ...]]:
+def _shown(ranks: RetrievalRanks, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Names of the best right candidate and of its best rival."""
     return [
         (names[best],) if rival < 0 else (names[best], names[rival])
@@ -211,7 +211,7 @@ def _shown(ranks: Ranks, names: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def _scores(ranks: Ranks) -> list[Sequence[float]]:
+def _scores(ranks: RetrievalRanks) -> list[Sequence[float]]:
     return [
         [float(best)] if rival < 0 else [float(best), float(score)]
         for best, rival, score in zip(ranks.best_score, ranks.rival, ranks.rival_score)

@@ -37,7 +37,7 @@ from compoclip.evaluation.encode import (
     encode_contents,
 )
 from compoclip.evaluation.encoder import Encoder, Score, require_pairs, with_matches
-from compoclip.evaluation.items import Features, Items
+from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import Results, file_stem, load_results, save_results
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import (
@@ -226,7 +226,7 @@ def _measure(
     name: str,
     encoder: Encoder,
     job: _Job,
-    features: Features,
+    features: EncodedFeatures,
     folder: Path,
     options: Options,
     encoding: float,
@@ -282,7 +282,7 @@ def _measure(
     return save_results(results, items.to_arrow(), folder)
 
 
-def _score(benchmark: Benchmark, content: Content, features: Features) -> Items:
+def _score(benchmark: Benchmark, content: Content, features: EncodedFeatures) -> Items:
     ties = _ties(benchmark)
     if isinstance(content, Retrieval):
         return score_retrieval(content, features, ties)

@@ -17,7 +17,7 @@ from compoclip.evaluation.classification import balanced_threshold, placements
 from compoclip.evaluation.clusters import case_clusters
 from compoclip.evaluation.items import (
     BUCKETS,
-    Features,
+    EncodedFeatures,
     Flags,
     Indices,
     Items,
@@ -34,7 +34,7 @@ from compoclip.evaluation.items import (
 
 
 def score_cases(
-    cases: Sequence[Case], features: Features, ties: Mapping[str, TiePolicy] | None = None
+    cases: Sequence[Case], features: EncodedFeatures, ties: Mapping[str, TiePolicy] | None = None
 ) -> Items:
     """Score every case and judge it under its sub-task's tie policy (default strict).
 
@@ -112,7 +112,7 @@ def _policy(policies: Mapping[str, TiePolicy], case: Case) -> TiePolicy:
     return policies.get(case.subtask, policies.get("", TiePolicy.STRICT))
 
 
-def _block_scores(form: Form, block: Sequence[Case], features: Features) -> Scores:
+def _block_scores(form: Form, block: Sequence[Case], features: EncodedFeatures) -> Scores:
     """Cosines of n cases of one form: (n, K), (n, 2, 2) for GROUP."""
     n = len(block)
     texts = features.text_index(t for case in block for t in case.texts).reshape(n, -1)
@@ -228,7 +228,7 @@ def _products(main: Outcomes, groups: list[Indices], n: int) -> Outcomes:
 
 
 def score_binary(
-    cases: Sequence[Case], features: Features, tuned_on: Mapping[str, str] | None = None
+    cases: Sequence[Case], features: EncodedFeatures, tuned_on: Mapping[str, str] | None = None
 ) -> Items:
     """Score BINARY cases. tuned_on: see `Benchmark`; its values' cases only set thresholds.
 
@@ -301,7 +301,7 @@ def _constant(
     return np.where(np.isnan(limits), np.nan, right)
 
 
-def _cosines(cases: Sequence[Case], features: Features) -> Scores:
+def _cosines(cases: Sequence[Case], features: EncodedFeatures) -> Scores:
     images = features.image_index(case.images[0] for case in cases)
     texts = features.text_index(case.texts[0] for case in cases)
     return features.scores(images, texts)

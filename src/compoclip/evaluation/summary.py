@@ -12,11 +12,11 @@ from compoclip.benchmarks.case import Aggregate
 from compoclip.evaluation.aggregate import (
     RANKED,
     RESAMPLES,
-    Curve,
     Interval,
     Leaf,
     Mean,
     Plan,
+    ScoreCurve,
     averaged,
     evaluate,
     leaf,
@@ -185,7 +185,7 @@ class _Frame:
 
     def tied(self, each: Leaf) -> Indices:
         """Rows of a leaf whose outcome hangs on equal scores."""
-        if not isinstance(each, Curve):
+        if not isinstance(each, ScoreCurve):
             return each.rows[self.outcomes[each.metric].tied[each.rows]]
         values = self.used[each.metric]
         shared = np.intersect1d(values[each.true], values[each.false])

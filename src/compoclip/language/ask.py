@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.language.engine import Answer, AskError, Engine, Sampling, Task
+from compoclip.language.engine import Answer, AskError, Engine, PromptTask, Sampling
 from compoclip.language.judge import NONE, Judged, judge
 from compoclip.recordfile import Record, Track, appending
 
@@ -71,13 +71,13 @@ class Collected:
         self.records.setdefault(number, record)
 
 
-def judged(task: Task, caption: str, record: Record) -> Judged:
+def judged(task: PromptTask, caption: str, record: Record) -> Judged:
     """What the answers on record are worth by the present rules."""
     return judge(task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]])
 
 
 def collect(
-    task: Task,
+    task: PromptTask,
     captions: Sequence[str],
     engine: Engine,
     asking: Asking,
@@ -132,7 +132,7 @@ def collect(
 
 
 def _question(
-    task: Task, caption: str, engine: Engine, asking: Asking, judging: threading.Lock
+    task: PromptTask, caption: str, engine: Engine, asking: Asking, judging: threading.Lock
 ) -> Record:
     """The answers about one caption, the last of which is of use if any is.
 

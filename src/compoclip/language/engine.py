@@ -41,7 +41,7 @@ class Message(TypedDict):
 
 
 @dataclass(frozen=True)
-class Task:
+class PromptTask:
     """One prompt and what is expected of its answers.
 
     gives: what the texts are to `train`. change: how a text may differ from its caption (see
@@ -90,13 +90,13 @@ def task_names() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=32)
-def load_task(name: str) -> Task:
+def load_task(name: str) -> PromptTask:
     """The task of that name. Raises UsageError with the known names for another one."""
     if name not in task_names():
         raise UsageError(f"no task '{name}'; choose from: {', '.join(task_names())}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
-    return Task(name=name, examples=examples, **data)
+    return PromptTask(name=name, examples=examples, **data)
 
 
 # --- What answers a prompt: a server, or a model in this process. ---
@@ -168,7 +168,7 @@ _AGAIN = (408, 409, 425, 429)
 
 
 @dataclass(frozen=True)
-class Patience:
+class ServerPatience:
     """timeout: seconds for one answer. retries: further tries of one question."""
 
     timeout: float = 120.0
@@ -189,7 +189,7 @@ class ChatServer:
         *,
         key_variable: str | None = None,
         concurrency: int = 8,
-        patience: Patience = Patience(),
+        patience: ServerPatience = ServerPatience(),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """url: of the server, with or without /v1 or the whole path. key_variable: the environment

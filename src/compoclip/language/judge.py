@@ -14,7 +14,7 @@ from typing import Any
 
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
-from compoclip.language.engine import Task
+from compoclip.language.engine import PromptTask
 from compoclip.rewrites.base import fits_context, token_key
 from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.written import (
@@ -158,7 +158,7 @@ class Judged:
     rejected: tuple[tuple[str, str], ...]
 
 
-def judge(task: Task, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
+def judge(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
     """Read and check the answers to a caption, in order; at most `task.most` texts are accepted.
 
     answers: each with whether it was cut off at the token limit.
@@ -184,7 +184,7 @@ def judge(task: Task, caption: str, answers: Iterable[tuple[str, bool]]) -> Judg
 
 
 def _objections(
-    task: Task, caption: Caption, answer: str, cut_off: bool
+    task: PromptTask, caption: Caption, answer: str, cut_off: bool
 ) -> Iterator[tuple[str, str | None]]:
     """The texts of an answer that count, each with what is wrong with it."""
     if _REFUSAL.match(answer.strip()) and not _REFUSAL.match(caption.text.strip()):
@@ -199,7 +199,7 @@ def _objections(
         yield text, _objection(task, caption, text)
 
 
-def _objection(task: Task, caption: Caption, text: str) -> str | None:
+def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
     if text.strip(" .").lower() in ("none", "n/a", "null"):
         return NONE
     if _REFUSAL.match(text) and not _REFUSAL.match(caption.text):
@@ -211,14 +211,14 @@ def _objection(task: Task, caption: Caption, text: str) -> str | None:
     return form_objection(caption.text, text) or _meaning(task, caption, parse(text))
 
 
-def _meaning(task: Task, caption: Caption, written: Caption) -> str | None:
+def _meaning(task: PromptTask, caption: Caption, written: Caption) -> str | None:
     if task.change == "paraphrase":
         return paraphrase_objection(caption, written)
     rule = positive_objection if task.gives == "positive" else negative_objection
     return rule(caption, written) or _asked_for(task, caption, written)
 
 
-def _asked_for(task: Task, caption: Caption, written: Caption) -> str | None:
+def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | None:
     """Whether the text changes what the task says, by the words that are other."""
     change = difference(caption, written)
     words = [*change.lost, *change.gained]
@@ -248,7 +248,7 @@ def _sentence_objection(caption: Caption, text: str) -> str | None:
     return CONTRADICTS if conflicting_attributes(caption, parse(text)) else None
 
 
-def _echoes(task: Task, caption: str, text: str) -> bool:
+def _echoes(task: PromptTask, caption: str, text: str) -> bool:
     """Whether the text repeats a run of words of the prompt, or one of its examples."""
     low = _plain(text)
     if any(low in (_plain(one), _plain(other)) for one, other in task.examples):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from compoclip.errors import UsageError
 from compoclip.files import write_atomically
 from compoclip.language.ask import Collected, judged
-from compoclip.language.engine import Task
+from compoclip.language.engine import PromptTask
 from compoclip.language.judge import Judged
 from compoclip.recordfile import Record, json_bytes
 from compoclip.rewrites.base import token_key
@@ -28,7 +28,7 @@ _TEXT = pa.large_string()
 
 
 @dataclass
-class Tally:
+class AnswerTally:
     """What became of the captions.
 
     captions: distinct ones. with_text: those that got a text. texts: accepted ones. rejected:
@@ -78,13 +78,13 @@ class Outputs:
 
 
 def write_outputs(
-    task: Task,
+    task: PromptTask,
     items: Iterable[Item],
     numbers: Mapping[str, int],
     collected: Collected,
     provenance: Mapping[str, Any],
     out: Outputs,
-) -> Tally:
+) -> AnswerTally:
     """Judge all answers and write rows and rejected texts, in the order of the items.
 
     numbers: of every distinct caption. provenance: what all rows carry. One row a caption, repeated
@@ -132,12 +132,12 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 
 
 def _tally(
-    task: Task,
+    task: PromptTask,
     numbers: Mapping[str, int],
     collected: Collected,
     verdicts: Mapping[int, Judged],
-) -> Tally:
-    tally = Tally(captions=len(numbers), unanswered=len(collected.unanswered))
+) -> AnswerTally:
+    tally = AnswerTally(captions=len(numbers), unanswered=len(collected.unanswered))
     tally.not_asked = sum(not task.asks(caption) for caption in numbers)
     for number, record in collected.records.items():
         tally.refused += record["refused"] is not None
@@ -155,7 +155,7 @@ def _tally(
 
 
 def _rejected(
-    task: Task,
+    task: PromptTask,
     numbers: Mapping[str, int],
     collected: Collected,
     verdicts: Mapping[int, Judged],
@@ -174,7 +174,7 @@ def _rejected(
             yield {**about, "text": None, "reason": REFUSED, "detail": refused}
 
 
-def _write_lines(path: Path, rows: Iterable[Record], task: Task) -> int:
+def _write_lines(path: Path, rows: Iterable[Record], task: PromptTask) -> int:
     written = 0
     with path.open("wb") as file:
         for row in rows:
@@ -183,7 +183,7 @@ def _write_lines(path: Path, rows: Iterable[Record], task: Task) -> int:
     return written
 
 
-def _write_parquet(path: Path, rows: Iterable[Record], task: Task) -> int:
+def _write_parquet(path: Path, rows: Iterable[Record], task: PromptTask) -> int:
     schema = pa.schema(
         [
             ("id", _TEXT),

@@ -25,11 +25,11 @@ __all__ = [
     "NEGATIVES",
     "POSITIVES",
     "CaptionPlan",
-    "Difference",
     "Lora",
     "LossTerm",
     "Method",
     "Optim",
+    "PaperDifference",
     "Trains",
 ]
 
@@ -131,7 +131,7 @@ class Optim:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PaperDifference:
     """An option over which a paper and its released code differ, or one of them is silent.
 
     option: a parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
@@ -146,12 +146,12 @@ class Difference:
 
 
 LORA_DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "lora_targets",
         "The patch embedding would take three quarters of all parameters that learn.",
         released="+conv",
     ),
-    Difference(
+    PaperDifference(
         "lora_init",
         "Training starts from the base exactly; the released start is 4 % of the weights away.",
         released="xavier_ab",
@@ -184,7 +184,7 @@ class Method:
     composed: tuple[str, ...] = ()
     paper: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[PaperDifference, ...] = ()
 
     def with_lora(self, lora: Lora) -> Method:
         """This method with adapters, at ten times its learning rate if it had none before."""
@@ -245,7 +245,7 @@ class Method:
         }
 
     def value_of(self, option: str) -> float | str:
-        """What this method has for an option of a `Difference`."""
+        """What this method has for an option of a `PaperDifference`."""
         lora, adapter, field = option.partition("lora_")
         if adapter and not lora:
             found: Any = getattr(self.lora, field)

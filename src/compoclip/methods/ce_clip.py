@@ -6,7 +6,7 @@ from functools import partial
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
 
 OPTIM = Optim(epochs=10, batch_size=1512)
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
@@ -15,7 +15,7 @@ STAND_INS = {
     "run had them of a masked language model"
 }
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "imc",
         "The paper's idea, and the code's until its last revision, which lost the positive: its "
         "target is a negative.",

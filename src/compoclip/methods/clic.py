@@ -12,10 +12,10 @@ from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
     CaptionPlan,
-    Difference,
     LossTerm,
     Method,
     Optim,
+    PaperDifference,
     Trains,
 )
 
@@ -30,12 +30,12 @@ OPTIM = Optim(
     eps=1e-8,
 )
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "normalisation",
         "The model's own for both kinds of images, so that they come from one distribution.",
         released="imagenet",
     ),
-    Difference("crop", "As the published runs showed single images: whole.", released=False),
+    PaperDifference("crop", "As the published runs showed single images: whole.", released=False),
 )
 TEXTS = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
 

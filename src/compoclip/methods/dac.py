@@ -16,21 +16,21 @@ from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
     CaptionPlan,
-    Difference,
     Lora,
     LossTerm,
     Method,
     Optim,
+    PaperDifference,
 )
 
 OPTIM = Optim(batch_size=32, warmup=10_000, warmup_share=0.1)
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "neg_type",
         "As in the published runs: half of the negatives by rule, half by a language model.",
         released="rand_both",
     ),
-    Difference(
+    PaperDifference(
         "bag_draw",
         "As the published runs drew them.",
         released="replacement",

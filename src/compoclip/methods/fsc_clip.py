@@ -15,29 +15,29 @@ from compoclip.methods.base import (
     LORA_DIFFERENCES,
     NEGATIVES,
     CaptionPlan,
-    Difference,
     Lora,
     LossTerm,
     Method,
     Optim,
+    PaperDifference,
 )
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "hn_reduction",
         "A caption without a negative says nothing on negatives; the published runs used it.",
         paper="batch",
         released="valid",
     ),
-    Difference(
+    PaperDifference(
         "missing_hn",
         "A negative that does not exist is none: a score of 0 may take most of a row's softmax.",
         paper="mask",
         released="zero",
     ),
-    Difference(
+    PaperDifference(
         "attention_grad",
         "Gradient through the weights over patches is not mentioned; the published runs had none.",
         released=False,
@@ -129,13 +129,13 @@ def fsc_clip(
 
 FSC_CLIP_B16_OPTIM = Optim(batch_size=128)
 FSC_CLIP_B16_DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "local_weight",
         "The published rows of ViT-B/16 come from the released command.",
         paper=0.2,
         released=0.5,
     ),
-    Difference(
+    PaperDifference(
         "batch_size",
         "From the released command; half of that for ViT-B/32.",
         released=128,
@@ -192,7 +192,7 @@ def fsc_clip_b16(
 
 FSC_CLIP_CC3M_OPTIM = Optim()
 FSC_CLIP_CC3M_DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "global_weight",
         "The published rows of CC3M come from the released command.",
         paper=0.5,
@@ -252,12 +252,12 @@ FSC_CLIP_L14_OPTIM = Optim(batch_size=256)
 # Of the released run. The temperature is the exception: its gradient is whole in every process.
 PROCESSES = 4
 FSC_CLIP_L14_DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "weights",
         "The formula's; effective is how a gather without gradient weighs it in 4 processes.",
         released="effective",
     ),
-    Difference(
+    PaperDifference(
         "local_weight",
         "The model is not in the paper; its rows come from the released command.",
         released=0.5,
@@ -327,7 +327,7 @@ def fsc_clip_l14(
 
 FSC_CLIP_LORA_OPTIM = Optim(lr=5e-5)
 FSC_CLIP_LORA_DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "lr",
         "Ten times that of all weights; only the released command states it.",
         released=5e-5,

@@ -6,16 +6,16 @@ from typing import Literal
 
 from compoclip.data.plans import Groups
 from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import CaptionPlan, Difference, LossTerm, Method, Optim
+from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
 
 OPTIM = Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0)
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "cleaned",
         "As the published run had them: captions of ordinary pairs stay as they are.",
         released="variations",
     ),
-    Difference("crop", "As the published run showed images: whole.", released=False),
+    PaperDifference("crop", "As the published run showed images: whole.", released=False),
 )
 
 

@@ -12,10 +12,10 @@ from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
     CaptionPlan,
-    Difference,
     LossTerm,
     Method,
     Optim,
+    PaperDifference,
 )
 
 OPTIM = Optim()
@@ -27,12 +27,12 @@ STAND_INS = {
     "--positives FILE takes texts of one"
 }
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "positives",
         "Published: by a language model. None is shipped; synonyms and exchanged conjuncts by rule "
         "stand in for it.",
     ),
-    Difference(
+    PaperDifference(
         "weight_decay",
         "Neither weights nor optimiser are stated, and no training code was released: as fsc-clip.",
     ),

@@ -10,26 +10,26 @@ from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
     CaptionPlan,
-    Difference,
     LossTerm,
     Method,
     Optim,
+    PaperDifference,
 )
 
 OPTIM = Optim(lr=1e-5)
-WEIGHT_DECAY = Difference(
+WEIGHT_DECAY = PaperDifference(
     "weight_decay",
     "The paper names no number and follows Yuksekgonul et al., whose trainer has 0.2 by default; "
     "0.1 is that of its own pre-training and of the other methods here. No code was released.",
 )
 DIFFERENCES = (
     WEIGHT_DECAY,
-    Difference(
+    PaperDifference(
         "reduction",
         "As a sum over texts, one direction would grow with their number.",
         paper="sum",
     ),
-    Difference(
+    PaperDifference(
         "filter_negatives",
         "Words drawn from a list make some negatives true, such as two things exchanged in 'near'.",
         paper=False,

@@ -8,12 +8,12 @@ from typing import Literal
 from compoclip.data.plans import GIVEN, Neighbours
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
-from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip",))
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "missing_hn",
         "A negative that does not exist is none, not a text with a score of 0.",
         released="zero",
@@ -49,10 +49,12 @@ def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
 
 NEGCLIP_ORIGINAL_OPTIM = Optim(lr=1e-6, weight_decay=0.2)
 NEGCLIP_ORIGINAL_DIFFERENCES = (
-    Difference("lr", "The released command's; the paper tried 1e-5, 5e-6 and 1e-6.", released=1e-6),
-    Difference("weight_decay", "The released trainer's, not stated elsewhere.", released=0.2),
-    Difference("hard_images", "As the published run: one of the three nearest.", released=1),
-    Difference(
+    PaperDifference(
+        "lr", "The released command's; the paper tried 1e-5, 5e-6 and 1e-6.", released=1e-6
+    ),
+    PaperDifference("weight_decay", "The released trainer's, not stated elsewhere.", released=0.2),
+    PaperDifference("hard_images", "As the published run: one of the three nearest.", released=1),
+    PaperDifference(
         "mask_duplicates",
         "A similar image may be in the batch already, and would be its own negative.",
         released=False,

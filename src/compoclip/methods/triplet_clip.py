@@ -6,12 +6,12 @@ from typing import Literal
 
 from compoclip.data.plans import GIVEN, NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, Difference, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
 
 OPTIM = Optim()
 DIFFERENCES = (
-    Difference("crop", "As the published runs showed images: whole.", released=False),
-    Difference(
+    PaperDifference("crop", "As the published runs showed images: whole.", released=False),
+    PaperDifference(
         "lr",
         "The published runs pre-train; the default fine-tunes, as the other methods do here.",
         released=5e-4,

@@ -13,11 +13,11 @@ from compoclip.methods.base import (
     LORA_DIFFERENCES,
     NEGATIVES,
     POSITIVES,
-    Difference,
     Lora,
     LossTerm,
     Method,
     Optim,
+    PaperDifference,
 )
 from compoclip.methods.base import CaptionPlan as BaseCaptionPlan
 
@@ -32,13 +32,13 @@ BY_RULE = {
     "released": "tsvlc-rb-released",
 }
 DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "actions",
         "As in the released runs verbs and prepositions make 3 of 4 edits, but by words that "
         "exclude the old one: 0.5 % of its negatives are still true in the world, of those 14 %.",
         released="released",
     ),
-    Difference(
+    PaperDifference(
         "warmup_share",
         "On fewer images than CC3M has, 10,000 steps of warm-up would be most of a run, or more.",
         released=1.0,
@@ -108,7 +108,7 @@ STAND_INS = {
     "of the published runs; --negatives FILE takes texts of one"
 }
 TSVLC_LLM_DIFFERENCES = (
-    Difference(
+    PaperDifference(
         "negatives",
         "Published: by a masked language model. None is shipped; `replace` stands in for it.",
     ),

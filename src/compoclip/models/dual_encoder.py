@@ -17,10 +17,10 @@ from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
 from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_tower import TextFeatures, TextPlan, TextTower
+from compoclip.models.text_tower import EncodingPlan, TextFeatures, TextTower
 from compoclip.models.work import FeatureWork, Outputs, Piece, Work
 
-__all__ = ["DualEncoder", "ImageFeatures", "TextFeatures", "TextPlan"]
+__all__ = ["DualEncoder", "EncodingPlan", "ImageFeatures", "TextFeatures"]
 
 
 class DualEncoder(nn.Module):
@@ -123,7 +123,7 @@ class DualEncoder(nn.Module):
         """
         return self._text_work(ids, tokens, deduplicate).all()
 
-    def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> TextPlan | None:
+    def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
         return self._text.plan(ids, self.device, deduplicate) if self.trims_text else None
 

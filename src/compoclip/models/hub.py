@@ -33,7 +33,7 @@ _SHARDS = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
-class Published:
+class Pushed:
     """What was put on the hub: where it is, and the files."""
 
     url: str
@@ -106,7 +106,7 @@ def publish(
     results: Sequence[CardResult] = (),
     private: bool = False,
     message: str = "",
-) -> Published:
+) -> Pushed:
     """Put a model folder on the hub in one commit: weights, configuration, tokenizer, card.
 
     Nothing else in the folder is uploaded. results: written into the card first; without, a card
@@ -134,7 +134,7 @@ def publish(
             f"{repository}: could not be pushed ({first}); log in with `hf auth login` or set "
             "HF_TOKEN to a token that may write there"
         ) from error
-    return Published(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
+    return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
 
 
 def require_pushable(repository: str) -> None:

@@ -80,7 +80,7 @@ _OUTSIDE = ("attn_pool", "text_decoder")  # pooling heads; captioning heads see 
 
 
 @dataclass(frozen=True)
-class Target:
+class AdaptedWeight:
     """A weight to adapt: `name` in the state dict, `parameter` of `module`; shapes of A and B.
 
     fused: whether it holds the query, key and value projections of an attention.
@@ -99,7 +99,7 @@ class Target:
         return math.prod(self.a_shape) + math.prod(self.b_shape)
 
 
-def lora_targets(network: nn.Module, lora: Lora) -> tuple[Target, ...]:
+def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
     """The weights of an open_clip network that `lora` adapts, in the order of the network.
 
     A tower without attention or MLP layers (ResNet, MobileNet) has none. Raises CompoclipError when
@@ -119,7 +119,7 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[Target, ...]:
     return tuple(found)
 
 
-def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[Target, ...]:
+def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedWeight, ...]:
     """Put adapters, drawn from `seed`, on the network in place; returns what was adapted.
 
     Nothing is frozen here. The state dict gets other keys until `merge_lora`. Raises like
@@ -154,7 +154,7 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[Target, 
     return targets
 
 
-def full_rank(target: Target) -> int:
+def full_rank(target: AdaptedWeight) -> int:
     """The largest rank that a change of a weight can have."""
     return min(target.a_shape[1], target.b_shape[0])
 
@@ -230,7 +230,7 @@ def _adapters(network: nn.Module) -> Iterator[tuple[str, _LowRank]]:
                 yield f"{path}.{parameter}", chain[0]
 
 
-def _linear_targets(network: nn.Module, rank: int) -> Iterator[Target]:
+def _linear_targets(network: nn.Module, rank: int) -> Iterator[AdaptedWeight]:
     """In-projections, and linear layers that stand directly in an attention or an MLP."""
     for path, module in network.named_modules():
         parts = path.split(".")
@@ -254,12 +254,14 @@ def _target(
     shape: tuple[int, ...],
     rank: int,
     fused: bool = False,
-) -> Target:
+) -> AdaptedWeight:
     rows, columns = shape
-    return Target(f"{path}.{parameter}", module, parameter, (rank, columns), (rows, rank), fused)
+    return AdaptedWeight(
+        f"{path}.{parameter}", module, parameter, (rank, columns), (rows, rank), fused
+    )
 
 
-def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[Target]:
+def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[AdaptedWeight]:
     """The patch embedding: a k x k convolution seen as a (out * k, in * k) matrix of rank r * k."""
     if lora.targets != "+conv" or lora.towers == "text":
         return
@@ -278,7 +280,7 @@ def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[Target]:
     rows, columns, kernel = patches.out_channels, patches.in_channels, patches.kernel_size[0]
     rank = lora.rank * kernel
     a_shape, b_shape = (rank, columns * kernel), (rows * kernel, rank)
-    yield Target(f"{name}.weight", patches, "weight", a_shape, b_shape)
+    yield AdaptedWeight(f"{name}.weight", patches, "weight", a_shape, b_shape)
 
 
 # --- Low-rank adapters inside open_clip state dicts, as TSVLC, DAC and FSC-CLIP publish them. ---

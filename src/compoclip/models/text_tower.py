@@ -62,7 +62,7 @@ def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
 
 
 @dataclass(frozen=True)
-class TextPlan:
+class EncodingPlan:
     """What is encoded and how it goes back: on the CPU, made before any device is asked.
 
     ids: (R, L) rows by ascending length, cut to the longest bucket. last: (R,) position of the
@@ -103,7 +103,9 @@ class TextPlan:
         return tuple(map(tuple, groups))
 
 
-def plan_texts(ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True) -> TextPlan:
+def plan_texts(
+    ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True
+) -> EncodingPlan:
     """Distinct rows of (T, context) CPU ids, sorted by length, in buckets.
 
     last: (T,) position of each row's end-of-text token.
@@ -118,11 +120,11 @@ def plan_texts(ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = 
     ends = ends[order]
     lengths = (ends + 1).tolist()
     buckets = tuple(choose_buckets(lengths, bucket_cost))
-    return TextPlan(rows[order, : lengths[-1]], ends, rank[inverse], buckets)
+    return EncodingPlan(rows[order, : lengths[-1]], ends, rank[inverse], buckets)
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTokens:
     """The real positions of some rows of a plan as one list of M, text after text.
 
     ids, row, position: (M,) token, row (from 0) and place in it of each. ends: (rows,) index of
@@ -138,7 +140,7 @@ class Packed:
     length: int
     segments: tuple[Segment, ...]
 
-    def to(self, device: torch.device) -> Packed:
+    def to(self, device: torch.device) -> PackedTokens:
         """The same on a device."""
 
         def moved(tensor: Tensor) -> Tensor:
@@ -157,7 +159,7 @@ class Packed:
         )
 
 
-def pack(plan: TextPlan, buckets: Sequence[Bucket]) -> Packed:
+def pack(plan: EncodingPlan, buckets: Sequence[Bucket]) -> PackedTokens:
     """The rows of adjacent buckets of a plan, packed, on the CPU."""
     first, stop, length = buckets[0].start, buckets[-1].stop, buckets[-1].length
     ids, last = plan.ids[first:stop, :length], plan.last[first:stop]
@@ -171,7 +173,7 @@ def pack(plan: TextPlan, buckets: Sequence[Bucket]) -> Packed:
         whole = end - start == rows * bucket.length
         segments.append(Segment(start, end, rows, bucket.length, None if whole else place))
         start = end
-    return Packed(
+    return PackedTokens(
         ids[row, position], row, position, ends - 1, stop - first, length, tuple(segments)
     )
 
@@ -228,7 +230,7 @@ class TextTower:
                 f"token; this model's does not: choose another model or do without {purpose}"
             )
 
-    def plan(self, ids: Tensor, device: torch.device, deduplicate: bool = True) -> TextPlan:
+    def plan(self, ids: Tensor, device: torch.device, deduplicate: bool = True) -> EncodingPlan:
         """How (T, context) ids are encoded on `device`: rows of a causal tower cut to their length,
         all others whole, as they come."""
         ids = ids.cpu()
@@ -238,7 +240,7 @@ class TextTower:
             return replace(plan, packed=TextLayers(self._tower).packs)
         last = self._eot(ids) if self._pools_at_eot else torch.full((len(ids),), ids.shape[1] - 1)
         whole = Bucket(0, len(ids), ids.shape[1])
-        return TextPlan(ids, last, torch.arange(len(ids)), (whole,))
+        return EncodingPlan(ids, last, torch.arange(len(ids)), (whole,))
 
     def work(
         self,
@@ -323,7 +325,7 @@ class TextTower:
         found: Tensor = ids == getattr(self._tower, name)
         return found.int().argmax(dim=-1)
 
-    def _encode_packed(self, packed: Packed, tokens: bool) -> Outputs:
+    def _encode_packed(self, packed: PackedTokens, tokens: bool) -> Outputs:
         """`_encode` with the real positions of all rows as one list, and no padding."""
         tower, layers = self._tower, TextLayers(self._tower)
         x = layers.embed_packed(packed.ids, packed.position)

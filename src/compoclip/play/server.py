@@ -185,7 +185,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class _Reader(io.RawIOBase):
+class _RequestReader(io.RawIOBase):
     """What a connection sends, within a time that grows with what has come."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self._reader = _Reader(self.connection)
+        self._reader = _RequestReader(self.connection)
         self.rfile = io.BufferedReader(self._reader)
 
     def handle_one_request(self) -> None:

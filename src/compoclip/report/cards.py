@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip.benchmarks.case import SKILLS, Form
-from compoclip.evaluation.groups import Part
+from compoclip.evaluation.groups import ScorePart
 from compoclip.evaluation.results import load_items
 from compoclip.report.looks import Look, Looker, Piece, changed_runs, word_diff
 from compoclip.report.pictures import Album, Picture
@@ -40,7 +40,7 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Line:
+class CardLine:
     """One model's scores, under the card's columns."""
 
     model: str
@@ -59,7 +59,7 @@ class Card:
     photos: tuple[Photo, ...]
     texts: tuple[Text, ...]
     columns: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[CardLine, ...]
     won: tuple[str, ...]
     lost: tuple[str, ...]
     about: str = ""
@@ -84,7 +84,7 @@ class _Content:
 
 
 def card(
-    part: Part,
+    part: ScorePart,
     records: Mapping[str, Record],
     right: Mapping[str, bool],
     base: str,
@@ -107,7 +107,7 @@ def card(
         texts=texts,
         columns=tuple(heading for heading, _ in content.columns),
         lines=tuple(
-            Line(m, tuple(_score(row, place) for _, place in content.columns), right[m])
+            CardLine(m, tuple(_score(row, place) for _, place in content.columns), right[m])
             for m, row in records.items()
         ),
         won=tuple(m for m in records if right[m] and not right[base]),
@@ -208,7 +208,7 @@ _MOST = 8  # cards a skill
 
 
 @dataclass(frozen=True)
-class Tally:
+class WinTally:
     """How many items a model alone gets right, and the base alone, of n common ones."""
 
     model: str
@@ -223,7 +223,7 @@ class SkillExamples:
 
     skill: str
     about: str
-    tallies: tuple[Tally, ...]
+    tallies: tuple[WinTally, ...]
     cards: tuple[Card, ...]
 
 
@@ -231,14 +231,14 @@ class SkillExamples:
 class Rows:
     """Where each common item of a part lies in every model's table, and who gets it right."""
 
-    part: Part
+    part: ScorePart
     items: tuple[str, ...]
     rows: Mapping[str, np.ndarray]
     right: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Items:
+class CardItems:
     """tables: common benchmark -> model -> its items. parts: benchmark -> sub-task -> the common
     ones."""
 
@@ -246,13 +246,13 @@ class Items:
     parts: Mapping[str, Mapping[str, Rows]]
 
 
-def read_items(study: Study) -> Items:
+def read_items(study: Study) -> CardItems:
     """The items of all common benchmarks. Raises CompoclipError for tables that do not serve."""
     tables = {b: {m: load_items(study.results[m][b]) for m in study.models} for b in study.common}
-    return Items(tables, {name: _rows(each, name) for name, each in tables.items()})
+    return CardItems(tables, {name: _rows(each, name) for name, each in tables.items()})
 
 
-def examples(study: Study, items: Items, desk: Desk) -> tuple[SkillExamples, ...]:
+def examples(study: Study, items: CardItems, desk: Desk) -> tuple[SkillExamples, ...]:
     """Up to two won and two lost items a skill for one model, one each where there are several."""
     if not study.others:
         return ()
@@ -282,7 +282,7 @@ def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
     for subtask, items in common.items():
         rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
         right = {m: rights[m][rows[m]] for m in tables}
-        found[subtask] = Rows(Part(benchmark, subtask), tuple(items), rows, right)
+        found[subtask] = Rows(ScorePart(benchmark, subtask), tuple(items), rows, right)
     return found
 
 
@@ -297,20 +297,20 @@ def _right(table: pa.Table) -> np.ndarray:
     return right
 
 
-def _tally(study: Study, model: str, rows: Sequence[Rows]) -> Tally:
+def _tally(study: Study, model: str, rows: Sequence[Rows]) -> WinTally:
     won = lost = n = 0
     for each in rows:
         one, two = each.right[study.base], each.right[model]
         won += int((two & ~one).sum())
         lost += int((one & ~two).sum())
         n += len(each.items)
-    return Tally(model, won, lost, n)
+    return WinTally(model, won, lost, n)
 
 
 def _cards(
     study: Study,
     rows: Sequence[Rows],
-    items: Items,
+    items: CardItems,
     desk: Desk,
 ) -> tuple[Card, ...]:
     """For each model the first items, by hash, that it wins and that it loses."""
@@ -345,7 +345,7 @@ def _cards(
     return tuple(cards)
 
 
-def records_of(study: Study, items: Items, rows: Rows, k: int) -> dict[str, Record]:
+def records_of(study: Study, items: CardItems, rows: Rows, k: int) -> dict[str, Record]:
     """Model -> its row of the per-item table, of the k-th common item."""
     return {
         m: items.tables[rows.part.benchmark][m].slice(int(rows.rows[m][k]), 1).to_pylist()[0]
@@ -364,7 +364,7 @@ def hash_of(rows: Rows, k: int) -> bytes:
 _BEST, _WORST = "the clearest of what all get right", "the farthest off of what all get wrong"
 
 
-def extremes(study: Study, items: Items, desk: Desk) -> dict[str, tuple[Card, ...]]:
+def extremes(study: Study, items: CardItems, desk: Desk) -> dict[str, tuple[Card, ...]]:
     """Benchmark -> the item that all models get right by the largest mean margin, and the one that
     all get wrong by the largest; those there are, of photos that no other card shows if possible.
 
@@ -373,7 +373,7 @@ def extremes(study: Study, items: Items, desk: Desk) -> dict[str, tuple[Card, ..
     return {name: _of(study, items, name, desk) for name in study.common}
 
 
-def _of(study: Study, items: Items, benchmark: str, desk: Desk) -> tuple[Card, ...]:
+def _of(study: Study, items: CardItems, benchmark: str, desk: Desk) -> tuple[Card, ...]:
     parts = items.parts[benchmark].values()
     margins = {
         model: np.array([margin(*row) for row in _columns(table)])
@@ -398,7 +398,9 @@ def _of(study: Study, items: Items, benchmark: str, desk: Desk) -> tuple[Card, .
     return tuple(found)
 
 
-def _seen(items: Items, study: Study, entry: tuple[float, bytes, Rows, int], desk: Desk) -> bool:
+def _seen(
+    items: CardItems, study: Study, entry: tuple[float, bytes, Rows, int], desk: Desk
+) -> bool:
     _, _, each, k = entry
     row = int(each.rows[study.base][k])
     images = items.tables[each.part.benchmark][study.base]["images"][row].as_py()

@@ -25,7 +25,7 @@ BETTER, WORSE, SAME = "better", "worse", "same"
 
 
 @dataclass(frozen=True)
-class Change:
+class SkillChange:
     """A skill, its change in points, and from what to what with the interval of the change."""
 
     name: str
@@ -41,9 +41,9 @@ class Findings:
 
     model: str
     lead: str
-    better: tuple[Change, ...]
-    worse: tuple[Change, ...]
-    same: tuple[Change, ...]
+    better: tuple[SkillChange, ...]
+    worse: tuple[SkillChange, ...]
+    same: tuple[SkillChange, ...]
     chance: tuple[str, ...]
     chance_gist: str
     general: tuple[str, ...]
@@ -120,8 +120,8 @@ def _named(differences: Sequence[Difference]) -> str:
     return listed([f"{d.name} ({points(d.difference)})" for d in differences])
 
 
-def _change(d: Difference) -> Change:
-    return Change(
+def _change(d: Difference) -> SkillChange:
+    return SkillChange(
         d.name,
         points(d.difference),
         f"{percent(d.base)} → {percent(d.other)}, interval {signed_interval(d.low, d.high)}"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compoclip.evaluation.published.beside import Entry, Measured, beside
-from compoclip.evaluation.published.read import PublishedTable, Row, published_table, table_names
-from compoclip.evaluation.published.show import Line, header, lines, notes
+from compoclip.evaluation.published.beside import Measured, TableEntry, beside
+from compoclip.evaluation.published.read import (
+    PublishedRow,
+    PublishedTable,
+    published_table,
+    table_names,
+)
+from compoclip.evaluation.published.show import TableLine, header, lines, notes
 from compoclip.report.plotting import Dot, Plot, Reference, scatter
 from compoclip.report.study import Study
 
@@ -25,7 +30,7 @@ class PublishedSheet:
     title: str
     labels: tuple[str, ...]
     heads: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     notes: tuple[str, ...]
 
 
@@ -43,11 +48,11 @@ def published_sheets(study: Study, resamples: int, seed: int) -> tuple[Published
     return tuple(found)
 
 
-def _entries(study: Study, table: PublishedTable) -> list[Entry]:
+def _entries(study: Study, table: PublishedTable) -> list[TableEntry]:
     """The models with what they have of the table, editions apart."""
     names = {name for c in table.columns for s, _ in c.terms for name in (s.benchmark, s.instead)}
     return [
-        Entry(model, {"": [each for each in results.values() if each.reader_name in names]})
+        TableEntry(model, {"": [each for each in results.values() if each.reader_name in names]})
         for model, results in study.results.items()
     ]
 
@@ -64,7 +69,7 @@ def _sheet(table: PublishedTable, measured: Sequence[Measured]) -> PublishedShee
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedPoints:
     """Trade-offs as a paper prints them. measured: models that stand among its points."""
 
     title: str
@@ -73,7 +78,7 @@ class Published:
     measured: tuple[str, ...]
 
 
-def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[Published, ...]:
+def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[PublishedPoints, ...]:
     """Published points in grey, and among them the models measured on all of the same items."""
     found = []
     for name, (across, others) in _TRADEOFFS.items():
@@ -106,11 +111,11 @@ def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[Publis
                     references=grey,
                 )
             )
-        found.append(Published(table.title, table.paper, tuple(plots), tuple(shown)))
+        found.append(PublishedPoints(table.title, table.paper, tuple(plots), tuple(shown)))
     return tuple(found)
 
 
-def _row_name(row: Row, table: PublishedTable) -> str:
+def _row_name(row: PublishedRow, table: PublishedTable) -> str:
     """Method first: "FSC-CLIP (COCO, LoRA)"."""
     labels = dict(zip(table.row_labels, row.labels))
     method = labels.pop("method", "")

@@ -25,7 +25,7 @@ from compoclip.report.wording import (
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One model's number. change, tip: difference to the base, "" for the base itself. way:
     "better", "worse" or "same". strength: 0 to 3, size of a reliable change. flag: "at chance",
     "below chance" or ""."""
@@ -41,15 +41,15 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class NumberRow:
     """A number of all models (None: not measured). parts: the numbers it is the mean of."""
 
     name: str
     about: str
     chance: str
     n: str
-    cells: tuple[Cell | None, ...]
-    parts: tuple[Row, ...] = ()
+    cells: tuple[TableCell | None, ...]
+    parts: tuple[NumberRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class BenchmarkSheet:
     """A benchmark: its headline by model, its numbers, what was left out. cleaned: whether numbers
     without faulty items are there."""
 
@@ -88,7 +88,7 @@ class Sheet:
     cleaned: bool
 
 
-def profile_rows(study: Study) -> tuple[Row, ...]:
+def profile_rows(study: Study) -> tuple[NumberRow, ...]:
     """Rows of the first table: composition, recognition, retrieval, hard positives."""
     return tuple(
         _row(study, study.profile, name, _sources(study, study.profile, name))
@@ -96,7 +96,7 @@ def profile_rows(study: Study) -> tuple[Row, ...]:
     )
 
 
-def invariance_rows(study: Study) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+def invariance_rows(study: Study) -> tuple[tuple[str, tuple[NumberRow, ...]], ...]:
     """(benchmark, rows): the numbers about hard positives."""
     return tuple(
         (name, tuple(_row(study, table, group, "") for group in table.groups))
@@ -104,11 +104,11 @@ def invariance_rows(study: Study) -> tuple[tuple[str, tuple[Row, ...]], ...]:
     )
 
 
-def skill_rows(study: Study) -> tuple[Row, ...]:
+def skill_rows(study: Study) -> tuple[NumberRow, ...]:
     """One row a skill, with a row for each of its sub-tasks when there are several."""
     rows = []
     for skill, parts in study.skills.groups.items():
-        children: tuple[Row, ...] = ()
+        children: tuple[NumberRow, ...] = ()
         if len(parts) > 1:
             children = tuple(_subtask_row(study, p.benchmark, p.name) for p in parts)
         about = SKILLS.get(skill, "")
@@ -124,10 +124,12 @@ def _sources(study: Study, table: Table, name: str) -> str:
     return f"mean of {len(parts)} parts of {places}" if len(parts) > 1 else places
 
 
-def _row(study: Study, table: Table, name: str, about: str, parts: tuple[Row, ...] = ()) -> Row:
+def _row(
+    study: Study, table: Table, name: str, about: str, parts: tuple[NumberRow, ...] = ()
+) -> NumberRow:
     scores = [table.scores[m][name] for m in study.models]
     changes = [None, *(table.differences[m][name] for m in study.others)]
-    return Row(
+    return NumberRow(
         name=name,
         about=about,
         chance=percent(scores[0].chance) if name != MATCH else "–",
@@ -137,7 +139,7 @@ def _row(study: Study, table: Table, name: str, about: str, parts: tuple[Row, ..
     )
 
 
-def _subtask_row(study: Study, benchmark: str, subtask: str) -> Row:
+def _subtask_row(study: Study, benchmark: str, subtask: str) -> NumberRow:
     scores = [
         next(iter(study.results[m][benchmark].scores[subtask].values())) for m in study.models
     ]
@@ -145,7 +147,7 @@ def _subtask_row(study: Study, benchmark: str, subtask: str) -> Row:
     for model in study.others:
         found = study.comparisons[model].subtasks
         changes += [d for d in found if (d.benchmark, d.name) == (benchmark, subtask)]
-    return Row(
+    return NumberRow(
         name=subtask,
         about=f"{benchmark}, {scores[0].metric}",
         chance=percent(scores[0].chance),
@@ -159,14 +161,14 @@ def _sizes(scores: Sequence[Score]) -> str:
     return count(sizes[0]) if len(sizes) == 1 else f"{count(sizes[0])}–{count(sizes[-1])}"
 
 
-def _cell(score: Score, change: Difference | None, flagged: bool) -> Cell:
+def _cell(score: Score, change: Difference | None, flagged: bool) -> TableCell:
     way = direction(change) if change is not None else SAME
     flag = chance_flag(score) if flagged else ""
-    cell = Cell(percent(score.value), score.value, interval(score.low, score.high), flag=flag)
+    cell = TableCell(percent(score.value), score.value, interval(score.low, score.high), flag=flag)
     if change is None:
         return cell
     size = abs(change.difference)
-    return Cell(
+    return TableCell(
         value=cell.value,
         sort=cell.sort,
         interval=cell.interval,
@@ -179,12 +181,12 @@ def _cell(score: Score, change: Difference | None, flagged: bool) -> Cell:
     )
 
 
-def sheets(study: Study) -> tuple[Sheet, ...]:
+def sheets(study: Study) -> tuple[BenchmarkSheet, ...]:
     """Every benchmark in full."""
     return tuple(_sheet(study, name) for name in study.benchmarks)
 
 
-def _sheet(study: Study, benchmark: str) -> Sheet:
+def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
     measured = {
         m: study.results[m][benchmark] for m in study.models if benchmark in study.results[m]
     }
@@ -196,7 +198,7 @@ def _sheet(study: Study, benchmark: str) -> Sheet:
     )
     rules = dict.fromkeys(rule for each in measured.values() for rule in each.aggregates)
     first = next(iter(measured.values()))
-    return Sheet(
+    return BenchmarkSheet(
         benchmark=benchmark,
         headline=first.headline,
         headlines=tuple((m, percent(r.aggregates[r.headline].value)) for m, r in measured.items()),

@@ -17,7 +17,7 @@ POINTS = 300
 
 
 @dataclass(frozen=True)
-class Curve:
+class LogCurve:
     """values by step, at most POINTS of them; smooth: running means over a twentieth of the run."""
 
     steps: tuple[int, ...]
@@ -30,7 +30,7 @@ class Run:
     """One run folder. curves: quantity -> curve. facts: label -> text, for the provenance."""
 
     name: str
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, LogCurve]
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,7 +74,7 @@ def _speed(steps: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
     return found
 
 
-def _curve(series: Sequence[tuple[int, float]]) -> Curve:
+def _curve(series: Sequence[tuple[int, float]]) -> LogCurve:
     """Thinned by means of neighbours, then smoothed."""
     size = -(-len(series) // POINTS)
     groups = [series[k : k + size] for k in range(0, len(series), size)]
@@ -85,7 +85,7 @@ def _curve(series: Sequence[tuple[int, float]]) -> Curve:
         for k in range(len(values))
         for near in [values[max(0, k - reach) : k + reach + 1]]
     ]
-    return Curve(tuple(group[-1][0] for group in groups), tuple(values), tuple(smooth))
+    return LogCurve(tuple(group[-1][0] for group in groups), tuple(values), tuple(smooth))
 
 
 def _record(checkpoint: Path) -> dict[str, str]:

@@ -218,7 +218,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TableSheet:
     """A plain table. head: column headings, the first for the row headings."""
 
     caption: str
@@ -226,12 +226,12 @@ class Sheet:
     rows: tuple[tuple[str, ...], ...]
 
 
-def provenance(study: Study) -> tuple[Sheet, ...]:
+def provenance(study: Study) -> tuple[TableSheet, ...]:
     """Tables of model identities, benchmarks and library versions."""
     return (_models(study), _benchmarks(study), _versions(study))
 
 
-def _models(study: Study) -> Sheet:
+def _models(study: Study) -> TableSheet:
     identities = {m: next(iter(study.results[m].values())).identity for m in study.models}
     by_weights = {i.get("weights"): m for m, i in identities.items() if i.get("weights")}
     rows = []
@@ -243,7 +243,7 @@ def _models(study: Study) -> Sheet:
                 text += f" = {by_weights[identity['base']]}"
             cells.append(text)
         rows.append((label, *cells))
-    return Sheet("Model identities", ("", *study.models), tuple(rows))
+    return TableSheet("Model identities", ("", *study.models), tuple(rows))
 
 
 def _text(value: Any) -> str:
@@ -254,7 +254,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _benchmarks(study: Study) -> Sheet:
+def _benchmarks(study: Study) -> TableSheet:
     head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
     rows = []
     for name in study.benchmarks:
@@ -268,16 +268,16 @@ def _benchmarks(study: Study) -> Sheet:
         rows.append(
             (name, one.data_hash or "–", str(one.protocol), ties, left_out or "none", seconds)
         )
-    return Sheet("Benchmarks (seconds: by model, in the order above)", head, tuple(rows))
+    return TableSheet("Benchmarks (seconds: by model, in the order above)", head, tuple(rows))
 
 
-def _versions(study: Study) -> Sheet:
+def _versions(study: Study) -> TableSheet:
     packages: dict[str, dict[str, None]] = {}
     for model in study.models:
         for each in study.results[model].values():
             for package, version in each.versions.items():
                 packages.setdefault(package, {})[version] = None  # a set that keeps the order
-    return Sheet(
+    return TableSheet(
         "Versions used when measuring",
         ("package", "version"),
         tuple((package, ", ".join(versions)) for package, versions in packages.items()),

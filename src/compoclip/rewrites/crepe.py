@@ -13,7 +13,7 @@ from itertools import combinations
 
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, Change, apply_changes, check, inflect
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, apply_changes, check, inflect
 from compoclip.rewrites.elements import elements, enough_elements, may_tie_alike, states_place
 from compoclip.rewrites.exchange import (
     UNIVERSAL,
@@ -23,9 +23,9 @@ from compoclip.rewrites.exchange import (
     related,
     subject_of,
 )
-from compoclip.rewrites.negclip import NO_PAIR, Pair, candidates, swapped
+from compoclip.rewrites.negclip import NO_PAIR, SpanPair, candidates, swapped
 from compoclip.rewrites.replace import NO_CANDIDATE, TOO_FEW, drawn_candidate, replaced
-from compoclip.rewrites.structure import Link, Structure, phrases, structure_of
+from compoclip.rewrites.structure import MentionLink, Structure, phrases, structure_of
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
 _SWAPS = {
@@ -78,7 +78,7 @@ class CrepeSwap:
         if not caption.tokens:
             return Refused(EMPTY)
         pairs = [
-            Pair(_SWAPS[pair.group], pair.a, pair.b)
+            SpanPair(_SWAPS[pair.group], pair.a, pair.b)
             for pair in candidates(caption)
             if pair.group in _SWAPS
         ]
@@ -97,13 +97,13 @@ class CrepeSwap:
         return Refused(reason)
 
 
-def _contradicting_relations(s: Structure) -> Iterator[Pair]:
+def _contradicting_relations(s: Structure) -> Iterator[SpanPair]:
     """Pairs of prepositions that exclude each other: only their exchange denies something."""
     places = [e for e in elements(s) if e.pos == "ADP"]
     words = [" ".join(t.text.lower() for t in s.caption.tokens[e.first : e.stop]) for e in places]
     for (a, said), (b, other) in combinations(zip(places, words), 2):
         if other in dict(a.candidates) or said in dict(b.candidates):
-            yield Pair("relation", (a.first, a.stop), (b.first, b.stop))
+            yield SpanPair("relation", (a.first, a.stop), (b.first, b.stop))
 
 
 # --- Negated foils in the manner of CREPE (Ma et al., CVPR 2023); templates of METHODS 17.6. ---
@@ -154,9 +154,9 @@ def _in_place(s: Structure) -> Iterator[Foil]:
     for first, _ in _relations(s):
         token = s.caption.tokens[first]
         if token.pos == "VERB" and token.tag in _NEGATED:
-            change = Change(first, first + 1, f"{_NEGATED[token.tag]} {token.lemma.lower()}")
+            change = SpanChange(first, first + 1, f"{_NEGATED[token.tag]} {token.lemma.lower()}")
         else:
-            change = Change(first, first + 1, f"not {token.text}")
+            change = SpanChange(first, first + 1, f"not {token.text}")
         yield apply_changes(s.caption, [change])
 
 
@@ -198,7 +198,9 @@ def _relations(s: Structure) -> Iterator[tuple[int, int]]:
     whole = dict(phrases(tokens))
     for place in range(1, len(s.mentions)):
         before, mention = s.mentions[place - 1], s.mentions[place]
-        if mention.link in (Link.START, Link.COORDINATED) or not _is_thing(s, place - 1):
+        if mention.link in (MentionLink.START, MentionLink.COORDINATED) or not _is_thing(
+            s, place - 1
+        ):
             continue
         first, stop = _core(tokens, before.stop, mention.first)
         if first >= stop or not s.asserted(first) or not _is_thing(s, place):

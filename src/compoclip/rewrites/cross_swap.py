@@ -17,7 +17,7 @@ from compoclip.rewrites.edit import (
     EMPTY,
     MASS_NOUNS,
     MAX_DRAWS,
-    Change,
+    SpanChange,
     cased_like,
     edited,
     inflect,
@@ -145,5 +145,5 @@ def _exchanged(
             new = by.text.lower() if by.tag == token.tag else inflect(by.lemma, token.tag)
             if by.pos == "PROPN":
                 new = by.text
-            changes.append(Change(index, index + 1, cased_like(new, caption, index)))
+            changes.append(SpanChange(index, index + 1, cased_like(new, caption, index)))
     return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=rule)

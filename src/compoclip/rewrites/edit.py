@@ -59,7 +59,7 @@ _APOSTROPHES = "'’"
 _OPENING = frozenset(('"', "'", "“", "‘", "("))
 
 
-class Change(NamedTuple):
+class SpanChange(NamedTuple):
     """Tokens `first` (inclusive) to `stop` (exclusive) give way to `text`."""
 
     first: int
@@ -67,7 +67,7 @@ class Change(NamedTuple):
     text: str
 
 
-def apply_changes(caption: Caption, changes: Iterable[Change]) -> tuple[str, tuple[Edit, ...]]:
+def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str, tuple[Edit, ...]]:
     """The edited text and its edits in order of place.
 
     Repairs "a"/"an" before each change. Raises ValueError when changes overlap or are empty spans.
@@ -95,7 +95,7 @@ def apply_changes(caption: Caption, changes: Iterable[Change]) -> tuple[str, tup
     return "".join(parts), tuple(edits)
 
 
-def _article_changes(caption: Caption, changes: list[Change]) -> list[Change]:
+def _article_changes(caption: Caption, changes: list[SpanChange]) -> list[SpanChange]:
     taken = {i for change in changes for i in range(change.first, change.stop)}
     found = []
     for change in changes:
@@ -107,7 +107,7 @@ def _article_changes(caption: Caption, changes: list[Change]) -> list[Change]:
         if article.text.lower() in ARTICLES and gap.isspace():
             new = repaired(article.text, change.text.split()[0])
             if new != article.text:
-                found.append(Change(before, before + 1, new))
+                found.append(SpanChange(before, before + 1, new))
     return found
 
 
@@ -124,11 +124,11 @@ def _is_name(token: Token) -> bool:
     return token.pos == "PROPN" or text == "I" or (len(text) > 1 and text[1:] != text[1:].lower())
 
 
-def exchanged(caption: Caption, a: tuple[int, int], b: tuple[int, int]) -> list[Change]:
+def exchanged(caption: Caption, a: tuple[int, int], b: tuple[int, int]) -> list[SpanChange]:
     """The two changes that exchange token spans `a` and `b`; a sentence capital stays in place."""
     return [
-        Change(*a, moved_text(caption, b, a[0])),
-        Change(*b, moved_text(caption, a, b[0])),
+        SpanChange(*a, moved_text(caption, b, a[0])),
+        SpanChange(*b, moved_text(caption, a, b[0])),
     ]
 
 
@@ -218,7 +218,7 @@ def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
 
 
 def edited(
-    caption: Caption, changes: Iterable[Change], *, rewrite: str, keeps_meaning: bool, rule: str
+    caption: Caption, changes: Iterable[SpanChange], *, rewrite: str, keeps_meaning: bool, rule: str
 ) -> Rewritten | Refused:
     """The caption with the changes applied, or the rule it then breaks."""
     text, edits = apply_changes(caption, changes)

@@ -20,7 +20,7 @@ from compoclip.rewrites.exchange import (
     not_things,
     related,
 )
-from compoclip.rewrites.structure import Link, Structure, of_last
+from compoclip.rewrites.structure import MentionLink, Structure, of_last
 
 # --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
 #
@@ -180,7 +180,7 @@ def enough_elements(s: Structure) -> bool:
     """Whether the caption has two entities and a relation or a modifier (METHODS 17.3)."""
     if len(s.mentions) < 2:
         return False
-    related = any(m.link not in (Link.START, Link.COORDINATED) for m in s.mentions)
+    related = any(m.link not in (MentionLink.START, MentionLink.COORDINATED) for m in s.mentions)
     return related or any(t.pos == "ADJ" for t in s.caption.tokens)
 
 
@@ -236,9 +236,11 @@ def _is_counted(before: tuple[Token, ...]) -> bool:
 def only_listed(s: Structure, place: int) -> bool:
     """Whether a mention is only named ("a star and a ball"): another thing may be there too."""
     mention = s.mentions[place]
-    tied = mention.link not in (Link.START, Link.COORDINATED)
+    tied = mention.link not in (MentionLink.START, MentionLink.COORDINATED)
     following = s.mentions[place + 1] if place + 1 < len(s.mentions) else None
-    tied = tied or (following is not None and following.link not in (Link.START, Link.COORDINATED))
+    tied = tied or (
+        following is not None and following.link not in (MentionLink.START, MentionLink.COORDINATED)
+    )
     described = any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
     return not (tied or described)
 

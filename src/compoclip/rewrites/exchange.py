@@ -15,7 +15,7 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagwords import PREPOSITIONS, preposition_synonyms
 from compoclip.captions.types import Token, word_set
 from compoclip.rewrites.edit import ARTICLES
-from compoclip.rewrites.structure import Link, Mention, Structure, of_last
+from compoclip.rewrites.structure import Mention, MentionLink, Structure, of_last
 
 # --- Built-in families of words that exclude one another, for words of everyday pictures. ---
 #
@@ -120,7 +120,7 @@ NUMBER = "number-differs"
 INDEPENDENT = "independent-attributes"
 SAME_PARTS = "same-parts"
 
-_OPEN_LINKS = (Link.SYMMETRIC, Link.COORDINATED, Link.START)
+_OPEN_LINKS = (MentionLink.SYMMETRIC, MentionLink.COORDINATED, MentionLink.START)
 _SAME_PLACE = (frozenset(("in", "at", "inside", "within")), frozenset(("on", "upon", "atop")))
 _PLURAL_WORDS = word_set("these those both many several few various multiple some")
 _HUMAN = word_set("people beings occupations athletes")
@@ -154,11 +154,11 @@ def arguments(s: Structure, x: int, z: int) -> str | None:
         return SYMMETRIC
     if (
         links[-1] in _OPEN_LINKS
-        and Link.ACTION not in links[:-1]
-        and not (links[-1] is not Link.SYMMETRIC and _heads_clause(mentions, z))
+        and MentionLink.ACTION not in links[:-1]
+        and not (links[-1] is not MentionLink.SYMMETRIC and _heads_clause(mentions, z))
     ):
         return SYMMETRIC
-    if links[-1] is Link.COORDINATED and _same_statement(s, x, z):
+    if links[-1] is MentionLink.COORDINATED and _same_statement(s, x, z):
         return SAME_ROLE
     return SAME_ROLE if _same_role(mentions, x, z) else None
 
@@ -177,7 +177,11 @@ def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
 
 def _governor(mentions: tuple[Mention, ...], place: int) -> tuple[tuple[str, ...], int]:
     """The link words and clause of a mention; those of its list when it stands in one."""
-    while place and mentions[place].link is Link.COORDINATED and not _heads_clause(mentions, place):
+    while (
+        place
+        and mentions[place].link is MentionLink.COORDINATED
+        and not _heads_clause(mentions, place)
+    ):
         place -= 1
     return mentions[place].words, mentions[place].root
 
@@ -190,7 +194,7 @@ def _same_role(mentions: tuple[Mention, ...], x: int, z: int) -> bool:
     if words_x == words_z:
         return True
     last_x, last_z = words_x[-1], words_z[-1]
-    if mentions[x].link is not Link.PLACE or mentions[z].link is not Link.PLACE:
+    if mentions[x].link is not MentionLink.PLACE or mentions[z].link is not MentionLink.PLACE:
         return False
     if last_x == last_z or any({last_x, last_z} <= group for group in _SAME_PLACE):
         return True
@@ -323,7 +327,7 @@ def verbs(s: Structure, a: Span, b: Span) -> str | None:
         return SAME_OWNER
     if related(head_lemma(s, subject_a), head_lemma(s, subject_b), "NOUN"):
         return SAME_OWNER
-    starts_own = s.mentions[subject_b].link in (Link.COORDINATED, Link.SYMMETRIC)
+    starts_own = s.mentions[subject_b].link in (MentionLink.COORDINATED, MentionLink.SYMMETRIC)
     if starts_own or second in exclusive(first, "VERB"):
         return None
     return SAME_OWNER
@@ -375,7 +379,7 @@ def items(s: Structure) -> list[str | None]:
     """The words of the caption, None at coordinations and symmetric links."""
     words = [_AS_ITEMS.get(word, word) for word in s.lows]
     for before, mention in zip(s.mentions, s.mentions[1:]):
-        if mention.link is Link.SYMMETRIC:
+        if mention.link is MentionLink.SYMMETRIC:
             words[before.stop : mention.first] = [None] * (mention.first - before.stop)
     return words
 

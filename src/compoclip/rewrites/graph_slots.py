@@ -39,7 +39,7 @@ from compoclip.rewrites.exchange import INDEPENDENT, RELATED, SYMMETRIC, indepen
 from compoclip.rewrites.graph_validity import (
     MAY_HOLD,
     NO_THING,
-    Reading,
+    GraphReading,
     as_link,
     attribute_candidates,
     attribute_refusal,
@@ -161,7 +161,7 @@ class Transform:
     its positive, as in the paper.
     """
 
-    reading: Reading
+    reading: GraphReading
     vocabulary: GraphVocabulary
     valid: bool = True
 
@@ -443,7 +443,7 @@ def positive_text(subgraph: SubGraph) -> Rewritten:
     return Rewritten(phrase(subgraph), POSITIVE, True, rule, ())
 
 
-def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
+def usable_subgraphs(reading: GraphReading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
     """The sub-graphs that can be positives, and how many cannot, by reason.
 
     Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
@@ -531,7 +531,7 @@ GRAPH_REL = GraphNegative(REL)
 GRAPH_ATTR = GraphNegative(ATTR)
 
 
-def _usable(caption: Caption) -> tuple[Reading, tuple[SubGraph, ...]] | Refused:
+def _usable(caption: Caption) -> tuple[GraphReading, tuple[SubGraph, ...]] | Refused:
     """The caption's reading and its sub-graphs, at least one; or the commonest reason for none."""
     if not caption.tokens:
         return Refused(EMPTY)

@@ -193,7 +193,7 @@ _PLURAL_TAGS = frozenset(("NNS", "NNPS"))
 
 
 @dataclass(frozen=True)
-class Reading:
+class GraphReading:
     """The graph of a caption in the caption's words.
 
     subgraphs: all of them, those that the caption does not assert included. said: the token keys
@@ -233,7 +233,7 @@ class Reading:
         return tokens[0].tag if tokens else ""
 
 
-def read_graph(caption: Caption) -> Reading | None:
+def read_graph(caption: Caption) -> GraphReading | None:
     """The reading of a caption; None when it was not parsed into a graph."""
     if caption.graph is None:
         return None
@@ -246,7 +246,7 @@ def read_graph(caption: Caption) -> Reading | None:
     for relation in graph.relations:
         ends = (relation.subject, relation.object)
         links.setdefault(ends, []).append(relation_words(relation))
-    return Reading(
+    return GraphReading(
         caption,
         graph,
         subgraphs,
@@ -308,7 +308,7 @@ _PARTS = (
 )
 
 
-def object_refusal(reading: Reading, node: int, word: str) -> str | None:
+def object_refusal(reading: GraphReading, node: int, word: str) -> str | None:
     """Why an object may not be replaced by `word`, or None.
 
     node: its index in the caption's graph; -1 when the word is a further object.
@@ -330,7 +330,7 @@ def object_refusal(reading: Reading, node: int, word: str) -> str | None:
     return None
 
 
-def attribute_refusal(reading: Reading, node: int, word: str) -> str | None:
+def attribute_refusal(reading: GraphReading, node: int, word: str) -> str | None:
     """Why an attribute of an object may not be replaced by a word of `attribute_candidates`.
 
     Also when another object of that kind may have the new attribute: "a red ball near a ball".
@@ -396,7 +396,7 @@ def same_thing(a: str, b: str) -> bool:
     )
 
 
-def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bool:
+def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: GraphReading) -> bool:
     """Whether the caption's graph says what the negative says.
 
     lemmas: those of the negative's objects. The caption's objects may be named otherwise (a
@@ -432,7 +432,7 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
     return found(())
 
 
-def _says(reading: Reading, subject: int, words: str, target: int) -> bool:
+def _says(reading: GraphReading, subject: int, words: str, target: int) -> bool:
     said = list(reading.links.get((subject, target), ()))
     if is_symmetric(words.split()):
         said += reading.links.get((target, subject), ())

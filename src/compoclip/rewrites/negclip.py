@@ -39,7 +39,7 @@ _NO_MANNER = word_set(
 _LIGHT_VERBS = word_set("be have do get make take go show include feature contain see")
 
 
-class Pair(NamedTuple):
+class SpanPair(NamedTuple):
     """Two token spans (first, stop) of one group whose exchange is legal."""
 
     group: str
@@ -79,14 +79,14 @@ class NegclipSwap:
         return Refused(reason)
 
 
-def swapped(caption: Caption, pair: Pair, rewrite: str = "negclip") -> Rewritten | Refused:
+def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:
     """The caption with the pair exchanged, checked."""
     changes = exchanged(caption, pair.a, pair.b)
     return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=f"swap:{pair.group}")
 
 
 @of_last
-def candidates(caption: Caption) -> tuple[Pair, ...]:
+def candidates(caption: Caption) -> tuple[SpanPair, ...]:
     """All legal pairs, group by group, in order of place."""
     structure = structure_of(caption)
     return tuple(
@@ -98,7 +98,7 @@ def candidates(caption: Caption) -> tuple[Pair, ...]:
     )
 
 
-def considered(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+def considered(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
     """Every pair of like parts with the rule that forbids its exchange (None: legal so far)."""
     yield from _noun_phrases(s)
     yield from _verbs(s)
@@ -108,11 +108,11 @@ def considered(s: Structure) -> Iterator[tuple[Pair, str | None]]:
     yield from _adjectives(s)
 
 
-def _noun_phrases(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+def _noun_phrases(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
     long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
     for x, z in combinations(long, 2):
         a, b = s.mentions[x], s.mentions[z]
-        pair = Pair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
+        pair = SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
         yield pair, exchange.phrases(s, x, z)
 
 
@@ -130,14 +130,14 @@ _ATTRIBUTES = word_set(
 )
 
 
-def _nouns(s: Structure, tag: str, group: str) -> Iterator[tuple[Pair, str | None]]:
+def _nouns(s: Structure, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
     places = [
         i
         for i, t in enumerate(s.caption.tokens)
         if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
     ]
     for i, j in combinations(places, 2):
-        yield Pair(group, (i, i + 1), (j, j + 1)), _noun_refusal(s, i, j)
+        yield SpanPair(group, (i, i + 1), (j, j + 1)), _noun_refusal(s, i, j)
 
 
 def _noun_refusal(s: Structure, i: int, j: int) -> str | None:
@@ -160,7 +160,7 @@ def _is_described(s: Structure, place: int) -> bool:
     return any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
 
 
-def _adjectives(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+def _adjectives(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
     places = [
         i
         for i, t in enumerate(s.caption.tokens)
@@ -171,14 +171,14 @@ def _adjectives(s: Structure) -> Iterator[tuple[Pair, str | None]]:
         and t.tag in ("JJ", "JJR", "JJS")
     ]
     for i, j in combinations(places, 2):
-        pair = Pair("adjective", (i, i + 1), (j, j + 1))
+        pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
         if s.caption.tokens[i].tag != s.caption.tokens[j].tag:
             yield pair, exchange.NUMBER
         else:
             yield pair, exchange.modifiers(s, i, j, "ADJ")
 
 
-def _verbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+def _verbs(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
     """Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place."""
     tokens = s.caption.tokens
     spans = [
@@ -187,13 +187,13 @@ def _verbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
         if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in _LIGHT_VERBS
     ]
     for a, b in combinations(spans, 2):
-        yield Pair("verb", a, b), exchange.verbs(s, a, b)
+        yield SpanPair("verb", a, b), exchange.verbs(s, a, b)
 
 
-def _adverbs(s: Structure) -> Iterator[tuple[Pair, str | None]]:
+def _adverbs(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
     places = [i for i, t in enumerate(s.caption.tokens) if t.pos == "ADV" and _says_how(s, i)]
     for i, j in combinations(places, 2):
-        yield Pair("adverb", (i, i + 1), (j, j + 1)), _adverb_refusal(s, i, j)
+        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), _adverb_refusal(s, i, j)
 
 
 def _says_how(s: Structure, index: int) -> bool:

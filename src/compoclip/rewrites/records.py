@@ -20,7 +20,7 @@ from compoclip.rewrites.base import Edit, Refused, Rewritten, get_rewrite, rng_f
 
 
 @dataclass
-class Tally:
+class RewriteTally:
     """Counts for one rewrite: captions made and refused, by rule and reason, and edited words."""
 
     made: int = 0
@@ -63,7 +63,7 @@ class Tally:
         }
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, Any]) -> Tally:
+    def from_counts(cls, counts: Mapping[str, Any]) -> RewriteTally:
         """The tally with these counts."""
         rules, reasons = Counter(counts["rules"]), Counter(counts["refused"])
         return cls(counts["made"], counts["edited_words"], rules, reasons)
@@ -85,7 +85,7 @@ def edited_words(caption: str, spans: Iterable[tuple[int, int]]) -> int:
     return sum(len(caption[start:end].split()) for start, end in spans)
 
 
-def rows(tallies: Mapping[str, Tally]) -> list[list[str]]:
+def rows(tallies: Mapping[str, RewriteTally]) -> list[list[str]]:
     """Table rows (rewrite, captions, rewritten, coverage, words edited) for `console.table`."""
     return [
         [name, str(t.total), str(t.made), f"{t.coverage:.1%}", f"{t.mean_edit:.2f}"]
@@ -96,7 +96,7 @@ def rows(tallies: Mapping[str, Tally]) -> list[list[str]]:
 HEADER = ("rewrite", "captions", "rewritten", "coverage", "words edited")
 
 
-def reason_lines(tallies: Mapping[str, Tally]) -> list[str]:
+def reason_lines(tallies: Mapping[str, RewriteTally]) -> list[str]:
     """One line per rewrite that refused captions: the reasons with their counts."""
     return [
         f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in t.reasons.most_common())
@@ -181,7 +181,7 @@ def _edit(old: str, new: str, edit: Edit) -> dict[str, Any]:
     return {**asdict(edit), "before": old[edit.start : edit.end], "after": after}
 
 
-def count(tallies: dict[str, Tally], made: dict[str, Any]) -> None:
+def count(tallies: dict[str, RewriteTally], made: dict[str, Any]) -> None:
     """Add one record to the tally of its rewrite."""
     tally = tallies[made["rewrite"]]
     if made["reason"] is not None:
@@ -194,10 +194,10 @@ def count(tallies: dict[str, Tally], made: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RecordsOutcome:
     """What a run wrote: tallies over all records, and how many were there before it."""
 
-    tallies: dict[str, Tally]
+    tallies: dict[str, RewriteTally]
     resumed: int
 
 
@@ -208,13 +208,13 @@ def write_corpus(
     source: dict[str, Any],
     workers: int = 1,
     track: Track = iter,
-) -> Outcome:
+) -> RecordsOutcome:
     """Write the records of all (id, caption) items to `out`, one JSON object a line.
 
     source: what identifies the captions (digest, column). track wraps the stream of finished
     captions. Raises like `write_records`.
     """
-    tallies = {name: Tally() for name in settings.rewrites}
+    tallies = {name: RewriteTally() for name in settings.rewrites}
     resumed = write_records(
         items,
         out,
@@ -225,4 +225,4 @@ def write_corpus(
         workers,
         track,
     )
-    return Outcome(tallies, resumed)
+    return RecordsOutcome(tallies, resumed)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, Change, cased_like, edited
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, cased_like, edited
 from compoclip.rewrites.elements import Element, elements, enough_elements
 from compoclip.rewrites.exchange import related
 from compoclip.rewrites.structure import Structure, structure_of
@@ -83,7 +83,7 @@ def replaced(
     if refusal is not None:
         return Refused(refusal)
     text = cased_like(element.form(word), s.caption, element.first)
-    change = Change(element.first, element.stop, text)
+    change = SpanChange(element.first, element.stop, text)
     return edited(s.caption, [change], rewrite=rewrite, keeps_meaning=False, rule=rule)
 
 
@@ -163,7 +163,7 @@ class TsvlcRuleBased:
         for _ in range(MAX_DRAWS if options else 0):
             category = rng.choice(list(options))
             place, words = rng.choice(options[category])
-            change = Change(place, place + 1, cased_like(rng.choice(words), s.caption, place))
+            change = SpanChange(place, place + 1, cased_like(rng.choice(words), s.caption, place))
             rule = f"list:{category}"
             result = edited(s.caption, [change], rewrite=self.name, keeps_meaning=False, rule=rule)
             if isinstance(result, Rewritten):

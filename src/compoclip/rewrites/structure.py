@@ -146,7 +146,7 @@ _Word = tuple[str, str, str, str, bool]
 """Text and lemma in lower case, part of speech, tag, and whether in a phrasal preposition."""
 
 
-class Link(Enum):
+class MentionLink(Enum):
     """How a mention is tied to what stands before it."""
 
     START = "start"
@@ -166,7 +166,7 @@ class Mention(NamedTuple):
     first: int
     stop: int
     head: int
-    link: Link
+    link: MentionLink
     words: tuple[str, ...]
     root: int
 
@@ -202,7 +202,7 @@ def structure_of(caption: Caption) -> Structure:
     mentions: list[Mention] = []
     for place, (first, stop, head) in enumerate(spans):
         before = spans[place - 1][1] if place else 0
-        link = Link.START
+        link = MentionLink.START
         words: tuple[str, ...] = ()
         if place:
             between = [
@@ -210,7 +210,7 @@ def structure_of(caption: Caption) -> Structure:
                 for i in range(before, first)
             ]
             link, words = _link(tuple(between))
-        if link in (Link.START, Link.COORDINATED):
+        if link in (MentionLink.START, MentionLink.COORDINATED):
             root = place
         else:
             root = mentions[-1].root if mentions else place
@@ -259,7 +259,7 @@ def _mention_spans(caption: Caption, phrasal: frozenset[int]) -> list[tuple[int,
 
 
 @lru_cache(maxsize=1 << 16)
-def _link(between: tuple[_Word, ...]) -> tuple[Link, tuple[str, ...]]:
+def _link(between: tuple[_Word, ...]) -> tuple[MentionLink, tuple[str, ...]]:
     """The kind and the words of the link made of the tokens `between` two mentions."""
     low = [word for word, *_ in between]
     copula = any(w in ("is", "are", "was", "were", "be", "been", "'s") for w in low)
@@ -275,32 +275,32 @@ def _link(between: tuple[_Word, ...]) -> tuple[Link, tuple[str, ...]]:
         )
     ]
     if not core:
-        linked = Link.SYMMETRIC if copula or not between else Link.ACTION
+        linked = MentionLink.SYMMETRIC if copula or not between else MentionLink.ACTION
         return linked, ("be",) if copula else ()
     while core and core[0][0] in _COORDINATORS:
         core = core[1:]
     words = tuple(w if pos != "VERB" else lemma for w, lemma, pos, _ in core)
     if not core:
-        return Link.COORDINATED, ()
+        return MentionLink.COORDINATED, ()
     plain = [w for w, *_ in core]
     if all(w in _COORDINATORS for w in plain):
-        return Link.COORDINATED, ()
+        return MentionLink.COORDINATED, ()
     if _symmetric(plain, low):
-        return Link.SYMMETRIC, words
+        return MentionLink.SYMMETRIC, words
     if plain[-1] in _COORDINATORS:
-        return Link.COORDINATED, ()
+        return MentionLink.COORDINATED, ()
     verbs = [(lemma, tag) for _, lemma, pos, tag in core if pos == "VERB"]
     if not verbs:
         compared = any(tag in ("JJR", "RBR") or w == "than" for w, _, _, tag in core)
-        return (Link.ACTION if compared else Link.PLACE), words
+        return (MentionLink.ACTION if compared else MentionLink.PLACE), words
     if core[-1][2] == "VERB":
-        return Link.ACTION, words
+        return MentionLink.ACTION, words
     preposition = " ".join(plain[len(plain) - _preposition_size(plain) :])
     lemma, tag = verbs[-1]
     stays = lemma in _STATIC or preposition in ("of",)
     if preposition in _PLACE_PREPOSITIONS and (stays or tag != "VBN"):
-        return Link.PLACE, words
-    return Link.ACTION, words
+        return MentionLink.PLACE, words
+    return MentionLink.ACTION, words
 
 
 def _preposition_size(words: list[str]) -> int:

@@ -13,7 +13,7 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.tagwords import is_symmetric
 from compoclip.captions.types import Caption, Token, word_set
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, Change, cased_like, edited, inflect
+from compoclip.rewrites.edit import EMPTY, SpanChange, cased_like, edited, inflect
 from compoclip.rewrites.elements import names_together, states_place
 from compoclip.rewrites.exchange import families, head_lemma, names_people, subject_of
 from compoclip.rewrites.structure import Structure, phrases, structure_of
@@ -36,7 +36,7 @@ _LONG = word_set("way time while distance")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SynonymEntry:
     """One row of the table. kind: "relation" or "attribute". rows: how often it was published."""
 
     kind: str
@@ -50,25 +50,25 @@ class Entry:
 class Place:
     """Tokens [first, stop) that an entry may replace by `text`."""
 
-    entry: Entry
+    entry: SynonymEntry
     first: int
     stop: int
     text: str
 
 
 @lru_cache(maxsize=1)
-def table() -> tuple[Entry, ...]:
+def table() -> tuple[SynonymEntry, ...]:
     """All entries, in the order of the file."""
     entries = []
     for line in _FILE.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
-            entries.append(Entry(kind, word, synonym, int(rows), "loose" in flags))
+            entries.append(SynonymEntry(kind, word, synonym, int(rows), "loose" in flags))
     return tuple(entries)
 
 
 @lru_cache(maxsize=1)
-def _needs() -> tuple[tuple[Entry, frozenset[str]], ...]:
+def _needs() -> tuple[tuple[SynonymEntry, frozenset[str]], ...]:
     """All entries, with the words and lemmas of which a caption must hold one for them to apply."""
     found = []
     for entry in table():
@@ -98,7 +98,7 @@ def places(s: Structure) -> Iterator[Place]:
             yield place
 
 
-def _place(s: Structure, low: list[str], entry: Entry, first: int) -> Place | None:
+def _place(s: Structure, low: list[str], entry: SynonymEntry, first: int) -> Place | None:
     words = entry.word.split()
     token = s.caption.tokens[first]
     stop = first + len(words)
@@ -122,7 +122,7 @@ def _verb(form: str) -> str:
     return lemma_of(form, "VERB", "VBZ" if form.endswith("s") else "VBG")
 
 
-def _verb_text(entry: Entry, token: Token) -> str | None:
+def _verb_text(entry: SynonymEntry, token: Token) -> str | None:
     """The synonym in the form of the verb; those that are no verbs stand for the listed form."""
     head, *rest = entry.synonym.split()
     if head.endswith("ing"):
@@ -132,7 +132,7 @@ def _verb_text(entry: Entry, token: Token) -> str | None:
     return entry.synonym if token.text.lower() == entry.word else None
 
 
-def _verb_fits(s: Structure, entry: Entry, at: int) -> bool:
+def _verb_fits(s: Structure, entry: SynonymEntry, at: int) -> bool:
     """Whether the verb has the sense, and the surroundings, that its synonym needs."""
     tokens = s.caption.tokens
     if s.owner[at] >= 0:
@@ -168,7 +168,7 @@ def _is_living(lemma: str) -> bool:
     return not {"person", "animal"}.isdisjoint(lexicon().hypernyms(lemma, "NOUN", 6))
 
 
-def _adjective_fits(s: Structure, entry: Entry, at: int) -> bool:
+def _adjective_fits(s: Structure, entry: SynonymEntry, at: int) -> bool:
     tokens = s.caption.tokens
     if at in s.phrasal or names_together(tokens, at):
         return False
@@ -242,7 +242,7 @@ class Synonym:
         for place in rng.sample(found, len(found)):
             text = cased_like(place.text, caption, place.first)
             rule = f"synonym:{place.entry.kind}{'-loose' if place.entry.loose else ''}"
-            change = Change(place.first, place.stop, text)
+            change = SpanChange(place.first, place.stop, text)
             result = edited(caption, [change], rewrite=self.name, keeps_meaning=True, rule=rule)
             if isinstance(result, Rewritten):
                 return result

@@ -28,7 +28,7 @@ _DIGITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class WordDifference:
     """What changes from one text to another.
 
     lost, gained: content words of which the other text has fewer; words in both are no change, even
@@ -45,13 +45,13 @@ class Difference:
     moved: bool
 
 
-def difference(caption: Caption, written: Caption) -> Difference:
+def difference(caption: Caption, written: Caption) -> WordDifference:
     """What `written` says in other words than `caption`."""
     before, after = _words(caption), _words(written)
     mine, theirs = content_words(caption), content_words(written)
     links, other_links = Counter(_links(caption)), Counter(_links(written))
     shared = before & after
-    return Difference(
+    return WordDifference(
         lost=_among(mine, before - after),
         gained=_among(theirs, after - before),
         lost_links=tuple((links - other_links).elements()),

@@ -39,7 +39,7 @@ class _Encoded:
     random: tuple[Tensor, ...]
 
 
-class FeatureCache:
+class GradientCache:
     """The features of a batch, encoded in pieces without a graph.
 
     features: what losses see; gradients of a loss of them stop at the cache. `backward` carries

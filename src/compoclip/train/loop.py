@@ -36,7 +36,7 @@ from compoclip.train.distributed import (
 from compoclip.train.optim import build_optimizer, learning_rate
 from compoclip.train.sharding import clip_gradients, shard_training
 from compoclip.train.state import Progress, damaged, latest_state, load_state, save_state
-from compoclip.train.step import Encoder, FrozenImages, StepSettings, Tokenizer, step
+from compoclip.train.step import FrozenImages, StepSettings, TextTokenizer, TrainableEncoder, step
 
 # --- Ctrl-C and SIGTERM as requests that are granted between two steps, where a run can be
 # resumed ---
@@ -106,8 +106,8 @@ class LoopSettings:
 
 
 def train_loop(
-    encoder: Encoder,
-    tokenize: Tokenizer,
+    encoder: TrainableEncoder,
+    tokenize: TextTokenizer,
     method: Method,
     batches: Batches,
     settings: LoopSettings,

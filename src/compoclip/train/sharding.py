@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from compoclip.methods.base import Optim
 from compoclip.ranks import Ranks
 from compoclip.train.optim import build_optimizer, ordered
-from compoclip.train.step import Encoder
+from compoclip.train.step import TrainableEncoder
 
 
-def shard_model(encoder: Encoder, device: torch.device, ranks: Ranks) -> None:
+def shard_model(encoder: TrainableEncoder, device: torch.device, ranks: Ranks) -> None:
     """Split the parameters of an encoder over all processes, in place.
 
     Every repeated unit of the towers (transformer block, stage) is collected by itself, all else
@@ -39,7 +39,7 @@ def shard_model(encoder: Encoder, device: torch.device, ranks: Ranks) -> None:
 
 
 def shard_training(
-    encoder: Encoder,
+    encoder: TrainableEncoder,
     optimizer: torch.optim.Optimizer,
     optim: Optim,
     device: torch.device,

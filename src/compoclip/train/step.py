@@ -16,7 +16,7 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.work import FeatureWork, Outputs, Work, joined
 from compoclip.train.distributed import Whole
-from compoclip.train.gradcache import FeatureCache, refuse_batch_norm
+from compoclip.train.gradcache import GradientCache, refuse_batch_norm
 
 # --- Features of a frozen image tower, encoded once for each image that is shown. ---
 
@@ -106,7 +106,7 @@ def _keys(batch: Batch, local: bool) -> list[bytes]:
 # parameters. ---
 
 
-class Encoder(Protocol):
+class TrainableEncoder(Protocol):
     """What training needs of a dual encoder (models.DualEncoder)."""
 
     @property
@@ -119,7 +119,7 @@ class Encoder(Protocol):
     def train(self, mode: bool = True) -> object: ...
 
 
-class Tokenizer(Protocol):
+class TextTokenizer(Protocol):
     """What training needs of a tokenizer (models.Tokenizer)."""
 
     def __call__(self, texts: list[str]) -> Tensor: ...
@@ -156,8 +156,8 @@ class StepResult:
 
 
 def step(
-    encoder: Encoder,
-    tokenize: Tokenizer,
+    encoder: TrainableEncoder,
+    tokenize: TextTokenizer,
     method: Method,
     batch: Batch,
     settings: StepSettings,
@@ -192,7 +192,7 @@ def step(
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
-        cache = FeatureCache(work, amp, device)
+        cache = GradientCache(work, amp, device)
         features = cache.features
     else:
         with amp():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from PIL import Image
 
-from compoclip.analysis.pointing import Pointed, Target
+from compoclip.analysis.pointing import Pointed, PointedWord
 from compoclip.world.logic import Attribute, NounPhrase
 from compoclip.world.render import render
 from compoclip.world.sampling import generator, scene_for
@@ -39,8 +39,8 @@ def pointing_scenes(world: WorldConfig, count: int, size: int, seed: int = 0) ->
         for k, words in enumerate(phrases):
             others = tuple(box for j, box in enumerate(boxes) if j != k)
             last = start + len(words) - 1
-            targets.append(Target(start + 1, "colour", boxes[k], others))
-            targets.append(Target(last, "noun", boxes[k], others))
+            targets.append(PointedWord(start + 1, "colour", boxes[k], others))
+            targets.append(PointedWord(last, "noun", boxes[k], others))
             start = last + 2  # "and" stands between
         caption = " and ".join(" ".join(words) for words in phrases)
         image = Image.fromarray(render(scene, size))

@@ -9,16 +9,16 @@ import numpy as np
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import RESAMPLES, percentile_interval
-from compoclip.evaluation.groups import Part, part_draws, part_score
+from compoclip.evaluation.groups import ScorePart, part_draws, part_score
 from compoclip.evaluation.items import Values
-from compoclip.evaluation.published.read import Column, PublishedTable, Source
+from compoclip.evaluation.published.read import Column, PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score
 
 STANDS_IN = "another edition of the captions stands in"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """Results that make one row. blocks: block of the table -> one model's results; in a table
     without blocks, or for one model in all blocks, the only key is ""."""
 
@@ -27,7 +27,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeasuredCell:
     """One of our numbers, in [0, 1] (a difference: in [-1, 1]).
 
     low, high: 95 % interval, None for a single photo. chance: None for differences. n, expected:
@@ -54,7 +54,7 @@ class Measured:
 
     name: str
     edition: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[MeasuredCell | None, ...]
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -63,17 +63,17 @@ class Measured:
         return sum(cell is not None for cell in self.cells)
 
 
-def entries_of(results: Sequence[Results]) -> list[Entry]:
+def entries_of(results: Sequence[Results]) -> list[TableEntry]:
     """One entry a model, in order of appearance."""
     models: dict[str, list[Results]] = {}
     for each in results:
         models.setdefault(each.model, []).append(each)
-    return [Entry(name, {"": found}) for name, found in models.items()]
+    return [TableEntry(name, {"": found}) for name, found in models.items()]
 
 
 def beside(
     table: PublishedTable,
-    entries: Sequence[Entry],
+    entries: Sequence[TableEntry],
     *,
     allow_partial: bool = False,
     resamples: int = RESAMPLES,
@@ -96,7 +96,7 @@ def beside(
     return rows
 
 
-def _editions(entry: Entry) -> list[str]:
+def _editions(entry: TableEntry) -> list[str]:
     found = {_split(each)[1] for results in entry.blocks.values() for each in results}
     return sorted(found)
 
@@ -109,7 +109,7 @@ def _split(results: Results) -> tuple[str, str]:
 
 def _row(
     table: PublishedTable,
-    entry: Entry,
+    entry: TableEntry,
     edition: str,
     allow_partial: bool,
     resamples: int,
@@ -118,7 +118,7 @@ def _row(
     blocks = {
         block: _by_name(entry.name, results, edition) for block, results in entry.blocks.items()
     }
-    known: dict[str, dict[Source, _Number]] = {}
+    known: dict[str, dict[PublishedNumber, _Number]] = {}
     for column in table.columns:
         for source, _ in column.terms:
             block = source.block if source.block in blocks else ""
@@ -175,7 +175,7 @@ class _Number:
 
     block: str
     results: Results
-    part: Part
+    part: ScorePart
     score: Score
     stands_in: bool
 
@@ -184,17 +184,17 @@ class _Number:
         return self.score.n < self.score.expected
 
     @property
-    def key(self) -> tuple[str, Part]:
+    def key(self) -> tuple[str, ScorePart]:
         return self.block, self.part
 
 
-def _number(results: Mapping[str, Results], block: str, source: Source) -> _Number | None:
+def _number(results: Mapping[str, Results], block: str, source: PublishedNumber) -> _Number | None:
     name = source.benchmark if source.benchmark in results else source.instead
     if name not in results:
         return None
     each = results[name]
     score = source.score or each.headline
-    part = Part(each.benchmark, score, source.metric)
+    part = ScorePart(each.benchmark, score, source.metric)
     stored = each.scores.get(score, {}) if source.metric else each.aggregates
     if (source.metric or score) not in stored:
         return None
@@ -203,15 +203,17 @@ def _number(results: Mapping[str, Results], block: str, source: Source) -> _Numb
     )
 
 
-def _named(table: PublishedTable, source: Source) -> str:
+def _named(table: PublishedTable, source: PublishedNumber) -> str:
     """What to measure for a source, in words."""
     name = " ".join(word for word in (source.benchmark, source.score, source.metric) if word)
     block = table.blocks.get(source.block, "")
     return f"{name} ({block})" if block else name
 
 
-def _draws(numbers: Sequence[_Number], resamples: int, seed: int) -> dict[tuple[str, Part], Values]:
-    wanted: dict[str, dict[Part, Results]] = {}
+def _draws(
+    numbers: Sequence[_Number], resamples: int, seed: int
+) -> dict[tuple[str, ScorePart], Values]:
+    wanted: dict[str, dict[ScorePart, Results]] = {}
     for number in numbers:
         wanted.setdefault(number.block, {})[number.part] = number.results
     found = {}
@@ -225,8 +227,8 @@ def _draws(numbers: Sequence[_Number], resamples: int, seed: int) -> dict[tuple[
 def _cell(
     column: Column,
     terms: Sequence[tuple[_Number, float]],
-    draws: Mapping[tuple[str, Part], Values],
-) -> Cell:
+    draws: Mapping[tuple[str, ScorePart], Values],
+) -> MeasuredCell:
     scores = [number.score for number, _ in terms]
     marks = []
     if any(number.partial for number, _ in terms):
@@ -240,7 +242,7 @@ def _cell(
         low, high = percentile_interval(drawn, min(score.photos for score in scores))
     else:
         low, high = scores[0].low, scores[0].high
-    return Cell(
+    return MeasuredCell(
         value=sum(weight * number.score.value for number, weight in terms),
         low=low,
         high=high,

@@ -16,7 +16,7 @@ _REMEDY = "install compoclip again"
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedNumber:
     """One measured number that a column is made of.
 
     benchmark: its name in results, as its reader gives it. score: name of an aggregate, or of a
@@ -42,7 +42,7 @@ class Column:
     id: str
     label: str
     block: str
-    terms: tuple[tuple[Source, float], ...]
+    terms: tuple[tuple[PublishedNumber, float], ...]
     rule: str
     lower_is_better: bool = False
 
@@ -58,7 +58,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """Published numbers of a method in percent, one a column (None: not printed).
 
     marks: column id -> remark on a cell. note: remark on the row.
@@ -83,7 +83,7 @@ class PublishedTable:
     row_labels: tuple[str, ...]
     blocks: Mapping[str, str]
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     notes: tuple[str, ...]
 
 
@@ -124,7 +124,7 @@ def _table(name: str, data: Mapping[str, Any]) -> PublishedTable:
             raise ValueError(f"column {column.id!r} is of an unknown block")
         columns[column.id] = column
     rows = tuple(
-        Row(
+        PublishedRow(
             labels=tuple(map(str, each["labels"])),
             values=tuple(None if v is None else float(v) for v in each["values"]),
             marks=dict(each.get("marks", {})),
@@ -156,12 +156,12 @@ def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
     """A column from its "mean" (of sources, earlier columns) or "difference" (of two columns)."""
     block = data.get("block", "")
 
-    def terms(part: Any) -> tuple[tuple[Source, float], ...]:
+    def terms(part: Any) -> tuple[tuple[PublishedNumber, float], ...]:
         if isinstance(part, str):
             return earlier[part].terms
-        return ((Source(**{"block": block, **part}), 1.0),)
+        return ((PublishedNumber(**{"block": block, **part}), 1.0),)
 
-    def scaled(part: Any, factor: float) -> list[tuple[Source, float]]:
+    def scaled(part: Any, factor: float) -> list[tuple[PublishedNumber, float]]:
         return [(source, weight * factor) for source, weight in terms(part)]
 
     if "difference" in data:

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compoclip.evaluation.layout import Layout, laid_out, span
-from compoclip.evaluation.published.beside import STANDS_IN, Cell, Measured
-from compoclip.evaluation.published.read import PublishedTable, Row
+from compoclip.evaluation.published.beside import STANDS_IN, Measured, MeasuredCell
+from compoclip.evaluation.published.read import PublishedRow, PublishedTable
 
 PUBLISHED, MEASURED, INTERVAL, CHANCE = "published", "measured", "95 % interval", "chance"
 _MARKS = {"partial": "*", STANDS_IN: "~"}
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One line of the shown table. source: PUBLISHED, MEASURED, INTERVAL or CHANCE."""
 
     source: str
@@ -32,14 +32,16 @@ def header(table: PublishedTable) -> tuple[str, ...]:
     return ("", *table.row_labels, *columns)
 
 
-def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[Line]:
+def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine]:
     """Published rows as printed, then ours: values, intervals, and chance once for all.
 
     "-" where there is no number; "*" a part of the items, "+" a part of the numbers that the
     column is made of, "~" another edition of the captions.
     """
     shown = [
-        Line(PUBLISHED, row.labels, tuple(_printed(row, k, table) for k in range(len(row.values))))
+        TableLine(
+            PUBLISHED, row.labels, tuple(_printed(row, k, table) for k in range(len(row.values)))
+        )
         for row in table.rows
     ]
     for each in measured:
@@ -50,12 +52,12 @@ def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[Line]:
             named = (*labels[:place], name, *labels[place:])
         else:
             named = (name, *labels)
-        shown.append(Line(MEASURED, named, tuple(map(_value, each.cells))))
-        shown.append(Line(INTERVAL, ("", *labels), tuple(map(_interval, each.cells))))
+        shown.append(TableLine(MEASURED, named, tuple(map(_value, each.cells))))
+        shown.append(TableLine(INTERVAL, ("", *labels), tuple(map(_interval, each.cells))))
     chance = _chance(table, measured)
     if any(chance):
         blank = ("",) * len(table.row_labels)
-        shown.append(Line(CHANCE, blank, tuple(each or "-" for each in chance)))
+        shown.append(TableLine(CHANCE, blank, tuple(each or "-" for each in chance)))
     return shown
 
 
@@ -141,7 +143,7 @@ def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, An
     }
 
 
-def _printed(row: Row, column: int, table: PublishedTable) -> str:
+def _printed(row: PublishedRow, column: int, table: PublishedTable) -> str:
     value = row.values[column]
     if value is None:
         return "-"
@@ -149,7 +151,7 @@ def _printed(row: Row, column: int, table: PublishedTable) -> str:
     return f"{value:.{digits}f}"
 
 
-def _value(cell: Cell | None) -> str:
+def _value(cell: MeasuredCell | None) -> str:
     if cell is None:
         return "-"
     return f"{100 * cell.value:.1f}{''.join(dict.fromkeys(map(_mark, cell.marks)))}"
@@ -159,7 +161,7 @@ def _mark(mark: str) -> str:
     return _MARKS.get(mark, "+")
 
 
-def _interval(cell: Cell | None) -> str:
+def _interval(cell: MeasuredCell | None) -> str:
     return "-" if cell is None else span(cell.low, cell.high)
 
 
