@@ -1,4 +1,4 @@
-"""Measure the caption rewrites on NegCLIP's validation file (METHODS 17.2).
+"""Measure the caption rewrites on NegCLIP's validation file.
 
     python scripts/measure_rewrites.py valid_neg_clip.tsv [--rows N] [--workers N] [--json]
 

@@ -25,7 +25,7 @@ from compoclip.benchmarks.zero_shot import (
 from compoclip.errors import CompoclipError, UsageError
 
 PUBLISHED = "classification/class_names_templates"
-COUNTS = {  # classes and templates of BENCHMARKS 3.1
+COUNTS = {  # classes and templates, as published
     "caltech-101": (102, 34),
     "cifar-10": (10, 18),
     "cifar-100": (100, 18),

@@ -51,7 +51,7 @@ def test_rules_by_hand(rule, expected):
 
 
 def test_published_sub_scores_of_sugarcrepe_give_the_published_aggregates():
-    """BENCHMARKS 2.5: group means weighted by items 73.03, plain mean of seven 73.05."""
+    """Published: group means weighted by items 73.03, plain mean of seven 73.05."""
     sizes = {
         "replace_obj": (1652, 90.92),
         "replace_att": (788, 80.08),

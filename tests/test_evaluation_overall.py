@@ -97,7 +97,7 @@ CLIP = {
     "stanford-cars": 59.64, "voc-2007": 82.61, "hateful-memes": 55.87, "imagenet-1k": 63.34,
 }  # fmt: skip
 RANKS = {"coco": (50.12, 30.45), "flickr30k": (78.8, 58.76), "coco_cf": (51.0, 48.1)}
-"""CLIP ViT-B/32 (BENCHMARKS 2 to 4)."""
+"""CLIP ViT-B/32."""
 
 
 def test_the_means_of_clip_are_the_published_ones() -> None:

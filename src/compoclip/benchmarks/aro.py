@@ -14,12 +14,12 @@ Read from
 `<root>/flickr30k/images` (option `flickr30k_images`).
 
 The Visual Genome photos are cropped to the box (x, y, x+w, y+h); their captions are used raw and a
-tie is wrong. The order cases are built here: caption and four shuffles (see `order`), all cleaned
+tie is wrong. The order cases are built here: caption and four shuffles (below), all cleaned
 with `pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
 
 Aggregates: `vl_compo` (headline) is the mean of VG-Relation averaged over relation names,
 VG-Attribution averaged over attribute pairs with at least 25 cases, and the two order tasks;
-`paper` leaves out the relation names of `aro_relations`; `mosaiclip` counts the two order tasks as
+`paper` leaves out some relation names; `mosaiclip` counts the two order tasks as
 one.
 """
 

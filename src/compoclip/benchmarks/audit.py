@@ -1,4 +1,4 @@
-"""Faulty items of a loaded benchmark (METHODS 17.10, BENCHMARKS 8): `compoclip data audit`.
+"""Faulty items of a loaded benchmark: `compoclip data audit`.
 
 The checks are the same for all benchmarks: they look at cases, galleries and classes, never at
 files, so a new benchmark is audited as soon as it can be read.
@@ -90,7 +90,7 @@ def _size(path: Path) -> tuple[int, int] | None:
         return None
 
 
-# --- Faulty items of a loaded benchmark (METHODS 17.10, BENCHMARKS 8): `compoclip data audit`. ---
+# --- Faulty items of a loaded benchmark: `compoclip data audit`. ---
 
 Faulty = frozenset[tuple[str, str]]
 """(sub-task, id) of items, named as in results."""

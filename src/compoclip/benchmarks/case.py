@@ -60,7 +60,7 @@ derive it from their contents.
 
 
 class TiePolicy(StrEnum):
-    """STRICT: a tie is wrong. FIRST: argmax of the stored order wins. See BENCHMARKS 0.2."""
+    """STRICT: a tie is wrong. FIRST: argmax of the stored order wins."""
 
     STRICT = "strict"
     FIRST = "first"

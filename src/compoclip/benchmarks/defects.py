@@ -87,7 +87,7 @@ def count(defects: Iterable[Defect]) -> dict[Kind, dict[str, int]]:
 
 # --- Rows that one benchmark took over from another and edited, told by their ids. ---
 #
-# Says why scores on the two must never be compared row by row (BENCHMARKS 2.6).
+# Says why scores on the two must never be compared row by row.
 
 STRIPPED = "stripped"
 NORMALISATIONS = (STORED, STRIPPED, TOKENIZED, WORDS, LETTERS)

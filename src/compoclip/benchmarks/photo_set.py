@@ -296,7 +296,7 @@ def _aliases(value: Any, where: str) -> tuple[str, ...]:
 #
 # A text file has lines `archive.zip@inner/path.jpg label[,label...]`, labels being numbers from 0;
 # the names of the labels stand in a file beside it, one a line in the order of the labels. A JSON
-# file has the layout of COCO (`photo_coco`). The archives lie beside the file. A photo without
+# file has the layout of COCO (above). The archives lie beside the file. A photo without
 # "archive.zip@" is a file below that folder.
 
 INDEXES = tuple(

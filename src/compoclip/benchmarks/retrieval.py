@@ -9,7 +9,7 @@ A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:fl
         dataset_flickr8k.json              photos <root>/flickr8k/images/<file name>
     <root>/coco_counterfactuals/examples.jsonl      photos <root>/coco_counterfactuals/images/<name>
 
-The formats are described in `caption_files` and `coco_counterfactuals`. Option `annotations`:
+The formats are described with their readers, below. Option `annotations`:
 another such file, for a token file with the option `split_file`: another list of photo names.
 Argument `images`: the folder that holds the photo files themselves. Option `pre_caption_words`:
 clean captions as CLIC does (30); by default they are used raw, as in the published CLIP numbers.

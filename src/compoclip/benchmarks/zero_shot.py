@@ -3,17 +3,17 @@
 A family: load one set as `zero_shot:NAME`, in one of four layouts below <root>/elevater/NAME (or in
 the folder of the argument `images`), looked for in this order:
 
-    test.txt or test.json, zip archives, labels.txt   `photo_index`, as ELEVATER
-    *.tar or test/*.tar, classnames.txt               `photo_shards`, as CLIP_benchmark
-    *.parquet or data/*.parquet                       `photo_tables`, as on hubs
-    <class directory>/**/<photo>, index.json          `photo_folders`
+    test.txt or test.json, zip archives, labels.txt   as ELEVATER has it
+    *.tar or test/*.tar, classnames.txt               as CLIP_benchmark has it
+    *.parquet or data/*.parquet                       as on hubs
+    <class directory>/**/<photo>, index.json          folders of classes
 
 Option `annotations`: an index under another name. Class names are taken from, in this order: option
 `index` or the folder's index.json (what the data call a class -> name), option `classes` (a list in
-label order), the published names (`class_names`), the data themselves with "_" read as a blank.
+label order), the published names, the data themselves with "_" read as a blank.
 Templates: option `templates`, those among the data, the published ones, "a photo of a {}.". File
-formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME in
-`prompts.md`, or the option `key`. A class without photos still competes.
+formats: see `photo_set`; in files that hold several data sets the key is NAME, the section of NAME
+in `prompts.md`, or the option `key`. A class without photos still competes.
 
 Published names and templates are OpenAI's; scores hang on them, and a note says where others are
 used. Those of the twenty sets come with compoclip (see `data/README.md`), ImageNet's with installed
@@ -21,7 +21,7 @@ libraries. ImageNet-A and -R are restricted to their 200 classes. Where an index
 toolkit has no label names that fit, its numbers mean what they mean in the toolkit.
 
 Each known set has its own metric, and `kitti-distance` is squashed instead of cropped (see
-`zero_shot_sets`); option `metric` overrides the metric.
+below); option `metric` overrides the metric.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from compoclip.errors import CompoclipError, UsageError
 # --- The zero-shot sets of the literature: ELEVATER's twenty, ImageNet-1K, and ImageNet's
 # shifts. ---
 #
-# Facts of BENCHMARKS 3.1 and 3.2: photos in the test split, classes, metric.
+# Of each set as published: photos in the test split, classes, metric.
 
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
 

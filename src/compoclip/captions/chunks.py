@@ -117,7 +117,7 @@ def _joins(tokens: Sequence[Token], at: int, first: int) -> bool:
     return _noun_ahead(tokens, at + 1)
 
 
-# --- Long captions as separate sentences (CLIC, METHODS 7). ---
+# --- Long captions as separate sentences (CLIC). ---
 
 #: Words of a sentence that is kept, least and most.
 LEAST_WORDS, MOST_WORDS = 4, 34

@@ -10,7 +10,7 @@ WordNet's counts come from news and fiction where a "table" is as often one of f
 sense counts, and the second when it reaches half of the best. A proposed word must mean the
 proposal in a dominant sense of its own ("head" is no sort of animal), and must be familiar: met in
 the tagged texts or twice in WordNet's definitions (rare words come only where hardly a familiar one
-is found). A few kinds that WordNet does not know come from `kinds`.
+is found). A few kinds that WordNet does not know come from `types`.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _malformed(path: Path, what: str) -> CompoclipError:
 # WordNet groups adjectives around heads ("large": huge, enormous, ...). Satellites of a head of
 # degree are near-synonyms of each other and no good replacements; satellites of a head of kind (the
 # colours under "chromatic", the patterns under "patterned") exclude each other and are. Three more
-# sources of contrast (METHODS 17.3): the cluster of the opposite head, adjectives that are values
+# sources of contrast: the cluster of the opposite head, adjectives that are values
 # of the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour)
 # red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
 
@@ -414,8 +414,8 @@ class Lexicon:
         """Words of the same kind but another meaning, in alphabetical order.
 
         Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
-        down at most min(k, `down`). Adjectives and adverbs: `modifiers`. Lemmas `related` to the
-        word, proper names and the words of its hypernyms are left out.
+        down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
+        `related` to the word, proper names and the words of its hypernyms are left out.
         """
         key = (_normal(lemma), pos, up, down)
         found = self._cohyponyms.get(key)
@@ -458,7 +458,7 @@ class Lexicon:
         return set()
 
     def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
-        """Whether exchanging `a` for `b` may keep the meaning (METHODS 17.1, rule 5).
+        """Whether exchanging `a` for `b` may keep the meaning (docs/decisions.md, rule 5).
 
         True for the same lemma, a shared synset, or one being above the other by at most `levels`,
         in any sense. Adjectives also when both are satellites of one head of degree ("huge",

@@ -1,7 +1,7 @@
 """Sub-graphs of a caption's scene graph, and how they read as short texts.
 
 MosaiCLIP (Singh et al., EMNLP 2023) splits a caption into the statements that it makes: one object
-with attributes, or two objects with their relation (METHODS 5.2 and 5.3).
+with attributes, or two objects with their relation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SubGraph(SceneGraph):
 
 
 def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
-    """The sub-graphs of one and two objects, those that read alike once ([D-mosaic-enum]).
+    """The sub-graphs of one and two objects, those that read alike once.
 
     Each object that has attributes, with all of them, and with each single one when there are more;
     then each relation with all attributes of both objects, and bare. Numbers are no attributes.
@@ -74,7 +74,7 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 
 def phrase(subgraph: SubGraph) -> str:
     """The sub-graph as text: attributes in caption order and the noun of each object, no articles,
-    the words of the relations between them ([D-mosaic-template]).
+    the words of the relations between them.
 
     "black cat", "black cat sitting on red mat".
     """
@@ -102,7 +102,7 @@ def worded(caption: Caption) -> SceneGraph:
     """The graph of a caption in the caption's own words, in lower case; empty without a graph.
 
     Names are lemmas; here objects keep their number ("dogs"). Attributes are those of
-    [D-mosaic-attr]: adjectives and participles, not numbers or finite verbs. What is compared
+    Adjectives and participles, not numbers or finite verbs. What is compared
     ("smaller", "than") is left out.
     """
     if caption.graph is None:

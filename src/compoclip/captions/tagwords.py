@@ -298,7 +298,7 @@ _VAGUE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("on",), ("on the side of", "on the back of", "on the front of")),
 )
 
-#: Relations that stay true when their two sides are exchanged (METHODS 17.1, rule 4).
+#: Relations that stay true when their two sides are exchanged (docs/decisions.md, rule 4).
 SYMMETRIC_RELATIONS = frozenset({
     "and", "or", "with", "near", "nearby", "next to", "beside", "by", "close to", "alongside",
     "around", "along", "along with", "together with", "touching", "facing", "opposite", "against",

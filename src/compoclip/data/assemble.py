@@ -34,7 +34,7 @@ from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, fits_context, get_pair_rewrite, rng_for, token_key
 from compoclip.rewrites.written import form_objection
 
-# --- Two images as one, and the texts that describe both (CLIC, METHODS 7). ---
+# --- Two images as one, and the texts that describe both (CLIC). ---
 
 EQUALS_POSITIVE = "equals-a-positive"
 TOO_LONG = "too-long"

@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """Positive and negative sub-graph texts of each caption (MosaiCLIP, METHODS 5.2-5.7).
+    """Positive and negative sub-graph texts of each caption (MosaiCLIP).
 
     weights: of the categories object, relation, attribute. stages: the curriculum, in order of
     `start`, the first at 0. vocabulary: file with the words of replacements; "" is the built-in.
@@ -171,7 +171,7 @@ class Single:
 
 @dataclass(frozen=True)
 class Composed:
-    """Two images of one orientation joined to one, with texts of both (CLIC, METHODS 7).
+    """Two images of one orientation joined to one, with texts of both (CLIC).
 
     layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape and
     pads. normalisation: "model" or "imagenet" (released, composed images only). alternate: every
@@ -187,7 +187,7 @@ class Composed:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """`count` similar images with each image, with captions and negatives (NegCLIP, METHODS 2).
+    """`count` similar images with each image, with captions and negatives (NegCLIP).
 
     mined: find them with the model's image features before training, the `among` nearest of each;
     otherwise they come with the data (column neg_image).
@@ -207,12 +207,12 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class NegativeImages:
-    """The image made from the negative caption, with each image (TripletCLIP, METHODS 12)."""
+    """The image made from the negative caption, with each image (TripletCLIP)."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Batches of variations of one object among ordinary pairs (GNM-CLIP, METHODS 13).
+    """Batches of variations of one object among ordinary pairs (GNM-CLIP).
 
     A group takes `variations` samples with the same `group` column, and `pairs` without one.
     Variations whose `score` is not above least_score, or whose `image_score` is not above

@@ -253,7 +253,7 @@ class ShardSource:
     """
 
     def __init__(self, shards: Sequence[Path], caption_key: str | None = None) -> None:
-        """Index the shards (once; the index is kept, see `tarindex`).
+        """Index the shards (once; the index is kept for the next run).
 
         caption_key: name of the caption in .json members; without it .txt members come first,
         then "caption" or "text" of .json members. Raises CompoclipError for a shard that is

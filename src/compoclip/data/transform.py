@@ -20,7 +20,7 @@ _RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """The random resized crop of fine-tuning recipes (METHODS 0.2); no flip.
+    """The random resized crop of fine-tuning recipes; no flip.
 
     scale: range of the fraction of the area kept. ratio: range of width / height.
     """

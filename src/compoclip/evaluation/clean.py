@@ -1,4 +1,4 @@
-"""Scores without the items that an audit found faulty, ties wrong (BENCHMARKS 0.4, 8)."""
+"""Scores without the items that an audit found faulty, ties wrong."""
 
 from __future__ import annotations
 

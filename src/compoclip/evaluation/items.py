@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from compoclip.benchmarks.case import ImageRef
 
-# --- From scores to right or wrong, with ties counted three ways (BENCHMARKS 0.2). Pure numpy. ---
+# --- From scores to right or wrong, with ties counted three ways. Pure numpy. ---
 #
 # Every function takes the scores of n cases and a boolean `first` (n,): True where the official
 # policy is "first" (argmax of the stored order), False where it is "strict" (a tie is wrong).
@@ -88,7 +88,7 @@ def group(scores: Scores, first: Flags) -> dict[str, Outcomes]:
     """Winoground's three scores. scores (n, 2, 2): [case, image i, text t], image i matches text i.
 
     text: s(0,0) > s(0,1) and s(1,1) > s(1,0). image: s(0,0) > s(1,0) and s(1,1) > s(0,1).
-    group: both. Chance 1/4, 1/4, 1/6 (BENCHMARKS 2.11).
+    group: both. Chance 1/4, 1/4, 1/6.
     """
     a, b, c, d = scores[:, 0, 0], scores[:, 0, 1], scores[:, 1, 0], scores[:, 1, 1]
     # argmax breaks a tie in favour of index 0, which is right for item 0 and wrong for item 1
@@ -112,7 +112,7 @@ def triple(scores: Scores, first: Flags) -> dict[str, Outcomes]:
 
     original: s0 > s2 (chance 1/2). second: s1 > s2 (1/2). augmented: both, the ITT of
     SugarCrepe++ (1/3). brittleness: s2 strictly between s0 and s1 (1/3). both_below: s0 < s2 and
-    s1 < s2 (1/3). Hard Positives, BENCHMARKS 2.13; see also `triple_bucket`.
+    s1 < s2 (1/3). Hard Positives; see also `triple_bucket`.
     """
     p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
     never = np.zeros(len(scores), dtype=bool)

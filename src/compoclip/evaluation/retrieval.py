@@ -47,7 +47,7 @@ class RetrievalRanks:
 
     @property
     def rank(self) -> Indices:
-        """1 + strictly better + equal ones before it in index order (BENCHMARKS 4)."""
+        """1 + strictly better + equal ones before it in index order."""
         return 1 + self.better + self.before
 
     def within(self, k: int, first: bool = True) -> Outcomes:

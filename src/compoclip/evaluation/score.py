@@ -1,6 +1,6 @@
 """Scores and outcomes of cases (choice, group, triple, text-only), vectorised by form.
 
-Binary cases are judged together and not one by one: see `binary`.
+Binary cases are judged together and not one by one: see below.
 """
 
 from __future__ import annotations

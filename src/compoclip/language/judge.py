@@ -1,4 +1,4 @@
-"""Whether a text that a language model wrote may be used (METHODS 6, 7, 8, 9).
+"""Whether a text that a language model wrote may be used.
 
 The rules on meaning are those of `rewrites.written`, which `train` applies again to positives; here
 come those that concern how chat models answer, and what each task asked for.
@@ -124,7 +124,7 @@ def _clean(line: str) -> str:
     return " ".join(line.split())
 
 
-# --- Whether a text that a language model wrote may be used (METHODS 6, 7, 8, 9). ---
+# --- Whether a text that a language model wrote may be used. ---
 
 #: Raise it whenever a text may be judged otherwise than before.
 RULES_VERSION = "1"

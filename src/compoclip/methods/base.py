@@ -35,7 +35,7 @@ __all__ = [
 
 POSITIVES, NEGATIVES = (Role.POSITIVE,), (Role.NEGATIVE,)
 
-_LORA_LR = 10  # learning rate of adapters over that of full fine-tuning (METHODS 0.3)
+_LORA_LR = 10  # learning rate of adapters over that of full fine-tuning
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Trains:
 
 @dataclass(frozen=True)
 class Optim:
-    """Optimiser and schedule defaults (METHODS 0.2): AdamW, linear warm-up, cosine to zero.
+    """Optimiser and schedule defaults: AdamW, linear warm-up, cosine to zero.
 
     Args:
         epochs: Passes over the data; may be a fraction.

@@ -48,7 +48,7 @@ __all__ = [
 #
 # What a file does not say is never guessed: the architecture is named by the user or is that of a
 # base; the activation is the user's word, or that of a base which the weights are near to (see
-# `kinship`). What a file does say is followed: LoRA weights beside plain ones are merged (TSVLC,
+# `weights`). What a file does say is followed: LoRA weights beside plain ones are merged (TSVLC,
 # DAC, FSC-CLIP), and a shorter table of text positions is a shorter context (CLoVe's 64).
 
 _POSITIONS = ("positional_embedding", "text.positional_embedding")
@@ -224,7 +224,7 @@ def load_model(
 
     spec: a checkpoint directory (open_clip's layout, or a CLIPModel folder of transformers); an
     adapter directory (own or PEFT, merged into its base, which it names);
-    `ViT-B-32-quickgelu@file.pt` (an open_clip state dict, see `raw_file`);
+    `ViT-B-32-quickgelu@file.pt` (an open_clip state dict);
     `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo` (any of these
     folders); `local-dir:FOLDER` (the same as FOLDER);
     `bundled` (the small base model in the package); `random:ViT-B-32[:SEED]`.

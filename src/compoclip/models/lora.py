@@ -23,7 +23,7 @@ Init = Literal["zero", "xavier_ab"]
 
 @dataclass(frozen=True)
 class Lora:
-    """How a network is adapted (METHODS 0.3).
+    """How a network is adapted.
 
     rank: r. alpha: numerator of the scaling alpha / r. towers: which towers get adapters.
     targets: "linear" is attention in- and out-projections and both MLP layers; "+conv" adapts the
@@ -291,7 +291,7 @@ def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[AdaptedWeight]:
 #     NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
 #
 # W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
-# its r is the number of rows of A over k. These are the formulas of `lora_weights`, with other
+# its r is the number of rows of A over k. These are the formulas above, with other
 # names.
 
 ALPHA = 1.0

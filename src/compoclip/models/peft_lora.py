@@ -4,7 +4,7 @@
     adapter_model.safetensors   base_model.model.<module>.lora_A.weight and .lora_B.weight
 
 PEFT adapts query, key and value projections each on its own; open_clip's fused projection has one
-A for all three (see `lora_weights`). From here to PEFT each third gets a copy of A and its rows of
+A for all three (see `lora`). From here to PEFT each third gets a copy of A and its rows of
 B. Back, three different A are stacked (rank 3 r) with B block by block; all is exact. A patch
 embedding of PEFT is a rank-r map from k x k patches, ours a (out k, in k) matrix: either is written
 with the full change as one factor and an identity as the other.

@@ -100,7 +100,7 @@ class PairRewrite(Protocol):
 def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
     """The generator for one sample, epoch and rewrite: the same whatever the worker or order.
 
-    Seeded by blake2b over (seed, sample id, epoch, rewrite name), METHODS 17.1 rule 7.
+    Seeded by blake2b over (seed, sample id, epoch, rewrite name): docs/decisions.md, rule 7.
     """
     key = f"{seed}\x1f{sample_id}\x1f{epoch}\x1f{name}".encode("utf-8", "surrogatepass")
     return random.Random(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big"))

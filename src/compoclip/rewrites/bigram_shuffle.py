@@ -1,4 +1,4 @@
-"""Hard negatives by shuffling pairs of words (the word-order probe of section 17.4 in METHODS)."""
+"""Hard negatives by shuffling pairs of words (the word order that FSC-CLIP trains on)."""
 
 from __future__ import annotations
 

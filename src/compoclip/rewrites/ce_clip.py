@@ -1,7 +1,7 @@
-"""The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024; METHODS section 10).
+"""The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024).
 
 One exchanges two nouns; three replace an adjective, a noun or a verb by what a masked language
-model puts in its place. Without such a model the lexicon replaces them ([D-ce-3]).
+model puts in its place. Without such a model the lexicon replaces them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _pipeline(model: str) -> Any:
         ) from None
 
 
-# --- The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024; METHODS section 10). ---
+# --- The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024). ---
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Foils in the manner of CREPE (Ma et al., CVPR 2023): atom, swap and negate (METHODS 17.6).
+"""Foils in the manner of CREPE (Ma et al., CVPR 2023): atom, swap and negate.
 
 An atom is an object, an attribute or a relation of the caption. The type is drawn first, uniformly
 among those that give a foil, so that rare types are not crowded out.
@@ -106,9 +106,9 @@ def _contradicting_relations(s: Structure) -> Iterator[SpanPair]:
             yield SpanPair("relation", (a.first, a.stop), (b.first, b.stop))
 
 
-# --- Negated foils in the manner of CREPE (Ma et al., CVPR 2023); templates of METHODS 17.6. ---
+# --- Negated foils in the manner of CREPE (Ma et al., CVPR 2023). ---
 #
-# Three ways, drawn uniformly among those that apply ([D-rw-crepe]): "X not R Y" denies a relation
+# Three ways, drawn uniformly among those that apply: "X not R Y" denies a relation
 # in place, "{caption}. There is no X." denies an object behind the caption, "There is no X R Y."
 # denies all. A model can tell such texts by their "not" and "no" alone: train on them only by
 # choice.

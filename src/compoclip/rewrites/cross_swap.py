@@ -1,4 +1,4 @@
-"""Hard negatives of two captions at once: they exchange one word, after CLIC (METHODS 7, 17.8).
+"""Hard negatives of two captions at once: they exchange one word, after CLIC (Peleg et al., 2025).
 
 The negative of a composite image is the pair of both texts: each says of its own half what only the
 other half shows.
@@ -42,7 +42,7 @@ class CrossSwap:
     Part of speech uniform among those that both have a word of, then one word of each side. Words
     that both captions hold are left alone, as are parts of phrases ("front" of "in front of"),
     words for the picture itself, things that are only listed and words the caption does not assert.
-    Each word takes the form of the one it replaces. There is no fallback ([D-rw-cross]).
+    Each word takes the form of the one it replaces. There is no fallback.
     """
 
     name: str = "cross-swap"

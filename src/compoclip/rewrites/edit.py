@@ -1,7 +1,7 @@
 """Apply token-span changes to a caption, with the exact account of which characters changed.
 
-Characters outside the changed spans stay as they are (METHODS 17.1, rule 2), apart from "a" and
-"an" before a change (rule 3), which are listed as edits too.
+Characters outside the changed spans stay as they are (docs/decisions.md, rule 2), apart from "a"
+and "an" before a change (rule 3), which are listed as edits too.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _glued(text: str, at: int, *, before: bool) -> bool:
     return outer[0] == "-"
 
 
-# --- The rules every rewritten text must pass (METHODS 17.1); each failure has a stable key. ---
+# --- The rules every rewritten text must pass (docs/decisions.md); each failure has a key. ---
 
 #: Draws after which a rewrite gives up (rule 8).
 MAX_DRAWS = 10

@@ -177,7 +177,7 @@ class Element(NamedTuple):
 
 
 def enough_elements(s: Structure) -> bool:
-    """Whether the caption has two entities and a relation or a modifier (METHODS 17.3)."""
+    """Whether the caption has two entities and a relation or a modifier."""
     if len(s.mentions) < 2:
         return False
     related = any(m.link not in (MentionLink.START, MentionLink.COORDINATED) for m in s.mentions)

@@ -1,4 +1,5 @@
-"""Whether exchanging two parts of a caption changes what it says (METHODS 17.1, rules 4 and 6).
+"""Whether exchanging two parts of a caption changes what it says: rules 4 and 6 of
+docs/decisions.md.
 
 Every function returns the key of the rule that forbids the exchange, or None when it is legal.
 Doubtful cases are forbidden: a lost negative costs little, a true one teaches the wrong thing.
@@ -108,8 +109,8 @@ def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- Whether exchanging two parts of a caption changes what it says (METHODS 17.1, rules 4 and
-# 6). ---
+# --- Whether exchanging two parts of a caption changes what it says (docs/decisions.md, rules 4
+# and 6). ---
 
 SYMMETRIC = "symmetric-relation"
 SAME_ROLE = "same-role"
@@ -404,7 +405,7 @@ def parts(words: list[str | None]) -> list[tuple[str, ...]]:
 #
 # Another preposition often keeps a caption true: what is on a table is also near it, what is above
 # a box may be left of it as well. So each preposition lists the ones that cannot hold together with
-# it (METHODS 17.3, preposition list; rule 5 for relations). Vague prepositions (near, by, at, with)
+# it (docs/decisions.md, rule 5). Vague prepositions (near, by, at, with)
 # never replace one of contact, containment or direction.
 
 # "originals: replacements", phrases separated by commas.

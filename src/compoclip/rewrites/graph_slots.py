@@ -2,7 +2,7 @@
 
 f_obj replaces an attribute of an object that stands alone. f_rel exchanges the objects of a
 relation, replaces one, replaces the relation, or joins a random object. f_attr exchanges the
-attributes of two related objects, or replaces one (METHODS 5.4). One edit a negative.
+attributes of two related objects, or replaces one. One edit a negative.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Slot:
 
 
 def slots_of(positive: SubGraph) -> Iterator[Slot]:
-    """Every edit of a sub-graph, in the order of METHODS 5.4."""
+    """Every edit of a sub-graph, as the paper orders them: object, relation, attribute."""
     if len(positive.objects) == 1:
         for place in range(len(positive.objects[0].attributes)):
             yield Slot(OBJ, NEW_ATTRIBUTE, positive, 0, place)
@@ -157,8 +157,8 @@ def slots_of(positive: SubGraph) -> Iterator[Slot]:
 class Transform:
     """Makes negatives of one caption's slots.
 
-    valid: refuse what may be true ([D-mosaic-filter]); else anything goes that CLIP can tell from
-    its positive, as in the paper.
+    valid: refuse what may be true (docs/decisions.md, "MosaiCLIP's graphs"); else anything goes
+    that CLIP can tell from its positive, as in the paper.
     """
 
     reading: GraphReading
@@ -323,7 +323,7 @@ def _contrast(positive: SubGraph) -> str | None:
 
 
 def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
-    """The sub-graph with a relation to a further object of one attribute ([D-mosaic-join])."""
+    """The sub-graph with a relation to a further object of one attribute."""
     end = Span(positive.objects[-1].span.end, positive.objects[-1].span.end)
     further = GraphObject(choice[2], end, (GraphAttribute(choice[1], end),))
     link = GraphRelation(len(positive.objects) - 1, choice[0], len(positive.objects), end)
@@ -333,10 +333,10 @@ def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
     )
 
 
-# --- Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP, METHODS 5.5). ---
+# --- Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP). ---
 
 POSITIVE = "graph-positive"
-#: [D-mosaic-p1]: how often a pair is of c_obj, c_rel, c_attr.
+#: How often a pair is of c_obj, c_rel, c_attr.
 FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
 GraphFilter = Literal["valid", "none"]
 
@@ -378,7 +378,7 @@ def sample_graph_texts(
     vocabulary: GraphVocabulary | None = None,
     graph_filter: GraphFilter = "valid",
 ) -> GraphTexts:
-    """Draw (positive, negative) pairs of a parsed caption ([D-mosaic-sample]).
+    """Draw (positive, negative) pairs of a parsed caption.
 
     Until there are `negatives` or no pair is left: draw a category by `weights` (c_obj, c_rel,
     c_attr) among those with pairs left, then one of its pairs uniformly, without replacement. The

@@ -1,6 +1,6 @@
 """Whether a word may replace another in a sub-graph, as far as the caption tells.
 
-Rule 5 of METHODS 17.1 ([D-mosaic-filter]), and two more that keep false negatives out: what may
+Rule 5 of docs/decisions.md, and two more that keep false negatives out: what may
 well be true besides the original is refused ("a red cup" may also be a small one, a man a skier;
 with a man on the bench his shirt is, too), and so is what the caption says elsewhere.
 """
@@ -44,7 +44,7 @@ from compoclip.rewrites.structure import unasserted
 #
 # A relation drawn at random is often true as well: who sits on a bench is on it and near it, who
 # rides a horse is on it, who holds an umbrella may be under it. So a relation that may hold besides
-# the original is refused (METHODS 17.1, rule 5, for relations); doubtful ones are, too.
+# the original is refused (docs/decisions.md, rule 5, for relations); doubtful ones are, too.
 
 MAY_HOLD = "may-hold-as-well"
 

@@ -1,4 +1,4 @@
-"""The words that graph negatives take: objects, attributes and relations (METHODS 5.4).
+"""The words that graph negatives take: objects, attributes and relations.
 
 MosaiCLIP's lists N, A, R come from Visual Genome and were not published. A list of our own is in
 data/graph_vocabulary.json; `scripts/build_graph_vocabulary.py` makes one from scene graphs.
@@ -19,7 +19,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import read_json, write_atomically
 
 FORMAT = "compoclip-graph-vocabulary-1"
-#: [D-mosaic-vocab]: least instances of an object, number of attributes and of relations.
+#: Least instances of an object, number of attributes and of relations.
 MIN_OBJECTS, ATTRIBUTES, RELATIONS = 30, 524, 50
 _KINDS = ("objects", "attributes", "relations")
 _REMEDY = "make one with scripts/build_graph_vocabulary.py"
@@ -100,7 +100,7 @@ def build_vocabulary(
     attributes: int = ATTRIBUTES,
     relations: int = RELATIONS,
 ) -> GraphVocabulary:
-    """Count the words of scene graphs and keep the usual ones ([D-mosaic-vocab]).
+    """Count the words of scene graphs and keep the usual ones.
 
     Objects met at least `min_objects` times, and the most frequent `attributes` and `relations`;
     among equals in alphabetical order. `built` records thresholds, graphs, instances and distinct

@@ -1,8 +1,8 @@
 """Hard negatives by exchanging two like parts of a caption, after NegCLIP (Yuksekgonul et al.).
 
 The paper (ICLR 2023) exchanges noun chunks, verb phrases, nouns, adverbs or adjectives at random.
-Here only legal pairs count (METHODS 17.2, [D-rw-negclip]): those whose exchange changes what the
-caption says.
+Here only legal pairs count (docs/decisions.md, rules 4 and 6): those whose exchange changes
+what the caption says.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ def _verb_before(tokens: tuple[Token, ...], index: int) -> Token | None:
 # --- What an "and" joins, when that is clear: adjectives, verb phrases of one subject, noun
 # phrases. ---
 #
-# [D-rw-and]: the smallest like phrases on both sides. An exchange must be its own inverse, so what
-# is refused in one order is refused in the other. Doubtful scope is refused.
+# The exchanged spans are the smallest like phrases on both sides. An exchange must be its own
+# inverse, so what is refused in one order is refused in the other. Doubtful scope is refused.
 
 CLAUSE = "clause"
 LIST = "list-of-three"
@@ -465,7 +465,7 @@ def _is_top(s: Structure, place: int, mention: Mention, start: int) -> bool:
     return head_lemma(s, place) not in _PICTURES and _governor(s, mention.first, start) == ""
 
 
-# --- Hard positives by exchanging the two sides of an "and" (METHODS 6 and 17.7, [D-rw-and]). ---
+# --- Hard positives by exchanging the two sides of an "and". ---
 
 NO_AND = "no-and"
 

@@ -1,4 +1,5 @@
-"""The published table of synonyms (METHODS section 6), and where in a caption each entry fits."""
+"""The published table of synonyms (Kamath et al., The Hard Positive Truth, ECCV 2024), and where
+in a caption each entry fits."""
 
 from __future__ import annotations
 
@@ -215,7 +216,7 @@ def _is_worn(lemma: str) -> bool:
     return not above.isdisjoint(("clothing", "garment", "footwear"))
 
 
-# --- Hard positives by one synonym of the published table (METHODS 6 and 17.7). ---
+# --- Hard positives by one synonym of the published table. ---
 
 NO_SYNONYM = "no-synonym"
 
@@ -225,7 +226,7 @@ class Synonym:
     """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
 
     strict: leave out the entries that are not quite the same (above -> on top of, wearing -> in,
-    by -> near; [D-hp-4]). The rule of a result says whether its entry is such a loose one.
+    by -> near). The rule of a result says whether its entry is such a loose one.
     """
 
     name: str = "synonym"

@@ -1,4 +1,4 @@
-"""What a text that a person or a language model wrote must be like (METHODS 6, 8, 9)."""
+"""What a text that a person or a language model wrote must be like."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _published(a: Token, b: Token) -> bool:
     return any({entry.word, entry.synonym} == pair for entry in table())
 
 
-# --- What a text that a person or a language model wrote must be like (METHODS 6, 8, 9). ---
+# --- What a text that a person or a language model wrote must be like. ---
 
 #: A rewrite has at most so many times the words of its caption.
 MOST_WORDS = 1.5

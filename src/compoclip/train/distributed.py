@@ -1,7 +1,8 @@
 """Training in several processes: each makes and encodes its part of every batch.
 
-What is computed is what one process with the whole batch computes (see `gather`): the losses see
-the features and the layout of the whole batch, in its order, whatever the number of processes.
+What is computed is what one process with the whole batch computes (see "The algebra" below): the
+losses see the features and the layout of the whole batch, in its order, whatever the number of
+processes.
 """
 
 from __future__ import annotations

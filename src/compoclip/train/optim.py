@@ -1,4 +1,4 @@
-"""Optimiser groups and the learning-rate schedule (METHODS 0.2)."""
+"""Optimiser groups and the learning-rate schedule."""
 
 from __future__ import annotations
 
