@@ -272,6 +272,15 @@ def name_without_text(folder: Path) -> None:
         add(archive, b"\xff.png".decode("utf-8", "surrogateescape"), encoded(0))
 
 
+def lead_back(folder: Path) -> None:
+    path = folder / "test" / "2.tar"
+    data = bytearray(path.read_bytes())
+    data[124:136] = (2**96 - 512).to_bytes(12, "big")  # of the first member: itself again
+    header = data[:148] + b" " * 8 + data[156:512]
+    data[148:156] = b"%06o\0 " % sum(header)
+    path.write_bytes(data)
+
+
 def cut_shard(folder: Path) -> None:
     path = folder / "test" / "2.tar"
     path.write_bytes(b"not a tar" * 100)
@@ -284,6 +293,7 @@ def cut_shard(folder: Path) -> None:
         (drop_label, "2.tar: sample 's0' has no .cls or .npy label"),
         (spoil_vector, "2.tar: 's0.npy': not a numpy vector"),
         (cut_shard, "2.tar: not a whole tar file"),
+        (lead_back, "2.tar: not a whole tar file .*size below 0"),
         (double_image, "2.tar: two images of sample 's0'"),
         (double_label, "2.tar: two labels of sample 's0'"),
         (name_without_text, "2.tar: not a whole tar file"),

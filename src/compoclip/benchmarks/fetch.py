@@ -27,6 +27,7 @@ from compoclip.benchmarks.edition import read_edition
 from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
 from compoclip.benchmarks.registry import SOURCES, RemoteFile, meta
 from compoclip.console import track
+from compoclip.data.members import forward
 from compoclip.errors import CompoclipError, UsageError
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
@@ -93,7 +94,7 @@ def _in_zip(archive: Path, opened: zipfile.ZipFile) -> Iterator[_Member]:
 
 
 def _in_tar(archive: Path, opened: tarfile.TarFile) -> Iterator[_Member]:
-    for info in opened:
+    for info in forward(opened):
         place = _place(archive, info.name, info.isdir())
         if info.isdir():
             continue

@@ -24,7 +24,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR, close
 from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
-from compoclip.data.members import holds_bytes
+from compoclip.data.members import forward, holds_bytes
 from compoclip.errors import CompoclipError
 
 SUFFIXES = frozenset(
@@ -459,7 +459,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
     found: dict[str, tuple[str | None, tuple[int, ...] | None]] = {}
     try:
         with tarfile.open(shard, "r:") as archive:
-            for member in archive:
+            for member in forward(archive):
                 member.name.encode()  # half a character could be written to no result
                 folder, _, name = member.name.rpartition("/")
                 stem, dot, suffix = name.partition(".")

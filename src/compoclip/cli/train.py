@@ -60,7 +60,7 @@ class TrainOptions:
         save_every: Steps between saved states.
         log_every: Steps between log lines.
         stop_after: Stop after this many steps in total, to resume later; 0 is never.
-        resume: Go on from the last saved state in OUT.
+        resume: Go on from the last saved state in OUT; where there is none, say so and start.
         lora: Train low-rank adapters instead of all weights, at ten times the learning rate of the
             method unless --lr is given. OUT/adapter gets them alone, OUT/model merged.
         lora_rank: Rank of the adapters (default 4).

@@ -192,12 +192,19 @@ def _zip(path: Path) -> _Read:
     return read
 
 
+def forward(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of a tar file in order. Raises ReadError at one whose size is below 0: it leads
+    back, and the archive would be read for ever."""
+    for member in archive:
+        if member.size < 0:
+            raise tarfile.ReadError(f"{member.name!a} has a size below 0")
+        yield member
+
+
 def _tar(path: Path) -> _Read:
     places = {}
     with tarfile.open(path, "r:") as archive:
-        for member in archive:
-            if member.size < 0:  # leads back, to be read for ever
-                raise tarfile.ReadError(f"{member.name!a} has a size below 0")
+        for member in forward(archive):
             if member.isreg() and not member.sparse:
                 places[member.name] = (member.offset_data, member.size)
 

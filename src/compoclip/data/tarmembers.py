@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from compoclip.data.members import forward
 from compoclip.data.textfiles import parse_json
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable
@@ -80,9 +81,7 @@ def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     end = 0
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                if member.size < 0:  # leads back, to be read for ever
-                    raise tarfile.ReadError(f"{member.name!a} has a size below 0")
+            for member in forward(tar):
                 end = member.offset_data + -(-member.size // 512) * 512
                 yield member
                 tar.members = []  # type: ignore[attr-defined]  # the list would only take memory
