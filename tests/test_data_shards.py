@@ -144,14 +144,14 @@ def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
     folder = tmp_path / "data"
     folder.mkdir()
     path = numbered(folder / "a.tar", 0, 3)
-    touch = Path.touch
+    mkdir = Path.mkdir
 
     def refuse(self: Path, *args: Any, **options: Any) -> None:
         if self.parent == folder:
             raise PermissionError(13, "Permission denied")
-        touch(self, *args, **options)
+        mkdir(self, *args, **options)
 
-    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(ShardSource([path])) == 3
     assert [p.name for p in folder.iterdir()] == ["a.tar"]
     assert len(list((cache / "compoclip").iterdir())) == 1
