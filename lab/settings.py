@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
+from compoclip.methods.registry import method_names
 from lab.columns import COLUMNS
 
 Table = Literal["scenes", "variations"]
@@ -56,7 +57,8 @@ class LabSettings:
     scenes: training scenes. items: test items of each sub-task. benchmarks: names of those of the
     world's suite that are measured. steps, batch_size: of every run; a batch is so many images,
     whatever they are. lr, lora_lr: peak learning rates of all weights and of adapters. control: the
-    arm that others are compared with beside the base.
+    arm that others are compared with beside the base. alike: recipes that equal another when the
+    optimiser is the same; with it, every further recipe that no arm names gets an arm of its own.
     """
 
     arms: tuple[Arm, ...]
@@ -64,6 +66,7 @@ class LabSettings:
     control: str
     seeds: tuple[int, ...] = (0, 1, 2)
     effects: tuple[Effect, ...] = ()
+    alike: tuple[str, ...] | None = None
     model: str = "bundled"
     scenes: int = 1920
     items: int = 150
@@ -102,7 +105,11 @@ def read_settings(path: Path) -> LabSettings:
         )
     settings = _record(LabSettings, values, where)
     _check(settings, where)
-    return settings
+    if settings.alike is None:
+        return settings
+    named = {arm.method for arm in settings.arms} | set(settings.alike)
+    others = tuple(Arm(name, name) for name in method_names() if name not in named)
+    return replace(settings, arms=settings.arms + others)
 
 
 def _record(kind: type[T], row: Any, where: str) -> T:

@@ -72,9 +72,10 @@ def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
 
 
 def test_every_recipe_has_an_arm_or_equals_one(data: Path) -> None:
-    arms = read_settings(RECIPES).arms
+    settings = read_settings(RECIPES)
     same = {"clip": "clip-ft", "clip-ft-mosaic": "clip-ft", "fsc-clip-l14": "fsc-clip-b16"}
-    assert set(method_names()) == {arm.method for arm in arms} | set(same)
+    assert settings.alike == tuple(same)
+    assert set(method_names()) == {arm.method for arm in settings.arms} | set(same)
     for name, twin in same.items():
         one, two = (method_of(Arm("a", each), data).record() for each in (name, twin))
         assert one == two

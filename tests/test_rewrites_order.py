@@ -79,10 +79,11 @@ def test_registry_finds_rewrites_and_names_them() -> None:
         assert get_rewrite(name).name == name
         assert get_rewrite(name).version
     positives = {name for name in NAMES if get_rewrite(name).keeps_meaning}
-    assert positives == {"and-swap", "synonym", "synonym-strict"}
+    assert {"and-swap", "synonym", "synonym-strict"} <= positives
+    assert not {"negclip", "replace", "bigram-shuffle"} & positives
     with pytest.raises(UsageError, match="negclip"):
         get_rewrite("negklip")
-    assert pair_rewrite_names() == ("cross-swap",)
+    assert "cross-swap" in pair_rewrite_names()
     assert get_pair_rewrite("cross-swap").name == "cross-swap"
     with pytest.raises(UsageError, match="two captions"):
         get_rewrite("cross-swap")
