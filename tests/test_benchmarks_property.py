@@ -32,6 +32,7 @@ from compoclip.evaluation.targets import Target, parse_targets, read_suite
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig
+from official import BUILDERS
 from test_benchmarks_photo_sets import encoded, write_coco, write_index, write_shards, write_table
 
 PICTURES = (".png", ".jpg", ".npy")
@@ -128,7 +129,7 @@ def write_more(root: Path) -> dict[str, Reader]:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("property") / "suite"
-    write_suite(folder, SuiteSpec(WorldConfig(size=32), 2))
+    write_suite(folder, SuiteSpec(WorldConfig(size=32), 2), builders=BUILDERS)
     return folder
 
 

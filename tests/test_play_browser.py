@@ -169,7 +169,7 @@ def test_two_hundred_ask_at_once(server: PlayServer) -> None:
     assert {status for status, _ in answers} == {200}
     assert len({text for _, text in answers}) == 1
     assert resident() - before < 200  # MB, with the clients' own share
-    assert comes(lambda: server.held.left == 4 * MAX_BODY)
+    assert comes(lambda: server.held.left == 24 * MAX_BODY)
     assert comes(lambda: threading.active_count() < 50)  # their threads have ended
 
 
@@ -213,7 +213,7 @@ def test_who_finds_the_budget_spent_waits_for_it() -> None:
 
 
 def test_large_requests_wait_instead_of_filling_memory(server: PlayServer) -> None:
-    """Twelve of the largest size at once: at most four are read at a time, all are answered."""
+    """30 of the largest size at once: at most 24 are read at a time, all are answered."""
     body = json.dumps({"image": "A" * (MAX_BODY - 100), "caption": "a star"})
     lowest = [server.held.left]
 
@@ -225,7 +225,7 @@ def test_large_requests_wait_instead_of_filling_memory(server: PlayServer) -> No
         connection.close()
         return status
 
-    with ThreadPoolExecutor(12) as pool:
-        assert set(pool.map(one, range(12))) == {400}  # no image, and over its size
+    with ThreadPoolExecutor(30) as pool:
+        assert set(pool.map(one, range(30))) == {400}  # no image, and over its size
     assert min(lowest) >= 0
-    assert comes(lambda: server.held.left == 4 * MAX_BODY)
+    assert comes(lambda: server.held.left == 24 * MAX_BODY)

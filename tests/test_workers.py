@@ -159,7 +159,10 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, how: int
     script.write_text(code)
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env=here, stderr=subprocess.DEVNULL
+        [sys.executable, str(script), str(tmp_path)],
+        env=here,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background
     )
     until(lambda: len(list(tmp_path.glob("*.tmp"))) == 2)
     pids = [int(path.stem) for path in tmp_path.glob("*.tmp")]
