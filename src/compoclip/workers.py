@@ -228,7 +228,7 @@ def _portable(error: Exception) -> Exception:
     """The error with where it comes from, as far as it can travel."""
     error.add_note(f"In a worker process:\n{traceback.format_exc()}")
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own error)
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

@@ -190,7 +190,6 @@ def fsc_clip_b16(
 
 # --- FSC-CLIP as released for CC3M captions. ---
 
-FSC_CLIP_CC3M_OPTIM = Optim()
 FSC_CLIP_CC3M_DIFFERENCES = (
     PaperDifference(
         "global_weight",
@@ -212,7 +211,7 @@ def fsc_clip_cc3m(
     attention_grad: bool = False,
     hn_reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
-    optim: Optim = FSC_CLIP_CC3M_OPTIM,
+    optim: Optim = OPTIM,
 ) -> Method:
     """FSC-CLIP with the released settings for CC3M captions.
 

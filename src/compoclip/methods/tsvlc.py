@@ -19,7 +19,6 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
-from compoclip.methods.base import CaptionPlan as BaseCaptionPlan
 
 Actions = Literal["spatial", "verbs", "released"]
 """Which words count as actions, and which word takes the place of one (see `tsvlc`)."""
@@ -84,9 +83,7 @@ def tsvlc(
     return Method(
         name="tsvlc",
         paper="Doveh et al., CVPR 2023",
-        plan=BaseCaptionPlan(
-            rewrites=(by_rule, HARD_POSITIVES) if positive_weight > 0 else (by_rule,)
-        ),
+        plan=CaptionPlan(rewrites=(by_rule, HARD_POSITIVES) if positive_weight > 0 else (by_rule,)),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         lora=Lora(),
