@@ -23,9 +23,9 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.loaded import LoadedModel
 from compoclip.models.work import Outputs, Piece
-from compoclip.train.loop import freeze
-from compoclip.train.sharding import repeated_units
-from compoclip.train.step import StepSettings, weighted_loss
+from compoclip.training.loop import freeze
+from compoclip.training.sharding import repeated_units
+from compoclip.training.step import StepSettings, weighted_loss
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.loaded import LoadedModel
-from compoclip.train.loop import freeze
-from compoclip.train.optim import build_optimizer
-from compoclip.train.step import (
+from compoclip.training.loop import freeze
+from compoclip.training.optim import build_optimizer
+from compoclip.training.step import (
     StepResult,
     StepSettings,
     TextTokenizer,

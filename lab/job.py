@@ -28,8 +28,8 @@ from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.interpolate import interpolate
-from compoclip.train.log import read_log
-from compoclip.train.run import RunSettings, run_training
+from compoclip.training.log import read_log
+from compoclip.training.run import RunSettings, run_training
 from lab.data import BAGS
 from lab.settings import BASE, Arm, LabSettings
 

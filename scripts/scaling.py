@@ -33,7 +33,7 @@ from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import ModelConfig, create_model
 from compoclip.models.loaded import LoadedModel
-from compoclip.train.step import StepSettings, step, weighted_loss
+from compoclip.training.step import StepSettings, step, weighted_loss
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -30,8 +30,8 @@ from compoclip.data.sample import Batch
 from compoclip.data.textblock import TextBlock, merge
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import Ranks, meeting
-from compoclip.train.distributed import Whole, average_gradients
-from compoclip.train.step import StepSettings, step
+from compoclip.training.distributed import Whole, average_gradients
+from compoclip.training.step import StepSettings, step
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

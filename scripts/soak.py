@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import ModelConfig, create_model, save_model
-from compoclip.train.state import latest_state
+from compoclip.training.state import latest_state
 from compoclip.world.captions import captions_for
 from compoclip.world.dataset import png_bytes
 from compoclip.world.sampling import scene_for

@@ -16,10 +16,10 @@ from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import create_model, load_model, read_config, save_model
 from compoclip.ranks import Ranks
-from compoclip.train import loop
-from compoclip.train.log import read_log
-from compoclip.train.run import RunSettings, run_training
-from compoclip.train.sharding import whole
+from compoclip.training import loop
+from compoclip.training.log import read_log
+from compoclip.training.run import RunSettings, run_training
+from compoclip.training.sharding import whole
 from train_helpers import write_config, write_data
 
 STEPS = 3  # the thresholds of one are read by the next; composed and single batches take turns

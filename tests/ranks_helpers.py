@@ -15,7 +15,7 @@ from typing import Any
 
 # One clean interpreter imports torch once, every process is forked from it.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["compoclip.train.run", "compoclip.evaluation.run"])
+CONTEXT.set_forkserver_preload(["compoclip.training.run", "compoclip.evaluation.run"])
 SECONDS = 600  # a hang, however busy the machine is
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from benchmark_files import SUGARCREPE, sugarcrepe_row, write_json, write_sugarcrepe
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import create_model, read_config, save_model
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 from train_helpers import write_config, write_data
 
 Capture = pytest.CaptureFixture[str]
@@ -423,7 +423,7 @@ def _full(*_: object, **__: object) -> None:
     "place",
     [
         "compoclip.models.directory.save_file",
-        "compoclip.train.state.save_file",
+        "compoclip.training.state.save_file",
         "os.replace",
     ],
 )
@@ -447,7 +447,7 @@ def test_a_disk_that_fills_up_while_logging(
     def full(*_: object, **__: object) -> Any:
         return open("/dev/full", "a", encoding="utf-8")
 
-    monkeypatch.setattr("compoclip.train.log.open", full, raising=False)
+    monkeypatch.setattr("compoclip.training.log.open", full, raising=False)
     out = tmp_path / "run"
     refused(capsys, training(table, out), 1, "train.jsonl", "No space left", "free space")
 

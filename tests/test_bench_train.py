@@ -13,8 +13,8 @@ from bench.memory import SavedBytes, count_step_memory
 from bench.train import caption_batch, measure_step_speed, plain_step, separate_forwards
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
-from compoclip.train.loop import freeze
-from compoclip.train.step import StepSettings, step
+from compoclip.training.loop import freeze
+from compoclip.training.step import StepSettings, step
 from models_thin import config
 
 CAPTIONS = [

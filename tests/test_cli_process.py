@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from compoclip.cli.main import VERBS, main
 from compoclip.files import LOCK
-from compoclip.train.log import read_log
-from compoclip.train.state import latest_state
+from compoclip.training.log import read_log
+from compoclip.training.state import latest_state
 from record_files import write_lines
 from train_helpers import write_config, write_data
 

@@ -23,7 +23,7 @@ from compoclip.data.open_source import open_source
 from compoclip.data.pack import RECORD, PackSpec, PackSummary, PackTask, Request, pack, packed_image
 from compoclip.data.sample import Sample
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 from method_data import arguments, write_world
 from test_data_transform import encoded, photo
 

@@ -9,7 +9,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import create_model, load_model, read_config
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 from method_data import write_world
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

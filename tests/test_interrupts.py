@@ -14,7 +14,7 @@ from compoclip.cli import methods
 from compoclip.cli.main import main
 from compoclip.errors import RunInterruptedError
 from compoclip.interrupts import Ending, TerminatedError, signal_of
-from compoclip.train.loop import Interrupts
+from compoclip.training.loop import Interrupts
 
 
 @pytest.fixture

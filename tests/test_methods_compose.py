@@ -21,8 +21,8 @@ from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.models.preprocess import Preprocess
-from compoclip.train.optim import learning_rate
-from compoclip.train.state import Progress, latest_state
+from compoclip.training.optim import learning_rate
+from compoclip.training.state import Progress, latest_state
 from losses_oracle import CASES, features_for, layout_of
 from method_data import arguments, write_world
 

@@ -15,7 +15,7 @@ import pytest
 from compoclip.cli.main import main
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 from method_data import STEPS, arguments, write_world
 
 GOLDEN = Path(__file__).with_name("golden")

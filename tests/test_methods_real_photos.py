@@ -11,7 +11,7 @@ import pytest
 from compoclip.cli.main import main
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 
 pytestmark = pytest.mark.slow
 

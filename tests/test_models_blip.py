@@ -21,7 +21,7 @@ from compoclip.models.blip import Blip
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
 from compoclip.models.convert import convert
 from compoclip.models.inspection import inspect_model
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 from compoclip.world.captions import captions_for
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import WorldConfig

@@ -23,8 +23,8 @@ from compoclip.errors import CompoclipError
 from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import Answer, Sampling, load_task
 from compoclip.language.rows import AnswerTally, Outputs, write_outputs
-from compoclip.train.log import read_log
-from compoclip.train.state import Progress, load_state, save_state
+from compoclip.training.log import read_log
+from compoclip.training.state import Progress, load_state, save_state
 from corpus_shards import corpus
 from lab.job import DONE, Job, outcome
 from lab.settings import LabSettings

@@ -23,10 +23,10 @@ from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.ranks import ALONE, Ranks
-from compoclip.train import state as state_file
-from compoclip.train.distributed import share_batch_norm
-from compoclip.train.log import read_log
-from compoclip.train.state import latest_state
+from compoclip.training import state as state_file
+from compoclip.training.distributed import share_batch_norm
+from compoclip.training.log import read_log
+from compoclip.training.state import latest_state
 from distributed_runs import STEPS, close, difference, run, small, training, write_base
 from method_data import arguments, write_world
 from ranks_helpers import in_ranks, torchrun

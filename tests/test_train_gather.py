@@ -13,7 +13,7 @@ from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_r
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Role
 from compoclip.ranks import ALONE, Ranks, launched
-from compoclip.train.distributed import average_gradients, gather_features
+from compoclip.training.distributed import average_gradients, gather_features
 from ranks_helpers import in_ranks
 
 COUNTS = {2: ([3, 1], [5, 4]), 4: ([2, 0, 1, 3], [4, 0, 3, 5])}  # images and texts of each process

@@ -19,10 +19,10 @@ from compoclip.methods.base import LossTerm, Method, Trains
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
 from compoclip.models.lora import Lora, attach_lora
-from compoclip.train import loop
-from compoclip.train.gradcache import refuse_batch_norm
-from compoclip.train.loop import freeze
-from compoclip.train.step import StepResult, StepSettings, step
+from compoclip.training import loop
+from compoclip.training.gradcache import refuse_batch_norm
+from compoclip.training.loop import freeze
+from compoclip.training.step import StepResult, StepSettings, step
 from method_data import arguments, write_world
 from models_thin import config, timm_config
 

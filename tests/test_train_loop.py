@@ -16,10 +16,10 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, read_config
-from compoclip.train.log import read_log
-from compoclip.train.optim import build_optimizer, decays, learning_rate
-from compoclip.train.run import RunSettings, run_training
-from compoclip.train.state import latest_state
+from compoclip.training.log import read_log
+from compoclip.training.optim import build_optimizer, decays, learning_rate
+from compoclip.training.run import RunSettings, run_training
+from compoclip.training.state import latest_state
 from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)

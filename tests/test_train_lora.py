@@ -20,8 +20,8 @@ from compoclip.methods.base import Lora, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, read_config
 from compoclip.models.checkpoint import save_model as save
-from compoclip.train.log import read_log
-from compoclip.train.run import RunSettings, run_training
+from compoclip.training.log import read_log
+from compoclip.training.run import RunSettings, run_training
 from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)

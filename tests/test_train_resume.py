@@ -17,8 +17,8 @@ from compoclip.cli.main import main
 from compoclip.cli.train import main as train
 from compoclip.errors import CompoclipError
 from compoclip.models.loaded import RECORD
-from compoclip.train.log import read_log
-from compoclip.train.state import latest_state
+from compoclip.training.log import read_log
+from compoclip.training.state import latest_state
 from train_helpers import write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
@@ -136,7 +136,7 @@ def test_a_full_disk_keeps_the_last_state(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compoclip.train.state.save_file", full)
+    monkeypatch.setattr("compoclip.training.state.save_file", full)
     assert main(arguments(folder, "run", "--resume")) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert latest_state(folder / "run" / "state") == kept

@@ -15,11 +15,11 @@ from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.ranks import ALONE, Ranks
-from compoclip.train import loop
-from compoclip.train.log import read_log
-from compoclip.train.sharding import repeated_units
-from compoclip.train.state import latest_state
-from compoclip.train.step import step
+from compoclip.training import loop
+from compoclip.training.log import read_log
+from compoclip.training.sharding import repeated_units
+from compoclip.training.state import latest_state
+from compoclip.training.step import step
 from distributed_runs import OPTIM, STEPS, difference, run, small, training, write_base
 from ranks_helpers import in_ranks
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from compoclip.errors import CompoclipError
-from compoclip.train.state import Progress, load_state, save_state
+from compoclip.training.state import Progress, load_state, save_state
 
 PROGRESS = Progress(step=1, epoch=0, epoch_step=1, signature="s")
 

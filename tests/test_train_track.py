@@ -13,7 +13,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.train.log import Trackers, read_log
+from compoclip.training.log import Trackers, read_log
 from method_data import arguments, write_world
 
 Curves = dict[str, list[tuple[int, float]]]
@@ -128,7 +128,7 @@ def test_trackers_pass_records_on_and_open_late(
             self.closed = True
 
     made: list[Noting] = []
-    monkeypatch.setattr("compoclip.train.log._OPEN", {"json": Noting})
+    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": Noting})
     lines = [{"step": 1, "loss": 2.0}, {"step": 2, "skipped": "loss is not finite"}]
     lines.append({"step": 3, "loss": 1.5})
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -18,7 +18,7 @@ from compoclip.ranks import launched, meeting
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
     from compoclip.models.loaded import LoadedModel
-    from compoclip.train.run import RunSummary
+    from compoclip.training.run import RunSummary
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def execute(
     """
     from compoclip.cli.options import require_seeds
     from compoclip.data.open_source import open_source
-    from compoclip.train.run import RunSettings, run_training
+    from compoclip.training.run import RunSettings, run_training
 
     require_seeds(options)
     counts = ("workers", "micro_batch", "max_bad", "save_every", "log_every", "stop_after")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.train.log import read_log
+from compoclip.training.log import read_log
 
 POINTS = 300
 

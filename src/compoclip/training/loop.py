@@ -22,7 +22,7 @@ from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.config import part_of
 from compoclip.models.lora import lora_parameters
 from compoclip.ranks import ALONE, PeerLostError, Ranks
-from compoclip.train.distributed import (
+from compoclip.training.distributed import (
     Batches,
     FirstLog,
     RewriteCounts,
@@ -33,10 +33,16 @@ from compoclip.train.distributed import (
     require_same,
     share_batch_norm,
 )
-from compoclip.train.optim import build_optimizer, learning_rate
-from compoclip.train.sharding import clip_gradients, shard_training
-from compoclip.train.state import Progress, damaged, latest_state, load_state, save_state
-from compoclip.train.step import FrozenImages, StepSettings, TextTokenizer, TrainableEncoder, step
+from compoclip.training.optim import build_optimizer, learning_rate
+from compoclip.training.sharding import clip_gradients, shard_training
+from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
+from compoclip.training.step import (
+    FrozenImages,
+    StepSettings,
+    TextTokenizer,
+    TrainableEncoder,
+    step,
+)
 
 # --- Ctrl-C and SIGTERM as requests that are granted between two steps, where a run can be
 # resumed ---

@@ -23,8 +23,8 @@ from torch import nn
 
 from compoclip.errors import CompoclipError
 from compoclip.ranks import ALONE, Ranks
-from compoclip.train.optim import ordered
-from compoclip.train.sharding import whole
+from compoclip.training.optim import ordered
+from compoclip.training.sharding import whole
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"

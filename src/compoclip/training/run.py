@@ -29,11 +29,11 @@ from compoclip.models.checkpoint import LoadedModel, current_identity, save_mode
 from compoclip.models.config import part_of
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import ALONE, Ranks
-from compoclip.train.log import Trackers
-from compoclip.train.loop import LoopSettings, total_steps, train_loop
-from compoclip.train.sharding import full_state
-from compoclip.train.state import latest_state
-from compoclip.train.step import FrozenImages, StepSettings
+from compoclip.training.log import Trackers
+from compoclip.training.loop import LoopSettings, total_steps, train_loop
+from compoclip.training.sharding import full_state
+from compoclip.training.state import latest_state
+from compoclip.training.step import FrozenImages, StepSettings
 
 # --- Adapters in a run: put on before training, saved and merged after it. ---
 

@@ -23,7 +23,7 @@ from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_r
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.ranks import ALONE, Ranks, failure, raise_first
-from compoclip.train.log import MetricsLog
+from compoclip.training.log import MetricsLog
 
 # --- Features of all processes put together with their gradients. ---
 #

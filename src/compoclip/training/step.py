@@ -15,8 +15,8 @@ from compoclip.data.sample import Batch
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.work import FeatureWork, Outputs, Work, joined
-from compoclip.train.distributed import Whole
-from compoclip.train.gradcache import GradientCache, refuse_batch_norm
+from compoclip.training.distributed import Whole
+from compoclip.training.gradcache import GradientCache, refuse_batch_norm
 
 # --- Features of a frozen image tower, encoded once for each image that is shown. ---
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from compoclip.methods.base import Optim
 from compoclip.ranks import Ranks
-from compoclip.train.optim import build_optimizer, ordered
-from compoclip.train.step import TrainableEncoder
+from compoclip.training.optim import build_optimizer, ordered
+from compoclip.training.step import TrainableEncoder
 
 
 def shard_model(encoder: TrainableEncoder, device: torch.device, ranks: Ranks) -> None:
