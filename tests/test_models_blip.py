@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.models.blip import Blip
+from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
 from compoclip.models.convert import convert
 from compoclip.models.inspection import inspect_model

@@ -25,7 +25,7 @@ from compoclip.models.checkpoint import ModelConfig, create_model, load_model, s
 from compoclip.models.hf_folder import save_hf
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.models.peft_lora import read_peft
-from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from models_thin import config
 
 TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from compoclip.files import write_atomically
-from compoclip.models import blip
+from compoclip.models.architecture import BLIP
 from compoclip.models.config import ModelIdentity, read_config
 from compoclip.models.hf_folder import is_hf_folder
 from compoclip.models.loaded import MERGES, RECORD, read_record
@@ -99,7 +99,7 @@ def card_text(
 def _is_blip(folder: Path) -> bool:
     """Whether the folder holds a BLIP in compoclip's own layout."""
     file = folder / "open_clip_config.json"
-    return file.is_file() and blip.KEY in read_config(file).model_cfg
+    return file.is_file() and BLIP in read_config(file).model_cfg
 
 
 def _header(library: str, title: str, results: Sequence[CardResult]) -> str:

@@ -29,7 +29,7 @@ from torch import Tensor
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_text
 from compoclip.models import blip, hf_siglip
-from compoclip.models.architecture import architecture_name, with_activation
+from compoclip.models.architecture import BLIP, architecture_name, with_activation
 from compoclip.models.config import ModelConfig, ModelIdentity, read_object, require_small, section
 from compoclip.models.hf_clip import from_hf_config, from_hf_state, to_hf_config, to_hf_state
 from compoclip.models.hf_siglip import from_siglip_config, from_siglip_state
@@ -262,7 +262,7 @@ def save_hf(
     Returns the identity as saved. Raises CompoclipError when the model has no such form, the place
     is taken or not writable, or float16 would overflow.
     """
-    if blip.KEY in loaded.config.model_cfg and not vision_only:
+    if BLIP in loaded.config.model_cfg and not vision_only:
         return _save_blip(loaded, folder, dtype)
     tokens = getattr(loaded.tokenizer, "simple", None)
     if tokens is None:
@@ -310,7 +310,7 @@ def _save_blip(loaded: LoadedModel, folder: Path, dtype: str) -> ModelIdentity:
     with new_folder(folder) as temporary:
         state = blip.to_blip_state(plain)
         save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        write_json(temporary / CONFIG, {**config, **loaded.config.model_cfg[blip.KEY]})
+        write_json(temporary / CONFIG, {**config, **loaded.config.model_cfg[BLIP]})
         processor = _image_processor(loaded.preprocess)
         processor["image_processor_type"] = "BlipImageProcessor"
         write_json(temporary / IMAGES, processor)

@@ -22,8 +22,7 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.config import ModelConfig, ModelIdentity, read_object, section
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.preprocess import Preprocess
-from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
 from compoclip.models.weights import fitting, load_into, require_finite, weights_hash
 
 
