@@ -13,20 +13,71 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
 from compoclip.models.architecture import BLIP, BLIP_TEMPERATURE, BLIP_VOCABULARY
-from compoclip.models.config import section
+from compoclip.models.checkpoint import LoadedModel, current_identity
+from compoclip.models.config import ModelIdentity, read_object, section, write_json
+from compoclip.models.formats.hf_folder import (
+    CONFIG,
+    IMAGES,
+    WEIGHTS,
+    HFContent,
+    HuggingFaceFolder,
+    image_processor,
+    own_tokenizer,
+    read_tensors,
+)
+from compoclip.models.weights import as_stored, weights_hash
 
 CONTEXT = 35
 """Tokens of a text, as BLIP was trained and is evaluated on retrieval."""
 PREPROCESS = {"interpolation": "bicubic", "resize_mode": "squash"}
 """BLIP's own, for folders that do not say; mean and deviation are CLIP's."""
+_NO_TEMPERATURE = "temperature: BLIP's first one, the folder has none"
 _IMAGE = ("vision_model.", "vision_proj.")
+
+
+class HFBlip(HuggingFaceFolder):
+    """transformers' BlipForImageTextRetrieval."""
+
+    order = 41
+    model_type = "blip"
+    title = "BlipForImageTextRetrieval"
+    family = "BLIP"
+    forms = ("hf",)
+
+    def translate(self, path: Path) -> HFContent:
+        """See `HuggingFaceFolder.translate`."""
+        tensors = read_tensors(path)
+        config = from_blip_config(read_object(path / CONFIG), str(path / CONFIG))
+        config["text_cfg"] |= own_tokenizer(path, "whitespace")
+        unsaid = () if "logit_scale" in tensors else (_NO_TEMPERATURE,)
+        return HFContent(config, from_blip_state(tensors, str(path)), PREPROCESS, unsaid)
+
+    def fits(self, loaded: LoadedModel) -> bool:
+        """Whether it is a BLIP."""
+        return BLIP in loaded.config.model_cfg
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Write the folder; its temperature is left out, which ranks alike."""
+        plain = as_stored(loaded.encoder.model.state_dict(), dtype, loaded.name)
+        config = {"architectures": ["BlipForImageTextRetrieval"], "model_type": "blip"}
+        with new_folder(folder) as temporary:
+            save_file(to_blip_state(plain), temporary / WEIGHTS, metadata={"format": "pt"})
+            write_json(temporary / CONFIG, {**config, **loaded.config.model_cfg[BLIP]})
+            processor = image_processor(loaded.preprocess, "BlipImageProcessor")
+            write_json(temporary / IMAGES, processor)
+            loaded.tokenizer.write_files(temporary)
+        return replace(current_identity(loaded), weights=weights_hash(plain))
 
 
 def from_blip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
