@@ -20,8 +20,7 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.work import Outputs, Piece
 from compoclip.training.loop import freeze
 from compoclip.training.sharding import repeated_units

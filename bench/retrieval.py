@@ -21,7 +21,7 @@ from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.items import Scores
 from compoclip.evaluation.retrieval import rank
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.loaded import LoadedModel
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
 from compoclip.training.step import (

@@ -31,8 +31,8 @@ from compoclip.data.textblock import TextBlock
 from compoclip.losses.contract import Features, Role
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import ModelConfig, create_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import ModelConfig
 from compoclip.training.step import StepSettings, step, weighted_loss
 
 mpl.use("Agg")

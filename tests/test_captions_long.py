@@ -19,8 +19,8 @@ from compoclip.data.plans import CaptionPlan
 from compoclip.data.prepare import prepare_captions
 from compoclip.data.sample import Sample
 from compoclip.losses.contract import Role
-from compoclip.models.checkpoint import create_model, read_config
-from compoclip.models.directory import save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,

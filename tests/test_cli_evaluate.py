@@ -16,7 +16,8 @@ from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.targets import find_in, parse_targets, read_suite
-from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
 
 CONFIG = {
     "embed_dim": 16,

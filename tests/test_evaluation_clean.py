@@ -29,7 +29,8 @@ from compoclip.evaluation.results import Clean, Results, Score, data_notes, load
 from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.score import group_sizes, score_cases, with_joint
 from compoclip.evaluation.tables import clean_cell
-from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.report.write import write_report
 from evaluation_helpers import features_from, ref
 from train_helpers import write_config

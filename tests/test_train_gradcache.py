@@ -17,7 +17,8 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Trains
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.training import loop
 from compoclip.training.gradcache import refuse_batch_norm

@@ -16,7 +16,7 @@ from torch import Tensor
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.preprocess import Preprocess
 
 Floats = NDArray[np.float64]

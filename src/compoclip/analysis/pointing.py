@@ -11,7 +11,7 @@ from PIL import Image
 from compoclip.analysis.patch_maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import Interval, cluster_weights, percentile_interval
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"
 MEASURES = {

@@ -12,7 +12,7 @@ from PIL import Image
 
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
 Kind = Literal["caption", "positive", "negative"]

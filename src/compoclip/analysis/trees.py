@@ -31,9 +31,8 @@ from torch import Tensor
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import cluster_weights, percentile_interval
-from compoclip.models.loaded import LoadedModel, current_identity
-from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_tower import Bucket, choose_buckets
+from compoclip.models.checkpoint import LoadedModel, current_identity
+from compoclip.models.text_tower import Bucket, TextLayers, choose_buckets
 
 Chart = NDArray[np.float64]
 Node = tuple[int, int, int]

@@ -19,7 +19,7 @@ from compoclip.interrupts import PARENT, signal_of
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
 
@@ -176,7 +176,7 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.targets import parse_targets
-    from compoclip.models.card import write_card
+    from compoclip.models.formats.hub import write_card
 
     benchmarks = [t.load() for t in parse_targets([str(options.out / "suite")], Path("data"))]
     audits = {each.name: audit(each) for each in benchmarks}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compoclip.benchmarks.case import Benchmark
     from compoclip.evaluation.results import Results
     from compoclip.evaluation.run import Options
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 
 @dataclass(frozen=True)

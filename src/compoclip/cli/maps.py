@@ -19,7 +19,7 @@ from compoclip.files import require_writable
 
 if TYPE_CHECKING:
     from compoclip.analysis.pointing import MeanShare
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 Shares = Mapping[str, Mapping[str, "MeanShare"]]
 

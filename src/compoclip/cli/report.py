@@ -16,7 +16,7 @@ from compoclip.errors import UsageError
 from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from compoclip.files import require_writable
 
 if TYPE_CHECKING:
     from compoclip.analysis.sweep import BaseAndTuned, Point, Rule, Sweep, TowerStudy
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _one(options: WiseFtOptions) -> int:
         raise UsageError("several scopes, --on and --keep are for --sweep; add it")
     require_writable(options.out)
     from compoclip.models.checkpoint import save_model
-    from compoclip.models.interpolate import interpolate
+    from compoclip.models.wise_ft import interpolate
 
     base, tuned = load_both(options.base, options.tuned)
     (scope,) = options.scope

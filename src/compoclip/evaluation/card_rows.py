@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import Results
-from compoclip.models.card import CardResult
 from compoclip.models.config import ModelIdentity
+from compoclip.models.formats.hub import CardResult
 
 
 def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:

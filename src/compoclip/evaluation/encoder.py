@@ -18,7 +18,7 @@ from compoclip.data.decode import decode
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.items import EncodedFeatures, Matches, Scores
-from compoclip.models.blip import Blip
+from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
 from compoclip.models.weights import weights_hash

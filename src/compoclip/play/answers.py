@@ -20,7 +20,7 @@ from compoclip.captions.parse import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.data.decode import FORMATS, decode
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
 
 # --- What a page may send, checked before anything is computed. ---

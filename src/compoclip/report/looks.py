@@ -13,7 +13,7 @@ from PIL import Image
 
 from compoclip.analysis.patch_maps import PatchMaps, patch_maps, small_overlay
 from compoclip.errors import CompoclipError
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.pictures import data_uri
 from compoclip.report.study import Study
 

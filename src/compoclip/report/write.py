@@ -24,7 +24,7 @@ from compoclip.evaluation.published.show import shown
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.tables import comparison_text, percent
 from compoclip.files import write_atomically
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting
 from compoclip.report.cards import Desk, examples, extremes, read_items
 from compoclip.report.findings import findings

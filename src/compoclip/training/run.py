@@ -24,9 +24,9 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable
 from compoclip.methods.base import Method
-from compoclip.models.adapter import save_adapter
 from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
 from compoclip.models.config import part_of
+from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import ALONE, Ranks
 from compoclip.training.log import Trackers

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,14 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.models.architecture import TANH
-from compoclip.models.config import section
+from compoclip.models.config import read_object, section
+from compoclip.models.formats.hf_folder import (
+    CONFIG,
+    HFContent,
+    HuggingFaceFolder,
+    own_tokenizer,
+    read_tensors,
+)
 
 # What transformers takes when config.json leaves a value out (SiglipTextConfig, -VisionConfig).
 _COMMON = {
@@ -73,6 +81,22 @@ _TOWERS = {
     "text_model.": ("text.", _TEXT_NAMES),
 }
 _Q = re.compile(r"(vision|text)_model\.encoder\.layers\.(\d+)\.self_attn\.q_proj\.(weight|bias)")
+
+
+class HFSiglip(HuggingFaceFolder):
+    """transformers' SiglipModel."""
+
+    order = 40
+    model_type = "siglip"
+    title = "SiglipModel"
+    family = "SigLIP"
+
+    def translate(self, path: Path) -> HFContent:
+        """See `HuggingFaceFolder.translate`."""
+        tensors = read_tensors(path)
+        config = from_siglip_config(read_object(path / CONFIG), str(path / CONFIG))
+        config["text_cfg"] |= own_tokenizer(path, "canonicalize")
+        return HFContent(config, from_siglip_state(tensors, str(path)), PREPROCESS)
 
 
 def from_siglip_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:

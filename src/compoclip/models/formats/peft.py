@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder
-from compoclip.models.config import part_of, read_object
-from compoclip.models.hf_clip import from_hf_name, to_hf_name
-from compoclip.models.loaded import write_json
-from compoclip.models.lora import Lora, Towers, full_rank, lora_targets
+from compoclip.models.checkpoint import (
+    Adapted,
+    Format,
+    LoadedModel,
+    assemble,
+    load_model,
+    open_model,
+)
+from compoclip.models.config import read_object, write_json
+from compoclip.models.formats.hf_clip import from_hf_name, to_hf_name
+from compoclip.models.formats.hf_folder import model_type_of
+from compoclip.models.formats.hub import HUB
+from compoclip.models.lora import Lora, full_rank, lora_targets, merged_state, towers_of
 from compoclip.models.weights import read_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -40,64 +50,120 @@ _PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
 
 
-def is_peft(folder: Path) -> bool:
-    """Whether a folder holds a PEFT adapter."""
-    return (folder / CONFIG).is_file()
+class PeftFolder(Format):
+    """LoRA weights that Hugging Face's PEFT saved."""
+
+    order = 11
+    markers = (CONFIG,)
+    downloads = (WEIGHTS,)
+    forms = ("peft",)
+    adapters_only = True
+
+    def describe(self, source: str) -> tuple[str, str]:
+        """See `Format.describe`."""
+        return "PEFT adapter folder, merged into its base", "the base"
+
+    def load(
+        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
+    ) -> LoadedModel:
+        """The base that the folder names, with the adapters merged."""
+        base = _base_of(Path(source))
+        if base is None:
+            raise CompoclipError(
+                f"{source}: does not say what it was trained on: compoclip convert {source} DST "
+                "--to merged --base BASE"
+            )
+        return merge_peft(open_model(base, activation), Path(source))
+
+    def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
+        """The adapters merged into the base that the user names."""
+        return merge_peft(load_model(base, activation=activation), Path(source))
+
+    def has_adapter(self, source: str) -> bool:
+        """Always."""
+        return True
+
+    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
+        """The adapters in the form of `lora`, on the base that is named by the user or by them."""
+        stated = base or _base_of(Path(source))
+        if stated is None:
+            raise UsageError(f"{source}: does not say what it was trained on: give --base BASE")
+        start = load_model(stated, activation=activation)
+        adapters, lora = read_peft(Path(source), start.encoder.model)
+        return Adapted(start, lora, adapters, {"peft": Path(source).name})
+
+    def save_adapted(self, adapted: Adapted, folder: Path) -> None:
+        """Write the folder, for the CLIPModel of the base. Raises CompoclipError when a weight is
+        not one of a CLIPModel."""
+        shapes = adapted.base.encoder.model.state_dict()
+        state: dict[str, Tensor] = {}
+        ranks: dict[str, int] = {}
+        alphas: dict[str, float] = {}
+        modules: set[str] = set()
+        for name in (key.removesuffix(".a") for key in adapted.adapters if key.endswith(".a")):
+            a, b = adapted.adapters[f"{name}.a"].float(), adapted.adapters[f"{name}.b"].float()
+            if name.removeprefix("text.") == _PATCHES:
+                change = (b @ a).reshape(shapes[name].shape) * adapted.lora.scaling
+                out = len(change)
+                module = _PATCHES_HF
+                state |= _pair(module, change, torch.eye(out)[:, :, None, None])
+                ranks[module], alphas[module] = out, float(out)
+                modules.add(module)
+                continue
+            for module, rows in _modules(name, b):
+                state |= _pair(module, a.clone(), rows.contiguous())
+                modules.add(module)
+        config = {
+            "peft_type": "LORA",
+            "task_type": None,
+            "base_model_name_or_path": _place_of(adapted.base.name),
+            "inference_mode": True,
+            "r": adapted.lora.rank,
+            "lora_alpha": adapted.lora.alpha,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "init_lora_weights": True,
+            "target_modules": sorted(modules),
+            "rank_pattern": ranks,
+            "alpha_pattern": alphas,
+        }
+        with new_folder(folder) as temporary:
+            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+            write_json(temporary / CONFIG, config)
+
+    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
+        """Settings and weights."""
+        return [CONFIG, WEIGHTS], ()
 
 
-def save_peft(
-    adapters: Mapping[str, Tensor],
-    lora: Lora,
-    shapes: Mapping[str, tuple[int, ...]],
-    folder: Path,
-    base: str | None,
-) -> None:
-    """Write adapters (as `lora.lora_state` names them) as a PEFT folder, in one step.
+def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
+    """A plain model: `base`, which stays as it is, with a PEFT adapter merged.
 
-    shapes: of the adapted weights. base: what PEFT loads the CLIPModel from, if known. Raises
-    CompoclipError when a weight is not one of a CLIPModel, or the place is not writable.
+    Raises CompoclipError when the folder is damaged, or does not fit the base.
     """
-    state: dict[str, Tensor] = {}
-    ranks: dict[str, int] = {}
-    alphas: dict[str, float] = {}
-    modules: set[str] = set()
-    for name in (key.removesuffix(".a") for key in adapters if key.endswith(".a")):
-        a, b = adapters[f"{name}.a"].float(), adapters[f"{name}.b"].float()
-        if name.removeprefix("text.") == _PATCHES:
-            change = (b @ a).reshape(shapes[name]) * lora.scaling
-            out = len(change)
-            module = _PATCHES_HF
-            state |= _pair(module, change, torch.eye(out)[:, :, None, None])
-            ranks[module], alphas[module] = out, float(out)
-            modules.add(module)
-            continue
-        for module, rows in _modules(name, b):
-            state |= _pair(module, a.clone(), rows.contiguous())
-            modules.add(module)
-    config = {
-        "peft_type": "LORA",
-        "task_type": None,
-        "base_model_name_or_path": base,
-        "inference_mode": True,
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "init_lora_weights": True,
-        "target_modules": sorted(modules),
-        "rank_pattern": ranks,
-        "alpha_pattern": alphas,
-    }
-    with new_folder(folder) as temporary:
-        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        write_json(temporary / CONFIG, config)
+    adapters, lora = read_peft(folder, base.encoder.model)
+    state = merged_state(base.encoder.model.state_dict(), adapters, lora.scaling)
+    loaded = assemble(base.config, str(folder), state=state, path=folder)
+    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
+    return replace(loaded, identity=identity, provenance={"peft": {"base": base.name}})
 
 
-def base_of(folder: Path) -> str | None:
-    """What a PEFT folder says its base is: a hub id or a path."""
+def _place_of(name: str) -> str | None:
+    """What PEFT can load a base from: a folder of transformers, or an id of the hub."""
+    if name.startswith(HUB):
+        return name.removeprefix(HUB)
+    folder = Path(name)
+    return str(folder.absolute()) if model_type_of(folder) else None
+
+
+def _base_of(folder: Path) -> str | None:
+    """What a PEFT folder says its base is, as `load_model` takes it: a folder or an id of the
+    hub."""
     base = read_object(folder / CONFIG).get("base_model_name_or_path")
-    return str(base) if base else None
+    if not base:
+        return None
+    return str(base) if Path(str(base)).is_dir() else f"{HUB}{base}"
 
 
 def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora]:
@@ -130,7 +196,7 @@ def _on_network(
     folder: Path, network: nn.Module, changes: Mapping[str, tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, Tensor], Lora]:
     """The adapters in `changes` on a network, with zeros for the layers that they leave alone."""
-    towers = _towers(changes)
+    towers = towers_of(changes)
     conv = _PATCHES in changes
     lora = Lora(rank=1, alpha=1.0, towers=towers, targets="+conv" if conv else "linear")
     targets = {target.name: target for target in lora_targets(network, lora)}
@@ -276,10 +342,3 @@ def _of_pattern(patterns: Any, module: str, default: Any) -> Any:
                 f"the pattern {str(pattern)[:80]!r} is wrong or takes too long"
             ) from error
     return default
-
-
-def _towers(names: Mapping[str, Any]) -> Towers:
-    parts = {part_of(name) for name in names}
-    if parts == {"image"}:
-        return "image"
-    return "text" if parts == {"text"} else "both"

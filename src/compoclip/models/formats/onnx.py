@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,24 +20,16 @@ from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.hf_folder import write_tokenizer
-from compoclip.models.loaded import RECORD, LoadedModel, current_identity, write_json
-from compoclip.version import __version__
+from compoclip.models.checkpoint import Format, LoadedModel, current_identity
+from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
+from compoclip.models.formats.hf_folder import write_clip_tokenizer
+from compoclip.models.formats.hub import TOKENIZER_FILES
 
 TOLERANCE = 1e-4
 """Largest difference of unit-length embeddings that passes."""
 
 
 _PROTOBUF_LIMIT = 1_800_000_000  # of 2 GiB; larger towers get a NAME.onnx.data beside
-
-
-@dataclass(frozen=True)
-class OnnxCheck:
-    """Largest absolute difference of unit-length embeddings between onnxruntime and the network,
-    over batches of 1 and 3."""
-
-    image: float
-    text: float
 
 
 class _Tower(nn.Module):
@@ -57,46 +48,67 @@ class _Tower(nn.Module):
         return out
 
 
-def save_onnx(loaded: LoadedModel, folder: Path) -> OnnxCheck:
-    """Export both towers in one step, and run them with onnxruntime.
+class OnnxFolder(Format):
+    """Both towers as ONNX; written only."""
 
-    Raises CompoclipError when a package is missing, a tower cannot be exported, the outputs differ
-    by more than `TOLERANCE`, or the place is not writable.
-    """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise CompoclipError(
-                f"--to onnx needs the package {package}: pip install 'compoclip[onnx]'"
-            ) from error
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
-    ids = loaded.tokenizer(["a cat", "a red square left of a blue circle", "rain"])
-    identity = current_identity(loaded)
-    with new_folder(folder) as temporary:
-        image = _export(loaded, "image", pixels, temporary / "image.onnx")
-        text = _export(loaded, "text", ids, temporary / "text.onnx")
-        check = OnnxCheck(image, text)
-        write_json(
-            temporary / RECORD,
-            {
-                "compoclip": __version__,
-                "identity": identity.to_json(),
-                "provenance": dict(loaded.provenance),
-                "onnx_difference": {"image": image, "text": text},
-            },
+    order = 60
+    markers = ("image.onnx",)
+    stored = "text.onnx"
+    beside = ("image.onnx.data", "text.onnx.data", "preprocess.json", *TOKENIZER_FILES)
+    forms = ("onnx",)
+
+    def describe(self, source: str) -> tuple[str, str]:
+        """See `Format.describe`."""
+        return "ONNX export", f"recorded in {RECORD}"
+
+    def load(
+        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
+    ) -> LoadedModel:
+        """Refused."""
+        raise CompoclipError(
+            f"{source}: holds an ONNX export, which is only written: name the model that it was "
+            "made from"
         )
-        write_json(
-            temporary / "preprocess.json",
-            {
-                **loaded.preprocess.to_config(),
-                "logit_scale": float(loaded.encoder.logit_scale.detach().exp()),
-            },
-        )
-        if loaded.tokenizer.simple is not None:
-            write_tokenizer(temporary, loaded.tokenizer.simple, loaded.tokenizer.context_length)
-    return check
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
+        is missing, a tower cannot be exported, or the outputs differ by more than `TOLERANCE`."""
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise CompoclipError(
+                    f"--to onnx needs the package {package}: pip install 'compoclip[onnx]'"
+                ) from error
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
+        ids = loaded.tokenizer(["a cat", "a red square left of a blue circle", "rain"])
+        identity = current_identity(loaded)
+        with new_folder(folder) as temporary:
+            image = _export(loaded, "image", pixels, temporary / "image.onnx")
+            text = _export(loaded, "text", ids, temporary / "text.onnx")
+            write_json(
+                temporary / RECORD,
+                {
+                    **record_of(identity, loaded.provenance),
+                    "onnx_difference": {"image": image, "text": text},
+                },
+            )
+            write_json(
+                temporary / "preprocess.json",
+                {
+                    **loaded.preprocess.to_config(),
+                    "logit_scale": float(loaded.encoder.logit_scale.detach().exp()),
+                },
+            )
+            if loaded.tokenizer.simple is not None:
+                write_clip_tokenizer(temporary, loaded.tokenizer)
+        return identity
+
+    def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
+        """Largest absolute difference of unit-length embeddings between onnxruntime and the
+        network, over batches of 1 and 3."""
+        return {"difference": read_object(folder / RECORD)["onnx_difference"]}
 
 
 def _export(

@@ -1,19 +1,194 @@
-"""The model card of a checkpoint: README.md beside the weights, made from its own record."""
+"""The Hugging Face hub: models fetched from it, folders put on it, and their model card.
+
+The card is README.md beside the weights, made from the checkpoint's own record.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically
-from compoclip.models import blip
-from compoclip.models.config import ModelIdentity, read_config
-from compoclip.models.hf_folder import is_hf_folder
-from compoclip.models.loaded import MERGES, RECORD, read_record
+from compoclip.models.checkpoint import Adapted, Format, LoadedModel, format_of, formats
+from compoclip.models.config import MERGES, RECORD, ModelIdentity, read_record
+
+HUB = "hf-hub:"
+_SMALL = ("*.json", "*.txt", "*.gz", "*.model")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    MERGES,
+)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What was put on the hub: where it is, and the files."""
+
+    url: str
+    files: tuple[str, ...]
+
+
+class HubRepository(Format):
+    """`hf-hub:ORG/REPO`: a folder of any format on the Hugging Face hub."""
+
+    order = 3
+
+    def sniff(self, source: str) -> bool:
+        """By the prefix."""
+        return source.startswith(HUB)
+
+    def describe(self, source: str) -> tuple[str, str]:
+        """See `Format.describe`."""
+        return "repository of the Hugging Face hub", "the configuration in the repository"
+
+    def load(
+        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
+    ) -> LoadedModel:
+        """The model in the folder that is fetched."""
+        folder = str(fetch(source))
+        return format_of(folder).load(folder, name, activation, above)
+
+    def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
+        """Adapters that are fetched, merged into the base that the user names."""
+        folder = str(fetch(source))
+        return format_of(folder).load_on(folder, base, activation)
+
+    def has_adapter(self, source: str) -> bool:
+        """Whether the folder that is fetched holds adapters."""
+        folder = str(fetch(source))
+        return format_of(folder).has_adapter(folder)
+
+    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
+        """The adapters in the folder that is fetched."""
+        folder = str(fetch(source))
+        return format_of(folder).adapted(folder, base, activation)
+
+
+def fetch(spec: str) -> Path:
+    """The folder with the files of hf-hub:ORG/REPO that a model needs, from the network or the
+    cache. Raises CompoclipError when it cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+
+    repository = spec.removeprefix(HUB)
+    with downloading(spec):
+        folder = Path(snapshot_download(repository, allow_patterns=[*_SMALL]))
+        for pattern in format_of(str(folder)).downloads:
+            folder = Path(snapshot_download(repository, allow_patterns=[*_SMALL, pattern]))
+            if any(folder.glob(pattern)):
+                break
+        return folder
+
+
+@contextmanager
+def downloading(spec: str) -> Iterator[None]:
+    """Any failure to fetch weights as one line with the remedy."""
+    try:
+        yield
+    except CompoclipError:
+        raise
+    except Exception as error:  # network libraries raise dozens of unrelated types
+        if _offline():
+            raise CompoclipError(
+                f"{spec}: could not be downloaded: HF_HUB_OFFLINE forbids the network and the "
+                "cache has it not; unset it, or fetch the model once where there is a network"
+            ) from error
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CompoclipError(
+            f"{spec}: could not be downloaded ({first}); connect to the network once, "
+            "or give a file with ARCHITECTURE@FILE"
+        ) from error
+
+
+def publish(
+    folder: Path,
+    repository: str,
+    *,
+    results: Sequence[CardResult] = (),
+    private: bool = False,
+    message: str = "",
+) -> Pushed:
+    """Put a model folder on the hub in one commit: weights, configuration, tokenizer, card.
+
+    Nothing else in the folder is uploaded. results: written into the card first; without, a card
+    that is there stays as it is. Raises CompoclipError when the folder is no model's or incomplete,
+    or the hub cannot be reached or refuses; UsageError for an impossible name.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    names = model_files(folder)
+    if results or (RECORD in names and CARD not in names):
+        write_card(folder, results)
+        names = model_files(folder)
+    require_pushable(repository)
+    api: Any = HfApi()
+    try:
+        api.create_repo(repository, private=True if private else None, exist_ok=True)
+        made = api.create_commit(
+            repository,
+            [CommitOperationAdd(name, folder / name) for name in names],
+            commit_message=message or "Upload a model written by compoclip",
+        )
+    except Exception as error:  # no token, no right, no network: each has types of its own
+        first = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CompoclipError(
+            f"{repository}: could not be pushed ({first}); log in with `hf auth login` or set "
+            "HF_TOKEN to a token that may write there"
+        ) from error
+    return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
+
+
+def require_pushable(repository: str) -> None:
+    """Find out before long work what would forbid to push after it, as far as is known here.
+
+    Raises UsageError for an impossible name, CompoclipError when HF_HUB_OFFLINE is set.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise UsageError(f"{repository}: not a name on the hub ({error})") from None
+    if _offline():
+        raise CompoclipError(f"{repository}: HF_HUB_OFFLINE forbids the network; unset it to push")
+
+
+def model_files(folder: Path) -> list[str]:
+    """The files of a model folder that belong on the hub.
+
+    Raises CompoclipError when it is no folder that this program writes, or has no safetensors.
+    """
+    found = next((each for each in formats() if folder.is_dir() and each.sniff(str(folder))), None)
+    if found is None:
+        raise CompoclipError(
+            f"{folder}: not a model folder; give RUN/model, RUN/adapter or what convert wrote"
+        )
+    needed, more = found.hub_files(folder)
+    for name in needed:
+        if not (folder / name).is_file():
+            raise CompoclipError(f"{folder}: has no {name}; write the folder again with convert")
+    return [*needed, *(n for n in (*more, RECORD, CARD) if (folder / n).is_file())]
+
+
+def _offline() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
 
 CARD = "README.md"
 _RUN = {"steps": "steps", "images": "images seen", "texts": "texts seen"}
@@ -51,14 +226,8 @@ def card_of(folder: Path, results: Sequence[CardResult] = ()) -> str:
     Raises CompoclipError when the folder has no readable record.
     """
     identity, provenance = read_record(folder / RECORD)
-    return card_text(
-        identity,
-        provenance,
-        results,
-        own_merges=(folder / MERGES).is_file(),
-        transformers=is_hf_folder(folder),
-        alone=_is_blip(folder),
-    )
+    library, code = format_of(str(folder)).snippet(folder)
+    return card_text(identity, provenance, results, library=library, code=code)
 
 
 def card_text(
@@ -66,26 +235,24 @@ def card_text(
     provenance: Mapping[str, Any],
     results: Sequence[CardResult] = (),
     *,
-    own_merges: bool = False,
-    transformers: bool = False,
-    alone: bool = False,
+    library: str = "",
+    code: str = "",
 ) -> str:
     """The card in Markdown, with the header that the Hugging Face hub reads.
 
-    own_merges: the tokenizer's merges lie beside the weights. transformers: the folder has that
-    library's layout, not open_clip's. alone: nothing but compoclip reads the folder. Of an absolute
-    path in the provenance only the last name is told, except in the description of the data, which
-    is the user's own.
+    library: the one that loads the folder with `code`, by the hub's name for it; without, only
+    compoclip does. Of an absolute path in the provenance only the last name is told, except in the
+    description of the data, which is the user's own.
     """
     method = str(provenance.get("method") or "")
     title = f"{identity.architecture}, {method}" if method else identity.architecture
     parts = [
-        _header("transformers" if transformers else "" if alone else "open_clip", title, results),
+        _header(library, title, results),
         f"# {_inline(title)}",
         "A CLIP-style dual encoder: cosines of image and text features say how well they match. "
         "Written by compoclip; `compoclip.json` has this record for machines.",
         "## How to load",
-        _loading(own_merges, transformers, alone),
+        _loading(code),
         "## Identity",
         _table(("", ""), _identity_rows(identity)),
         "## How it was made",
@@ -94,12 +261,6 @@ def card_text(
         _results(results),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _is_blip(folder: Path) -> bool:
-    """Whether the folder holds a BLIP in compoclip's own layout."""
-    file = folder / "open_clip_config.json"
-    return file.is_file() and blip.KEY in read_config(file).model_cfg
 
 
 def _header(library: str, title: str, results: Sequence[CardResult]) -> str:
@@ -128,27 +289,13 @@ def _model_index(title: str, results: Sequence[CardResult]) -> list[str]:
     return lines
 
 
-def _loading(own_merges: bool, transformers: bool, alone: bool) -> str:
-    """Code for this folder; FOLDER stands for where it lies."""
-    if transformers:
-        plain = (
-            "from transformers import CLIPModel, CLIPProcessor\n\n"
-            'model = CLIPModel.from_pretrained("FOLDER").eval()\n'
-            'processor = CLIPProcessor.from_pretrained("FOLDER")'
-        )
-    else:
-        merges = f', bpe_path="FOLDER/{MERGES}"' if own_merges else ""
-        plain = (
-            "import open_clip\n\n"
-            'model, _, preprocess = open_clip.create_model_and_transforms("local-dir:FOLDER")\n'
-            f'tokenizer = open_clip.get_tokenizer("local-dir:FOLDER"{merges})\n'
-            "model.eval()"
-        )
+def _loading(code: str) -> str:
+    """Code for this folder, `code` and compoclip's own; FOLDER stands for where it lies."""
     own = (
-        "from compoclip.models.checkpoint import load_model\n\n"
+        "from compoclip.models import load_model\n\n"
         'model = load_model("FOLDER")  # .encoder, .tokenizer, .preprocess; the identity is checked'
     )
-    blocks = "\n\n".join(f"```python\n{code}\n```" for code in ([own] if alone else [plain, own]))
+    blocks = "\n\n".join(f"```python\n{each}\n```" for each in (code, own) if each)
     return (
         "`FOLDER` is where this file lies. Activation, tokenizer and image statistics come with "
         f"it.\n\n{blocks}\n\n"

@@ -18,8 +18,16 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.config import ModelIdentity, read_object, section
-from compoclip.models.loaded import LoadedModel, assemble, write_json
+from compoclip.models.checkpoint import (
+    Adapted,
+    Format,
+    LoadedModel,
+    assemble,
+    load_model,
+    open_model,
+    override_activation,
+)
+from compoclip.models.config import ModelIdentity, read_object, section, write_json
 from compoclip.models.lora import Lora, lora_state, lora_targets, merged_state
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
@@ -37,50 +45,96 @@ class AdapterRecord:
     provenance: Mapping[str, Any]
 
 
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter."""
-    return (folder / RECORD).is_file()
+class AdapterFolder(Format):
+    """What training with `--lora --no-merge` writes."""
+
+    order = 10
+    markers = (RECORD,)
+    downloads = (WEIGHTS,)
+    forms = ("lora",)
+    adapters_only = True
+
+    def describe(self, source: str) -> tuple[str, str]:
+        """See `Format.describe`."""
+        return "adapter folder, merged into its base", f"the base's identity in {RECORD}"
+
+    def load(
+        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
+    ) -> LoadedModel:
+        """The base that the folder names, with the adapters merged."""
+        path = Path(source)
+        record = read_adapter_record(path)
+        try:
+            if path.resolve() in above:
+                raise CompoclipError("it is the base of itself")
+            base = open_model(record.base, record.identity.activation, (*above, path.resolve()))
+        except CompoclipError as error:
+            raise CompoclipError(
+                f"{path}: its base {record.base} cannot be loaded ({error}); say where it is in "
+                f"{path / RECORD}"
+            ) from error
+        return override_activation(load_adapter(base, path), activation)
+
+    def has_adapter(self, source: str) -> bool:
+        """Always."""
+        return True
+
+    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
+        """The adapters on their base, or on the copy of it that the user names."""
+        record = read_adapter_record(Path(source))
+        start = load_model(base or record.base, activation=activation or record.identity.activation)
+        if start.identity.weights != record.identity.weights:
+            raise CompoclipError(
+                f"{source}: was trained on {record.base} (weights {record.identity.weights}) and "
+                f"{start.name} has other weights ({start.identity.weights}): name its own base"
+            )
+        adapters = read_adapters(start, Path(source), record.lora)
+        return Adapted(start, record.lora, adapters, record.provenance)
+
+    def save_adapted(self, adapted: Adapted, folder: Path) -> None:
+        """Write the folder."""
+        names = [key.removesuffix(".a") for key in adapted.adapters if key.endswith(".a")]
+        record = {
+            "compoclip": __version__,
+            "base": {
+                "model": _lasting_name(adapted.base),
+                "identity": adapted.base.identity.to_json(),
+            },
+            "lora": asdict(adapted.lora),
+            "adapted": sorted(names),
+            "provenance": dict(adapted.provenance),
+        }
+        require_finite(adapted.adapters, f"{adapted.base.name}: adapter")
+        with new_folder(folder) as temporary:
+            save_file(dict(adapted.adapters), temporary / WEIGHTS, metadata={"format": "pt"})
+            write_json(temporary / RECORD, record)
+
+    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
+        """Record and weights."""
+        return [RECORD, WEIGHTS], ()
 
 
 def save_adapter(
     loaded: LoadedModel, lora: Lora, folder: Path, *, provenance: Mapping[str, Any]
 ) -> None:
-    """Write the adapters on the network of `loaded`, whose identity is that of their base.
+    """Write the adapters on a network as an adapter folder.
 
-    Raises CompoclipError when there are none, or the place is taken or not writable.
+    Args:
+        loaded: The model with adapters attached; its identity is that of their base.
+        lora: The settings that they were attached with.
+        folder: Folder to write, which must not exist.
+        provenance: JSON-ready record of how they were made.
+
+    Raises:
+        CompoclipError: There are no adapters, or the place is taken or not writable.
     """
     state = lora_state(loaded.encoder.model)
     if not state:
         raise CompoclipError(f"{loaded.name}: has no adapters to save")
-    write_adapter(loaded, lora, state, folder, provenance=provenance)
+    AdapterFolder().save_adapted(Adapted(loaded, lora, state, provenance), folder)
 
 
-def write_adapter(
-    base: LoadedModel,
-    lora: Lora,
-    state: Mapping[str, Tensor],
-    folder: Path,
-    *,
-    provenance: Mapping[str, Any],
-) -> None:
-    """Write adapters (as `lora_state` names them) on `base`.
-
-    Raises CompoclipError when the place is taken or not writable.
-    """
-    record = {
-        "compoclip": __version__,
-        "base": {"model": _lasting_name(base), "identity": base.identity.to_json()},
-        "lora": asdict(lora),
-        "adapted": sorted(name.removesuffix(".a") for name in state if name.endswith(".a")),
-        "provenance": dict(provenance),
-    }
-    require_finite(state, f"{base.name}: adapter")
-    with new_folder(folder) as temporary:
-        save_file(dict(state), temporary / WEIGHTS, metadata={"format": "pt"})
-        write_json(temporary / RECORD, record)
-
-
-def read_record(folder: Path) -> AdapterRecord:
+def read_adapter_record(folder: Path) -> AdapterRecord:
     """The record of an adapter folder. Raises CompoclipError when it is missing or damaged."""
     path = folder / RECORD
     data = read_object(path)
@@ -98,7 +152,7 @@ def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
 
     Raises CompoclipError when the adapters were trained on another base, or files are damaged.
     """
-    record = read_record(folder)
+    record = read_adapter_record(folder)
     if record.identity.weights != base.identity.weights:
         raise CompoclipError(
             f"{folder}: was trained on {record.base} (weights {record.identity.weights}) and "

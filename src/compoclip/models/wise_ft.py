@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.checkpoint import LoadedModel, assemble, current_identity
 from compoclip.models.config import part_of
-from compoclip.models.loaded import LoadedModel, assemble, current_identity
 
 Scope = Literal["all", "image", "text"]
 WiseLora = Literal["merged", "squared"]

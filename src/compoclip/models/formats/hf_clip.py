@@ -1,4 +1,4 @@
-"""The same CLIP in open_clip's and in Hugging Face's words: configuration and parameter names.
+"""CLIP in Hugging Face's words: folders of transformers' CLIPModel, read and written.
 
 Both hold the same numbers; Hugging Face keeps query, key and value projections apart and writes
 projections as linear layers (transposed). Only the plain form has both: a ViT image tower with a
@@ -7,15 +7,44 @@ class token and a causal text tower, QuickGELU or GELU in both.
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models.config import section
+from compoclip.files import new_folder
+from compoclip.models.architecture import architecture_name, with_activation
+from compoclip.models.checkpoint import LoadedModel, current_identity
+from compoclip.models.config import (
+    MERGES,
+    RECORD,
+    ModelIdentity,
+    read_object,
+    record_of,
+    section,
+    write_json,
+)
+from compoclip.models.formats.hf_folder import (
+    CONFIG,
+    IMAGES,
+    WEIGHTS,
+    HFContent,
+    HuggingFaceFolder,
+    clip_tokenizer,
+    image_processor,
+    model_type_of,
+    read_tensors,
+    write_clip_tokenizer,
+)
+from compoclip.models.weights import as_stored, weights_hash
 
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
 # What transformers takes when config.json leaves a value out (CLIPTextConfig, CLIPVisionConfig).
@@ -317,3 +346,188 @@ def _inexpressible(what: str) -> CompoclipError:
     return CompoclipError(
         f"Hugging Face's CLIPModel cannot express {what}: use --to open-clip or --to onnx"
     )
+
+
+class HFClip(HuggingFaceFolder):
+    """transformers' CLIPModel; its CLIPVisionModel alone is written, too."""
+
+    order = 49  # the one for folders of transformers of any other kind, which it refuses
+    title = "CLIPModel"
+    family = "CLIP"
+    forms: ClassVar[tuple[str, ...]] = ("hf", "hf-vision")
+
+    def sniff(self, source: str) -> bool:
+        """Any folder of transformers that no format before knows."""
+        return model_type_of(Path(source)) is not None
+
+    def translate(self, path: Path) -> HFContent:
+        """See `HuggingFaceFolder.translate`."""
+        source = str(path / CONFIG)
+        return self._translated(path, read_object(path / CONFIG), read_tensors(path), source)
+
+    def _translated(
+        self, path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str
+    ) -> HFContent:
+        config = from_hf_config(data, source)
+        tokenizer, assumed = clip_tokenizer(path)
+        config["text_cfg"] |= tokenizer
+        return HFContent(config, from_hf_state(tensors, str(path)), {}, assumed)
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Write a CLIPModel folder, or one of CLIPVisionModel alone."""
+        if loaded.tokenizer.simple is None:
+            raise CompoclipError(
+                f"{loaded.name}: its tokenizer is not CLIP's BPE: no CLIPModel form"
+            )
+        config = to_hf_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size)
+        network = loaded.encoder.model.state_dict()
+        unnested = {name.removeprefix("text."): value for name, value in network.items()}
+        plain = as_stored(unnested, dtype, loaded.name)
+        state = to_hf_state(plain)
+        alone = form == "hf-vision"
+        architecture = loaded.config.model_cfg if alone else from_hf_config(config, "")
+        if alone:
+            state = {k: v for k, v in state.items() if k.startswith("vision_model.")}
+            config = {"architectures": ["CLIPVisionModel"], **config["vision_config"]}
+        elif dtype == "float16":
+            config["torch_dtype"] = "float16"
+        named = {key: value for key, value in architecture.items() if key != "custom_text"}
+        identity = replace(
+            current_identity(loaded),
+            architecture=architecture_name(with_activation(named, "gelu")),
+            weights=weights_hash(plain),
+        )
+        with new_folder(folder) as temporary:
+            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+            write_json(temporary / CONFIG, config)
+            write_json(temporary / IMAGES, image_processor(loaded.preprocess, "CLIPImageProcessor"))
+            if not alone:
+                write_clip_tokenizer(temporary, loaded.tokenizer)
+                write_json(temporary / RECORD, record_of(identity, loaded.provenance))
+                if loaded.config.merges is not None:
+                    shutil.copyfile(loaded.config.merges, temporary / MERGES)
+        return identity
+
+    def snippet(self, folder: Path) -> tuple[str, str]:
+        """transformers' code."""
+        return "transformers", (
+            "from transformers import CLIPModel, CLIPProcessor\n\n"
+            'model = CLIPModel.from_pretrained("FOLDER").eval()\n'
+            'processor = CLIPProcessor.from_pretrained("FOLDER")'
+        )
+
+
+FOLDERS = ("vision-encoder", "text-encoder")
+_LOGIT_SCALE = math.log(100)  # what CLIP's training ends with
+
+
+class SplitClip(HFClip):
+    """The two towers of a CLIP in folders of their own, as TripletCLIP publishes what it trained
+    from scratch.
+
+        vision-encoder/config.json, model.safetensors    CLIPVisionModelWithProjection in a wrapper
+        text-encoder/config.json, model.safetensors      CLIPTextModelWithProjection in a wrapper
+
+    The wrappers' code (`utils.py` beside them) is not run. Sizes are those of the tensors; the
+    number of heads is the configuration's, or one for 64 numbers of width as in every CLIP; the
+    activation has to be in a configuration, since tensors do not show it. There is no temperature
+    in the files.
+    """
+
+    order = 20
+    title = "two-tower CLIP"
+    downloads = ("*-encoder/*.safetensors", "*-encoder/pytorch_model*.bin")
+    forms = ()
+
+    def sniff(self, source: str) -> bool:
+        """By the configurations in both folders."""
+        return all((Path(source) / name / CONFIG).is_file() for name in FOLDERS)
+
+    def translate(self, path: Path) -> HFContent:
+        """See `HuggingFaceFolder.translate`."""
+        data, state = join_towers(path, {name: read_tensors(path / name) for name in FOLDERS})
+        found = self._translated(path, data, state, str(path / CONFIG))
+        unsaid = "temperature: 1/100, the folder has none"
+        return replace(found, assumed=(unsaid, *found.assumed))
+
+
+def join_towers(
+    path: Path, weights: Mapping[str, Mapping[str, Tensor]]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """`config.json` and parameters of the CLIPModel with these towers. weights: by folder.
+
+    Raises CompoclipError when a folder holds something else than a CLIP tower, or no configuration
+    says the activation.
+    """
+    state = {
+        key.removeprefix("model."): value
+        for part in weights.values()
+        for key, value in part.items()
+    }
+    vision, text = (_tower_facts(path / name / "config.json") for name in FOLDERS)
+    acts = {str(part["hidden_act"]) for part in (vision, text) if "hidden_act" in part}
+    if len(acts) != 1:
+        raise CompoclipError(
+            f"{path}: the config.json in {' and '.join(FOLDERS)} do not agree on hidden_act, or "
+            'have none; add "hidden_act": "quick_gelu" or "gelu", as the weights were trained'
+        )
+    try:
+        vision_sizes, text_sizes = _vision_sizes(state), _text_sizes(state)
+    except KeyError as error:
+        raise CompoclipError(
+            f"{path}: the towers lack {error}: they are not those of transformers' CLIP"
+        ) from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise CompoclipError(
+            f"{path}: the towers' tensors have not the shapes of transformers' CLIP ({error}); "
+            "restore the original files"
+        ) from error
+    config = {
+        "model_type": "clip",
+        "projection_dim": len(state["text_projection.weight"]),
+        "vision_config": {**vision_sizes, **vision, "hidden_act": min(acts)},
+        "text_config": {**text_sizes, **text, "hidden_act": min(acts)},
+    }
+    return config, {"logit_scale": torch.tensor(_LOGIT_SCALE), **state}
+
+
+def _tower_facts(file: Path) -> dict[str, Any]:
+    """What a wrapper's configuration says of the tower, at its top or below the tower's name."""
+    data = read_object(file)
+    for name in ("vision_config", "text_config"):
+        data = {**data, **section(data, name, file)}
+    known = ("hidden_act", "layer_norm_eps", "num_attention_heads")
+    return {key: data[key] for key in known if key in data}
+
+
+def _layer_sizes(state: Mapping[str, Tensor], tower: str) -> dict[str, int]:
+    start = f"{tower}.encoder.layers."
+    numbers = {int(key[len(start) :].partition(".")[0]) for key in state if key.startswith(start)}
+    hidden, width = state[f"{start}0.mlp.fc1.weight"].shape
+    return {
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": len(numbers),
+        "num_attention_heads": max(1, width // 64),
+    }
+
+
+def _vision_sizes(state: Mapping[str, Tensor]) -> dict[str, int]:
+    _ = state["visual_projection.weight"]
+    patch = state["vision_model.embeddings.patch_embedding.weight"].shape[-1]
+    positions = len(state["vision_model.embeddings.position_embedding.weight"])
+    side = math.isqrt(positions - 1)
+    return {
+        **_layer_sizes(state, "vision_model"),
+        "patch_size": patch,
+        "image_size": side * patch,
+    }
+
+
+def _text_sizes(state: Mapping[str, Tensor]) -> dict[str, int]:
+    _ = state["text_projection.weight"]
+    return {
+        **_layer_sizes(state, "text_model"),
+        "vocab_size": len(state["text_model.embeddings.token_embedding.weight"]),
+        "max_position_embeddings": len(state["text_model.embeddings.position_embedding.weight"]),
+    }
