@@ -13,8 +13,7 @@ import torch
 from build_bpe import count_words, train_bpe, write_merges
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.card_rows import card_rows
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Results, Score, card_rows
 from compoclip.models.card import CardResult, card_text, write_card
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
 from compoclip.models.directory import save_model

@@ -89,9 +89,8 @@ def _against(options: CompareOptions, name: str) -> int:
     """Print a published table with our rows."""
     if not options.results:
         raise UsageError("give the results to be put beside the published ones")
-    from compoclip.evaluation.published.beside import beside
+    from compoclip.evaluation.published.beside import beside, shown, to_json
     from compoclip.evaluation.published.read import published_table
-    from compoclip.evaluation.published.show import shown, to_json
 
     table = published_table(name)
     measured = beside(

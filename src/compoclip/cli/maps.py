@@ -161,7 +161,7 @@ def _record(found: Shares) -> dict[str, Any]:
 def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
     """A row a model and sort of word; below, the differences to the first model."""
     from compoclip.analysis.pointing import MEASURES
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     def cell(share: MeanShare, sign: str = "") -> str:
         return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"

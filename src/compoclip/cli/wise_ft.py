@@ -187,7 +187,7 @@ def _picked(
 
 def _told(picked: dict[str, Any], chosen: Point) -> str:
     from compoclip.analysis.sweep import Rule
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     rule = Rule(**picked["rule"])
     if picked["model"] is None:
@@ -206,8 +206,7 @@ def _told(picked: dict[str, Any], chosen: Point) -> str:
 def _table(measured: Sweep) -> str:
     """Every point by scope, with intervals; under it what each column is the mean of."""
     from compoclip.evaluation.compare import not_judged
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = []
     for scope, line in measured.lines.items():
@@ -284,8 +283,7 @@ def towers_main(argv: Sequence[str]) -> int:
 
 
 def _scores(study: TowerStudy) -> str:
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = [
         [
@@ -326,7 +324,7 @@ def _differences(study: TowerStudy) -> str:
 
 
 def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
     return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"

@@ -16,12 +16,19 @@ from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
-from compoclip.evaluation.compare import Difference, corrected, difference, own_seed, with_counts
+from compoclip.evaluation.compare import (
+    Difference,
+    Evidence,
+    Pair,
+    corrected,
+    difference,
+    joined,
+    own_seed,
+    with_counts,
+)
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
-from compoclip.evaluation.layout import span
-from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.tables import percent
+from compoclip.evaluation.tables import percent, span
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compoclip.console import counted
+from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import FEWEST, RANKED, rule_from_json
+from compoclip.evaluation.aggregate import FEWEST, RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
-from compoclip.evaluation.layout import span
 from compoclip.files import only_writer, read_json, write_atomically
+from compoclip.models.card import CardResult
 from compoclip.models.config import ModelIdentity
 
 SCHEMA = 2
@@ -52,6 +52,20 @@ class Score:
     strict: float | None = None
     fractional: float | None = None
 
+    @property
+    def standing(self) -> str:
+        """ "at" chance when the interval holds it, else "above" or "below"; "" for few photos."""
+        if self.low is None or self.high is None or self.photos < FEWEST:
+            return ""
+        if self.low <= self.chance <= self.high:
+            return "at"
+        return "above" if self.low > self.chance else "below"
+
+
+def too_few(photos: int) -> str:
+    """What stands in the place of a verdict that so many photos do not allow."""
+    return f"too few photos: {photos}"
+
 
 @dataclass(frozen=True)
 class Clean:
@@ -75,7 +89,7 @@ class Results:
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
-    aggregate (`aggregate.rule_to_json`). missing: the first 20 image keys left out, absent or
+    aggregate (`Aggregate.to_json`). missing: the first 20 image keys left out, absent or
     damaged, and `missing_count` of all. left_out: reason -> rows that the reader made no items of.
     partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
     used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
@@ -294,7 +308,7 @@ def _check(results: Results) -> None:
     for name in hints.keys() & results.identity.keys():
         _typed(results.identity[name], hints[name], f"identity.{name}")
     for rule in results.rules.values():
-        rule_from_json(rule)
+        Aggregate.from_json(rule)
     for each in (results, *((results.clean,) if results.clean else ())):
         for metrics in (*each.scores.values(), each.aggregates):
             for name, score in metrics.items():
@@ -377,63 +391,33 @@ def _hints(kind: type) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-# --- What must be said about a score wherever it is shown: chance, coverage, texts that were
-# cut. ---
-
-_NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
+# --- Results as rows of a model card. ---
 
 
-def standing(score: Score) -> str:
-    """ "at" chance when the 95 % interval holds it, else "above" or "below"; "" for few photos."""
-    if score.low is None or score.high is None or score.photos < FEWEST:
-        return ""
-    if score.low <= score.chance <= score.high:
-        return "at"
-    return "above" if score.low > score.chance else "below"
+def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:
+    """The headline of each benchmark, in the order given, for the card of the model `identity`.
+
+    A benchmark measured in part says so beside its name. Raises CompoclipError for results of other
+    weights.
+    """
+    for each in results:
+        if each.identity.get("weights") != identity.weights:
+            raise CompoclipError(
+                f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
+                f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
+            )
+    return tuple(_row(each) for each in results)
 
 
-def chance_flag(score: Score) -> str:
-    """ "at chance", "below chance", "too few photos: 7" for a score that is not judged, or "" for
-    one above chance and for rates that are no score."""
-    where = standing(score)
-    if where == "above" or score.metric in _NO_ACCURACIES:
-        return ""
-    return f"{where} chance" if where else too_few(score.photos)
-
-
-def too_few(photos: int) -> str:
-    """What stands in the place of a verdict that so many photos do not allow."""
-    return f"too few photos: {photos}"
-
-
-def data_notes(results: Results) -> list[str]:
-    """What is missing or was left out of the data, and how many texts the model cannot read whole;
-    one line each."""
-    lines = []
-    if results.missing_count:
-        first = f", e.g. {results.missing[0]}" if results.missing else ""
-        lines.append(f"{counted(results.missing_count, 'image')} missing or damaged{first}")
-    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
-    if results.truncated_texts:
-        cut = counted(results.truncated_texts, "text")
-        lines.append(f"{cut} cut: longer than the model's context")
-    if results.clean is not None:
-        lines.append(clean_note(results, results.clean))
-    return lines
-
-
-def clean_note(results: Results, clean: Clean) -> str:
-    """The headline without faulty items beside that of all items."""
-    if not clean.left_out:
-        return "clean: an audit found no faulty item among these"
-    kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
-    part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
-    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
-    left += "ties wrong"
-    score, all_items = clean.aggregates.get(results.headline), results.aggregates[results.headline]
-    if score is None:
-        return f"{left} nothing is left of {results.headline}"
-    return (
-        f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
-        f"instead of {100 * all_items.value:.1f}"
+def _row(result: Results) -> CardResult:
+    score = result.aggregates[result.headline]
+    part = f" ({score.n:,} of {score.expected:,} items)" if result.partial else ""
+    return CardResult(
+        result.benchmark + part,
+        result.headline,
+        score.value,
+        score.low,
+        score.high,
+        score.chance,
+        score.n,
     )

@@ -20,7 +20,7 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import RESAMPLES, rule_to_json
+from compoclip.evaluation.aggregate import RESAMPLES
 from compoclip.evaluation.encode import (
     EncodeOptions,
     FeatureCache,
@@ -191,7 +191,7 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
 
 
 def _rules_json(job: _Job) -> dict[str, object]:
-    return {name: rule_to_json(rule) for name, rule in _rules(job)[0].items()}
+    return {name: rule.to_json() for name, rule in _rules(job)[0].items()}
 
 
 def _plain(encoder: Encoder) -> dict[str, object]:

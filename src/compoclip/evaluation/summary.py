@@ -14,11 +14,7 @@ from compoclip.evaluation.aggregate import (
     RANKED,
     RESAMPLES,
     Interval,
-    Leaf,
-    Mean,
     Plan,
-    ScoreCurve,
-    averaged,
     evaluate,
     leaf,
     leaves,
@@ -30,7 +26,7 @@ from compoclip.evaluation.aggregate import (
     wilson,
 )
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Items, Outcomes, Values
+from compoclip.evaluation.items import MAIN, POLICIES, POSITIVE_SCORE, Items, Outcomes, Values
 from compoclip.evaluation.results import Clean, Score
 
 
@@ -87,7 +83,7 @@ def summarise(
             about = (items.subtasks, items.labels, frame.applies, frame.main, items.truth)
             found = plan_or_none(rule, *about) if gap or lenient else plan(rule, *about)
             if found is not None:
-                if gap and listed is not None and _by_label(rule):
+                if gap and listed is not None and rule.by_label():
                     all_items = _listed_items(rule, listed, frame, expected or {})
                     gap = max(0, all_items - len(rows_of(found)))
                 trees["", name], lacking["", name] = found, gap
@@ -99,13 +95,6 @@ def summarise(
             for subtask in here
         },
         aggregates={name: score for (part, name), score in scores.items() if not part},
-    )
-
-
-def _by_label(rule: Aggregate) -> bool:
-    """Whether the rule looks at labels of items, and may leave out some of a sub-task."""
-    return rule.macro_by is not None or any(
-        isinstance(part, Aggregate) and _by_label(part) for part in rule.parts
     )
 
 
@@ -169,20 +158,14 @@ class _Frame:
         }
 
     def policy(self, part: str) -> dict[str, Values]:
-        """Values by metric under "strict" or "fractional" ties, or of guessing ("chance")."""
-        values = {name: getattr(each, part) for name, each in self.outcomes.items()}
-        ranked = (
-            {} if part == "chance" else {name: self.used[name] for name in RANKED if name in values}
-        )
-        return {**values, **ranked}
+        """Values by metric under "strict" or "fractional" ties."""
+        place = POLICIES.index(part)
+        values = {name: each[place] for name, each in self.outcomes.items()}
+        return {**values, **{name: self.used[name] for name in RANKED if name in values}}
 
-    def tied(self, each: Leaf) -> Indices:
-        """Rows of a leaf whose outcome hangs on equal scores."""
-        if not isinstance(each, ScoreCurve):
-            return each.rows[self.outcomes[each.metric].tied[each.rows]]
-        values = self.used[each.metric]
-        shared = np.intersect1d(values[each.true], values[each.false])
-        return each.rows[np.isin(values[each.rows], shared)]
+    def chance(self, tree: Plan) -> float:
+        """What a plan makes of what each item's outcome is by guessing."""
+        return float(tree.combine(lambda leaf: self.outcomes[leaf.metric].chance[leaf.rows].mean()))
 
     def metric_name(self, tree: Plan) -> str:
         """Which metric a plan averages; several are joined by "+"."""
@@ -218,11 +201,11 @@ def _score_all(
         parts: dict[str, float] = {}
         ties = 0
         if not any(each.metric == POSITIVE_SCORE for each in leaves(tree)):
-            for part in ("strict", "fractional", "chance"):
-                tie = 0.0 if part == "strict" else 0.5
-                asked = averaged(tree) if part == "chance" else tree
-                parts[part] = evaluate(asked, frame.policy(part), tie)
-            ties = len({row for each in leaves(tree) for row in frame.tied(each).tolist()})
+            for part, tie in (("strict", 0.0), ("fractional", 0.5)):
+                parts[part] = evaluate(tree, frame.policy(part), tie)
+            parts["chance"] = frame.chance(tree)
+            hang = (each.tied(frame.used, frame.outcomes).tolist() for each in leaves(tree))
+            ties = len({row for rows in hang for row in rows})
         scores[key] = Score(
             metric=frame.metric_name(tree),
             value=value,
@@ -242,22 +225,16 @@ def _score_all(
 
 def _all_alike(tree: Plan, values: Mapping[str, Values]) -> bool:
     """Whether all items are right, or all wrong: resamples of them then say nothing."""
-    found = [
-        values[each.metric][each.rows]
-        for each in leaves(tree)
-        if isinstance(each, Mean) and each.metric != POSITIVE_SCORE
-    ]
-    if len(found) < len(leaves(tree)):
+    if not all(each.share for each in leaves(tree)):
         return False
-    every = np.concatenate(found)
+    every = np.concatenate([values[each.metric][each.rows] for each in leaves(tree)])
     return bool((every == 0).all() or (every == 1).all())
 
 
 def _independent(tree: Plan, clusters: np.ndarray) -> bool:
     """Whether the plan is one proportion of items that share no photo."""
-    if not isinstance(tree, Mean) or tree.metric == POSITIVE_SCORE:
-        return False
-    return len(np.unique(clusters[tree.rows])) == len(tree.rows)
+    rows = rows_of(tree)
+    return tree.share and len(np.unique(clusters[rows])) == len(rows)
 
 
 # --- Scores without the items that an audit found faulty, ties wrong. ---

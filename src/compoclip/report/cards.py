@@ -15,8 +15,7 @@ from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.form import Record, ShownItem
 from compoclip.evaluation.groups import ScorePart
 from compoclip.evaluation.results import load_items
-from compoclip.report.looks import Look, Looker, Piece, changed_runs, word_diff
-from compoclip.report.pictures import Album, Picture
+from compoclip.report.looks import Album, Look, Looker, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
 from compoclip.report.wording import cosine
 

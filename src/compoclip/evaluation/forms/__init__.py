@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark, Content, Form
-from compoclip.evaluation.forms.binary import BinaryForm
-from compoclip.evaluation.forms.cases import ONE_BY_ONE
+from compoclip.evaluation.forms.cases import ONE_BY_ONE, BinaryForm
 from compoclip.evaluation.forms.classification import ClassificationForm
 from compoclip.evaluation.forms.form import ItemForm
 from compoclip.evaluation.forms.retrieval import RetrievalForm
