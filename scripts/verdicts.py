@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from compoclip.evaluation.compare import Difference, Pair, corrected, subtask_differences
+from compoclip.evaluation.comparison import Difference, Pair, corrected, subtask_differences
 from compoclip.evaluation.items import MAIN
 
 FAMILIES = (1, 10, 60)

@@ -23,7 +23,7 @@ from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import classification_rules
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.forms.classification import log_odds

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.run import Options, evaluate

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from compoclip.analysis.patch_maps import Box, Floats, patch_maps
+from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import Interval, cluster_weights, percentile_interval
 from compoclip.models.loaded import LoadedModel

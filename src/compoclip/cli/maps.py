@@ -92,7 +92,7 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     assert options.image is not None
     assert options.caption is not None
     assert options.out is not None
-    from compoclip.analysis.patch_maps import overlay, patch_maps
+    from compoclip.analysis.maps import overlay, patch_maps
     from compoclip.data.decode import decode
     from compoclip.files import write_atomically
 

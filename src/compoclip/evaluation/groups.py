@@ -16,7 +16,7 @@ from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
-from compoclip.evaluation.compare import (
+from compoclip.evaluation.comparison import (
     Difference,
     Evidence,
     Pair,

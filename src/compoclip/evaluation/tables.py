@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from compoclip.console import counted, table
-from compoclip.evaluation.compare import Comparison, Difference, compare, not_judged
+from compoclip.evaluation.comparison import Comparison, Difference, compare, not_judged
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Clean, Results, Score, too_few
 

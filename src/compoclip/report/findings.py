@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compoclip.evaluation.aggregate import FEWEST
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from compoclip.analysis.patch_maps import PatchMaps, patch_maps, small_overlay
+from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.data.decode import decode
 from compoclip.data.members import SUFFIXES, Members
 from compoclip.errors import CompoclipError

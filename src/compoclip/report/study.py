@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.compare import (
+from compoclip.evaluation.comparison import (
     Comparison,
     Difference,
     compare,

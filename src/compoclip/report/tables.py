@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, MATCH
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from compoclip.analysis.sweep import KEPT, Point, Rule, Sweep
+from compoclip.analysis.interpolation import KEPT, Point, Rule, Sweep
 from compoclip.analysis.trees import (
     BEST,
     GREEDY,

@@ -17,7 +17,7 @@ from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
 from compoclip.errors import UsageError
 from compoclip.evaluation.aggregate import percentile_interval
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
     COMPOSITION,
