@@ -5,12 +5,8 @@ from .aggregate import sign_flip as sign_flip
 from .aggregate import wilson as wilson
 from .comparison import Comparison as Comparison
 from .comparison import Difference as Difference
-from .comparison import Evidence as Evidence
-from .comparison import Pair as Pair
 from .comparison import compare as compare
 from .comparison import one_model as one_model
-from .curves import average_precision_11 as average_precision_11
-from .curves import balanced_threshold as balanced_threshold
 from .curves import roc_auc as roc_auc
 from .encode import EncodeOptions as EncodeOptions
 from .encode import FeatureCache as FeatureCache
@@ -25,7 +21,6 @@ from .groups import ScorePart as ScorePart
 from .groups import group_differences as group_differences
 from .groups import group_scores as group_scores
 from .groups import overall_scores as overall_scores
-from .groups import profile_groups as profile_groups
 from .groups import skill_groups as skill_groups
 from .items import EncodedFeatures as EncodedFeatures
 from .items import Items as Items
@@ -46,13 +41,8 @@ from .results import save_results as save_results
 from .run import Options as Options
 from .run import evaluate as evaluate
 from .run import require_data as require_data
-from .summary import Summary as Summary
-from .summary import clean_scores as clean_scores
-from .summary import summarise as summarise
 from .tables import comparison_text as comparison_text
 from .tables import overview_text as overview_text
 from .tables import results_text as results_text
 from .targets import Target as Target
-from .targets import find_in as find_in
 from .targets import parse_targets as parse_targets
-from .targets import read_suite as read_suite

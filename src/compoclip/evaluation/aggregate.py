@@ -39,8 +39,16 @@ _DRAWS_AT_ONCE = 4_000_000
 def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
     """Wilson score interval of a proportion of n independent items.
 
-    `successes` may be fractional (items with tied scores can count in part). n = 0 says nothing:
-    (0, 1). Raises ValueError unless 0 <= successes <= n.
+    Args:
+        successes: how many are right; fractional where items with tied scores count in part.
+        n: number of items.
+        level: confidence level.
+
+    Returns:
+        The lower and the upper bound; (0, 1) for no items, which say nothing.
+
+    Raises:
+        ValueError: unless 0 <= successes <= n.
 
     Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
     """
@@ -61,8 +69,18 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
 def mcnemar(b: int, c: int) -> float:
     """Two-sided p-value that two models differ, from the items only one of them gets right.
 
-    b: right for the first only; c: right for the second only. Exact binomial test below 25
-    discordant items, else its mid-p form, which is less conservative.
+    The exact binomial test below 25 discordant items, above them its mid-p form, which is less
+    conservative.
+
+    Args:
+        b: items right for the first model only.
+        c: items right for the second model only.
+
+    Returns:
+        The p-value; 1 without discordant items.
+
+    Raises:
+        ValueError: a count is negative.
 
     Source: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data (2013).
     """
@@ -76,9 +94,13 @@ def mcnemar(b: int, c: int) -> float:
 
 
 def holm(pvalues: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values, in the order given: reject those at or below the level.
+    """Holm's adjusted p-values; reject those at or below the level.
 
-    None, where nothing was tested, stays None and does not count.
+    Args:
+        pvalues: of one family of tests. None, where nothing was tested, does not count.
+
+    Returns:
+        The adjusted values in the order given, None where they were None.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
@@ -107,11 +129,18 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
 
 
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
-    """Percentile interval of bootstrap draws of `photos` photos, without undefined draws (nan).
+    """Percentile interval of bootstrap draws.
 
-    The share that is cut off at each end is that which makes the interval of a mean as wide as
-    Student's: plain percentiles are too narrow for few photos. (None, None) for one photo, which
-    says nothing about others, and without draws.
+    The tails cut off are those that make the interval of a mean as wide as Student's: plain
+    percentiles are too narrow for few photos.
+
+    Args:
+        draws: (r,) values in the draws; undefined ones (nan) are left out.
+        photos: number of photos that were redrawn.
+        level: confidence level.
+
+    Returns:
+        The bounds; (None, None) without draws, and for one photo, which says nothing about others.
 
     Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
     expanded percentile interval.
@@ -126,13 +155,19 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
 
 
 def sign_flip(adds: Floats) -> float:
-    """Two-sided p-value that a difference is not zero; adds: what every photo adds to it.
+    """Two-sided p-value that a difference is not zero.
 
     Were two models alike, each photo could as well have added the same with the other sign. p is
     the share of all 2^photos choices of signs that give at least the observed sum, so it holds for
     few photos and for photos of very different weight, and needs no draws: where the photos that
     add something add equally much it is McNemar's test (`mcnemar`, an item a photo being the usual
     case), else the saddlepoint approximation, whose relative error stays small far out in the tail.
+
+    Args:
+        adds: (photos,) what each photo adds to the difference.
+
+    Returns:
+        The p-value; 1 where no photo adds anything.
 
     Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
     Approximation for the Distribution of the Sum of Independent Random Variables (1980).

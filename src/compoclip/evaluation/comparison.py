@@ -280,11 +280,20 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two models, each with one result a benchmark, on every benchmark both have.
+    """Compare two models on every benchmark that both were measured on, item by item.
 
-    resamples: for the intervals; 0 for none, the verdicts need no draws. Raises CompoclipError when
-    they have none in common, when annotations, protocol or tie policy differ, when a retrieval
-    gallery differs, or when no item is common.
+    Args:
+        base: results of the model compared with, one a benchmark.
+        other: results of the other model.
+        resamples: bootstrap draws for the intervals; 0 for none, the verdicts need no draws.
+        seed: of the draws.
+
+    Returns:
+        The differences, each with interval, p-value and verdict.
+
+    Raises:
+        CompoclipError: they have no benchmark or no item in common, a model has two results for
+            one, or annotations, protocol, tie policy, rules or a retrieval gallery differ.
     """
     mine, theirs = _by_benchmark(base), _by_benchmark(other)
     common = [name for name in mine if name in theirs]
@@ -325,7 +334,18 @@ def own_seed(seed: int, benchmark: str) -> int:
 
 
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
-    """`results`, which must all be of one model. Raises CompoclipError naming `path`."""
+    """Check that results are all of one model and one checkpoint.
+
+    Args:
+        results: as `load_results` returns them.
+        path: where they lie, for the message.
+
+    Returns:
+        The results.
+
+    Raises:
+        CompoclipError: they are of several models, or of different weights.
+    """
     models = sorted({each.model for each in results})
     if len(models) > 1:
         raise CompoclipError(

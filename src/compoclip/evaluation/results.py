@@ -139,10 +139,20 @@ _MOST = 2**53  # no number in results comes near; JSON allows any
 
 
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
-    """Write one result and its items below `folder`; `results.items` names the parquet file.
+    """Write one result and its items.
 
     The JSON file is written last and removed first: where it exists, both belong together.
-    Returns the results with `items` as a full path, as `load_results` does.
+
+    Args:
+        results: `results.items` names the parquet file.
+        items: the per-item table.
+        folder: where both files go.
+
+    Returns:
+        The results with `items` as a full path, as `load_results` gives them.
+
+    Raises:
+        CompoclipError: a file cannot be written or replaced.
     """
     path = folder / f"{file_stem(results.benchmark)}.json"
     table = folder / results.items
@@ -163,10 +173,16 @@ def file_stem(name: str) -> str:
 
 
 def load_results(path: Path) -> list[Results]:
-    """The result in a JSON file, or all results in a folder and the folders below it, sorted.
+    """Read a result, or all results of a folder and the folders below it.
 
-    `items` is then the full path of the parquet file. Raises CompoclipError naming the file when
-    nothing is there or a file is malformed.
+    Args:
+        path: a JSON file, or a folder.
+
+    Returns:
+        The results sorted by path, with `items` as the full path of the parquet file.
+
+    Raises:
+        CompoclipError: nothing is there, or a file is malformed.
     """
     if path.is_file():
         return [_load(path)]
@@ -183,10 +199,17 @@ def load_results(path: Path) -> list[Results]:
 
 
 def load_items(results: Results) -> pa.Table:
-    """The per-item table of loaded results (columns: `items.COLUMNS`).
+    """Read the per-item table of loaded results.
 
-    Raises CompoclipError when the parquet file is absent or damaged, or is not the one that belongs
-    to these results: columns, names of items, values and their numbers must fit.
+    Args:
+        results: as `load_results` gives them.
+
+    Returns:
+        The table, with the columns of `items.COLUMNS` and three a metric.
+
+    Raises:
+        CompoclipError: the parquet file is absent or damaged, or does not belong to these results:
+            columns, names of items, values and their numbers must fit.
     """
     path = Path(results.items)
     try:
@@ -297,8 +320,9 @@ def _load(path: Path) -> Results:
 
 def _check(results: Results) -> None:
     """Raise ValueError, KeyError or TypeError for results that contradict themselves."""
-    for name in ("model", "benchmark", "items"):
-        if not getattr(results, name):
+    named = {"model": results.model, "benchmark": results.benchmark, "items": results.items}
+    for name, value in named.items():
+        if not value:
             raise ValueError(f"{name} is empty")
     if results.headline not in results.aggregates:
         raise ValueError(f"no aggregate {results.headline!r}")
@@ -395,10 +419,17 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 
 def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:
-    """The headline of each benchmark, in the order given, for the card of the model `identity`.
+    """Results as rows of a model card, each benchmark's headline; one measured in part says so.
 
-    A benchmark measured in part says so beside its name. Raises CompoclipError for results of other
-    weights.
+    Args:
+        results: of the model, in the order to show.
+        identity: of the model that the card is about.
+
+    Returns:
+        One row a result.
+
+    Raises:
+        CompoclipError: results are of other weights.
     """
     for each in results:
         if each.identity.get("weights") != identity.weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -76,13 +77,26 @@ def evaluate(
     out: Path,
     options: Options | None = None,
 ) -> list[Results]:
-    """Measure `encoder` on all benchmarks; results in their order, written below `<out>/<name>/`.
+    """Measure a model on all benchmarks; results are written below `<out>/<name>/`.
 
     All distinct images and texts of all benchmarks are encoded once, before any scoring. Results
-    that are already there for the same model, data and protocol are not computed again. Of several
-    processes (`Options.ranks`) all but the first return nothing. Raises
-    UsageError for two benchmarks of one name, CompoclipError for missing images unless
-    `allow_partial`, damaged images beyond `max_bad`, and anything that cannot be read or written.
+    that are already there for the same model, data and protocol are not computed again.
+
+    Args:
+        name: of the model, in results.
+        encoder: the model.
+        benchmarks: what to measure, each once.
+        out: folder of the results of all models.
+        options: how; by default as the command line does.
+
+    Returns:
+        One result a benchmark, in their order. Of several ranks all but rank 0 return nothing.
+
+    Raises:
+        UsageError: two benchmarks have one name, or a matching head is asked for what it cannot
+            score.
+        CompoclipError: images are missing without `allow_partial`, more than `max_bad` are damaged,
+            or something cannot be read or written.
     """
     options = options or Options()
     names = [each.name for each in benchmarks]
@@ -127,8 +141,12 @@ def evaluate(
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
     """Refuse what `evaluate` would refuse for lack of data; needs no model.
 
-    Raises CompoclipError for missing images or annotations unless `allow_partial`, and where
-    nothing is left to score.
+    Args:
+        benchmarks: what is to be measured.
+        allow_partial: whether a part of a benchmark will do.
+
+    Raises:
+        CompoclipError: images or annotations are missing, or nothing is left to score.
     """
     for benchmark in benchmarks:
         _job(benchmark, allow_partial)
@@ -196,10 +214,8 @@ def _rules_json(job: _Job) -> dict[str, object]:
 
 def _plain(encoder: Encoder) -> dict[str, object]:
     """The identity as it looks after a trip through JSON."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in encoder.identity.to_json().items()
-    }
+    plain: dict[str, object] = json.loads(json.dumps(encoder.identity.to_json()))
+    return plain
 
 
 def _measure(

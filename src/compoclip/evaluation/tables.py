@@ -174,11 +174,17 @@ def clean_note(results: Results, clean: Clean) -> str:
 
 
 def results_text(results: Results) -> str:
-    """One benchmark: sub-tasks and aggregates with interval, chance, ties, items used of expected.
+    """One benchmark as a table: sub-tasks and aggregates with interval, chance, ties and items.
 
     The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
-    number is followed by the strict and the fractional value. Where scores without faulty items
-    were measured, they stand in a column of their own with their interval and number of items.
+    number is followed by the strict and the fractional value. Scores without faulty items, where
+    they were measured, have a column of their own.
+
+    Args:
+        results: of one model on one benchmark.
+
+    Returns:
+        Aligned text, with notes on the data below the table.
     """
     title = f"{results.model} on {results.benchmark}"
     clean = results.clean
@@ -235,7 +241,15 @@ def tie_values(score: Score) -> str:
 
 
 def comparison_text(comparison: Comparison, layout: Layout = "text") -> str:
-    """Headlines, their mean, and sub-tasks of two models: both values, difference, interval, p."""
+    """Two models as a table: headlines, their mean, and sub-tasks, with difference, interval and p.
+
+    Args:
+        comparison: as `compare` makes it.
+        layout: of the table.
+
+    Returns:
+        The table.
+    """
     title = f"{comparison.other} against {comparison.base} (base), on the same items"
     header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
     header += ["p", "p (Holm)", ""]
@@ -282,13 +296,21 @@ _SIGNS = {"higher": "+", "lower": "-"}
 
 
 def overview_text(results: Sequence[Results], base: str) -> str:
-    """An aligned table: headlines of every benchmark, and sub-tasks of those that map skills.
+    """Several models side by side: the headline of every benchmark, and its sub-tasks.
 
     A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
-    there shows how many of its items were used. "+" or "-" marks scores that `compare` finds higher
-    or lower than those of `base`. The last column is chance. Below the table stand the headlines in
-    which equal scores decide outcomes, with the strict and the fractional value. Raises
-    CompoclipError as `compare` does.
+    measured says so. Marks tell what is reliably higher or lower than the base. Where ties decide
+    a headline, a line below gives the strict and the fractional value.
+
+    Args:
+        results: of all models.
+        base: name of the model compared with.
+
+    Returns:
+        Aligned text.
+
+    Raises:
+        CompoclipError: as `compare` does.
     """
     models = list(dict.fromkeys(each.model for each in results))
     models.sort(key=lambda name: name != base)

@@ -58,12 +58,24 @@ _NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a co
 
 
 def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple[Path, ...]:
-    """Write every table in every layout to `folder`; returns the paths.
+    """Write every table of a study in every layout.
 
     overall, skills, benchmarks (headlines): a row a model, a column a score. subtasks: the other
     way round. compare-MODEL: paired differences to the base. TABLE: every published table that a
     model fills a column of, with our rows below the papers'; on other items than the official ones
-    they are marked. Raises CompoclipError when a file cannot be written.
+    they are marked.
+
+    Args:
+        study: the results.
+        folder: where the files go.
+        resamples: bootstrap draws for intervals of derived columns.
+        seed: of the draws.
+
+    Returns:
+        The paths written.
+
+    Raises:
+        CompoclipError: a file cannot be written.
     """
     common = study.common
     found = {
@@ -423,13 +435,26 @@ def write_report(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Path:
-    """Write the report on everything below the `results` folders to `out`; returns `out`.
+    """Write the report on everything below some folders of results; the same input, the same bytes.
 
-    runs: --out folders of train, for the training curves. base: the model to compare with (None:
-    the one whose weights others were trained from, else the first). maps: measured models by name,
-    whose token-patch maps the examples show. tables: folder for the tables as Markdown, LaTeX and
-    CSV. resamples, seed: of the bootstrap. The same input gives the same bytes. Raises UsageError
-    for an unknown base, CompoclipError for results, runs, models or a place that do not serve.
+    Args:
+        results: folders of results.
+        out: the HTML file.
+        runs: --out folders of train, for the training curves.
+        base: name of the model compared with; None takes the one whose weights others were trained
+            from, else the first.
+        maps: measured models by name, whose token-patch maps the examples show.
+        tables: folder for the tables as Markdown, LaTeX and CSV.
+        title: of the page.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UsageError: there is no such base, or two runs have one name.
+        CompoclipError: results, runs, models or the place do not serve.
     """
     if out.is_dir():
         raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")

@@ -71,7 +71,14 @@ class Measured:
 
 
 def entries_of(results: Sequence[Results]) -> list[TableEntry]:
-    """One entry a model, in order of appearance."""
+    """Make one entry a model, in order of appearance.
+
+    Args:
+        results: of any models and benchmarks.
+
+    Returns:
+        The entries, for `beside`.
+    """
     models: dict[str, list[Results]] = {}
     for each in results:
         models.setdefault(each.model, []).append(each)
@@ -86,13 +93,25 @@ def beside(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Measured]:
-    """A row for every entry and edition of the benchmarks that fills at least one column.
+    """Fill the columns of a published table from results.
 
     A number from a part of a benchmark's items is marked "partial". A column that is derived from
-    several numbers stays empty unless all are there and whole; with `allow_partial` it is made of
-    those that are there and marked, a difference only of both. Intervals of derived columns:
-    bootstrap over photos, one model's numbers on the same photos sharing the draws. Raises
-    CompoclipError when a model has two results that fit one column, or items cannot be read.
+    several numbers stays empty unless all are there and whole. Intervals of derived columns come
+    from a bootstrap over photos, in which one model's numbers on the same photos share the draws.
+
+    Args:
+        table: the published table.
+        entries: what to make rows of.
+        allow_partial: make derived columns of the numbers that are there, and mark them; a
+            difference still needs both.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        A row for every entry and edition of the benchmarks that fills at least one column.
+
+    Raises:
+        CompoclipError: a model has two results that fit one column, or items cannot be read.
     """
     rows = []
     for entry in entries:
