@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from compoclip.analysis.patch_maps import (
+from compoclip.analysis.maps import (
     overlay,
     patch_grid,
     patch_maps,

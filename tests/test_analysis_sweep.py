@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.analysis.sweep import (
+from compoclip.analysis.interpolation import (
     BASE,
     SWAPPED,
     TUNED,

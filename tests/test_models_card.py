@@ -13,9 +13,13 @@ import torch
 from build_bpe import count_words, train_bpe, write_merges
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.card_rows import card_rows
-from compoclip.evaluation.results import Results, Score
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
+from compoclip.evaluation.results import Results, Score, card_rows
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    create_model,
+    load_model,
+    save_model,
+)
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.hub import CardResult, card_text, write_card
 from models_thin import config

@@ -24,7 +24,15 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Classification, Meta, TiePolicy
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Case,
+    Cases,
+    Classification,
+    Meta,
+    TiePolicy,
+)
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import token_key
 
@@ -381,7 +389,7 @@ def of_cases(
     defined, headline = aggregates(rules, kept, headline)
     return Benchmark(
         name=meta.id,
-        content=tuple(cases),
+        content=Cases(cases),
         data_hash=data_hash,
         ties={"": ties},
         skills={name: meta.skills[name] for name in kept if name in meta.skills},

@@ -172,8 +172,8 @@ def _models(options: DemoOptions) -> dict[str, LoadedModel]:
 
 def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
     from compoclip.benchmarks.audit import audit
-    from compoclip.evaluation.card_rows import card_rows
     from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.evaluation.results import card_rows
     from compoclip.evaluation.run import Options, evaluate
     from compoclip.evaluation.targets import parse_targets
     from compoclip.models.formats.hub import write_card

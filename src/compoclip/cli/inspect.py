@@ -197,8 +197,7 @@ class PushOptions:
 def push_main(argv: Sequence[str]) -> int:
     """Parse, upload, say what and where."""
     options = parse(PushOptions, "push", argv)
-    from compoclip.evaluation.card_rows import card_rows
-    from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.results import card_rows, load_results
     from compoclip.models.checkpoint import plain_spec
     from compoclip.models.config import RECORD, read_record
     from compoclip.models.formats.hub import CardResult, model_files, publish

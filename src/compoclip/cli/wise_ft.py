@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.analysis.sweep import BaseAndTuned, Point, Rule, Sweep, TowerStudy
+    from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule, Sweep, TowerStudy
     from compoclip.models.checkpoint import LoadedModel
 
 
@@ -123,7 +123,14 @@ def _sweep(options: WiseFtOptions) -> int:
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
     benchmarks = benchmarks_of(options.measuring)
-    from compoclip.analysis.sweep import BaseAndTuned, Rule, choose, shares, sweep, sweep_record
+    from compoclip.analysis.interpolation import (
+        BaseAndTuned,
+        Rule,
+        choose,
+        shares,
+        sweep,
+        sweep_record,
+    )
     from compoclip.files import write_atomically
     from compoclip.report.trajectory import trajectory_plot
 
@@ -160,7 +167,7 @@ def _picked(
     options: WiseFtOptions, pair: BaseAndTuned, chosen: Point, rule: Rule
 ) -> dict[str, Any]:
     """Save the model that the rule picks, unless it is the base or saved already."""
-    from compoclip.analysis.sweep import BASE
+    from compoclip.analysis.interpolation import BASE
     from compoclip.models.checkpoint import current_identity, load_model, save_model
 
     name, place = chosen.mix.name, options.out / "model"
@@ -186,8 +193,8 @@ def _picked(
 
 
 def _told(picked: dict[str, Any], chosen: Point) -> str:
-    from compoclip.analysis.sweep import Rule
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.analysis.interpolation import Rule
+    from compoclip.evaluation.tables import bracketed
 
     rule = Rule(**picked["rule"])
     if picked["model"] is None:
@@ -205,9 +212,8 @@ def _told(picked: dict[str, Any], chosen: Point) -> str:
 
 def _table(measured: Sweep) -> str:
     """Every point by scope, with intervals; under it what each column is the mean of."""
-    from compoclip.evaluation.compare import not_judged
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.comparison import not_judged
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = []
     for scope, line in measured.lines.items():
@@ -264,7 +270,7 @@ def towers_main(argv: Sequence[str]) -> int:
     options = parse(TowersOptions, "towers", joined(argv, "--on"))
     require_writable(options.out)
     benchmarks = benchmarks_of(options.measuring)
-    from compoclip.analysis.sweep import BaseAndTuned, study_towers, towers_record
+    from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
     from compoclip.files import write_atomically
 
     settings, device = settings_of(options.measuring, options.out / ".features")
@@ -284,8 +290,7 @@ def towers_main(argv: Sequence[str]) -> int:
 
 
 def _scores(study: TowerStudy) -> str:
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = [
         [
@@ -306,7 +311,7 @@ def _scores(study: TowerStudy) -> str:
 
 
 def _differences(study: TowerStudy) -> str:
-    from compoclip.evaluation.compare import not_judged
+    from compoclip.evaluation.comparison import not_judged
 
     rows = []
     for group in study.groups:
@@ -326,7 +331,7 @@ def _differences(study: TowerStudy) -> str:
 
 
 def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
     return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from compoclip.analysis.patch_maps import PatchMaps, patch_maps, small_overlay
+from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parse import parse

@@ -17,7 +17,7 @@ from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
 from compoclip.errors import UsageError
 from compoclip.evaluation.aggregate import percentile_interval
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
     COMPOSITION,
@@ -85,10 +85,24 @@ def measure_mixes(
     options: Options,
     device: torch.device,
 ) -> dict[str, list[Results]]:
-    """Name -> results on all benchmarks, written below `<out>/<name>/` as `evaluate` does.
+    """Measure models between a base and a tuned one; results go below `<out>/<name>/`.
 
     A tower that several models have alike is encoded once (with `options.cache`), and results that
-    are already there are not computed again. Raises what `interpolate` and `evaluate` raise.
+    are already there are not computed again.
+
+    Args:
+        pair: the two models.
+        mixes: name in the results -> mix.
+        benchmarks: what to measure.
+        out: folder of the results of all mixes.
+        options: as of `evaluate`.
+        device: where each model is measured; between measurements they lie on the CPU.
+
+    Returns:
+        Name -> one result a benchmark.
+
+    Raises:
+        CompoclipError: as `interpolate` and `evaluate` do.
     """
     found: dict[str, list[Results]] = {}
     with only_writer(out, folder=True):  # the mixes of another pair have the same names
@@ -169,7 +183,21 @@ def sweep(
 ) -> Sweep:
     """Measure all mixes of all scopes, with the base and the tuned model as references.
 
-    Results go below `out`, one folder a mix. Raises what `measure_mixes` raises.
+    Args:
+        pair: the two models.
+        scopes: which weights are mixed.
+        alphas: shares of the tuned weights.
+        benchmarks: what to measure.
+        out: folder of the results, one below it a mix.
+        options: as of `evaluate`.
+        device: where each model is measured.
+
+    Returns:
+        The scores of every point on the axes that the benchmarks make up.
+
+    Raises:
+        UsageError: no benchmark belongs to an axis.
+        CompoclipError: as `measure_mixes` does.
     """
     lines = {scope: [Mix(scope, alpha) for alpha in alphas] for scope in dict.fromkeys(scopes)}
     ends = [Mix("all", 0.0), Mix("all", 1.0)]
@@ -216,10 +244,20 @@ def axes_of(results: Sequence[Results]) -> Groups:
 
 
 def choose(measured: Sweep, rule: Rule) -> Point:
-    """The point that the rule picks, by the scores themselves, not their intervals.
+    """Pick a point by its scores themselves, not by their intervals.
 
-    Of equals the one that keeps more, then the smaller share of tuned weights. The base always
-    qualifies. Raises UsageError when an axis of the rule was not measured, or for a negative loss.
+    Of equals the one that keeps more is taken, then the smaller share of tuned weights. The base
+    always qualifies.
+
+    Args:
+        measured: the sweep.
+        rule: what must be kept.
+
+    Returns:
+        The point.
+
+    Raises:
+        UsageError: an axis of the rule was not measured, or its loss is negative.
     """
     if not rule.max_loss >= 0:
         raise UsageError("--max-loss must not be negative")
@@ -295,9 +333,21 @@ def study_towers(
     options: Options,
     device: torch.device,
 ) -> TowerStudy:
-    """Measure base, tuned, and both swaps; results go below `out`, one folder a model.
+    """Measure base, tuned, and each tuned tower beside the base's other one; each is encoded once.
 
-    Each of the four towers is encoded once. Raises what `measure_mixes` raises.
+    Args:
+        pair: the two models.
+        benchmarks: what to measure.
+        out: folder of the results, one below it a model.
+        options: as of `evaluate`.
+        device: where each model is measured.
+
+    Returns:
+        The scores, differences to the base, and what both towers do beyond the sum.
+
+    Raises:
+        UsageError: no benchmark belongs to an axis.
+        CompoclipError: as `measure_mixes` does.
     """
     results = measure_mixes(pair, SWAPPED, benchmarks, out, options, device)
     own = {

@@ -62,7 +62,7 @@ class PatchMaps:
 
 
 def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMaps:
-    r"""Token-patch maps of `caption` on an RGB `image`.
+    r"""Token-patch maps of a caption on an image.
 
     The local similarity of FSC-CLIP, looked into: token w attends to patch p with
 
@@ -70,8 +70,18 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
 
     (`losses.local.patch_attention`); a word of several BPE tokens has the mean of their attentions.
 
-    Raises CompoclipError when a tower has no patch or token features, the tokenizer does not say
-    which tokens are one word, the caption has no word, or the patches form no grid.
+    Args:
+        model: the model, whose towers must give patch and token features.
+        image: RGB.
+        caption: at least one word.
+
+    Returns:
+        One map a word.
+
+    Raises:
+        CompoclipError: a tower has no patch or token features, the tokenizer does not say which
+            tokens are one word, the caption has no word, or the patches form no grid.
+
     Reference: Oh et al. (EMNLP 2024), local hard-negative loss.
     """
     model.encoder.require_local("patch maps")
@@ -185,13 +195,22 @@ COLOURS = "viridis"  # even in lightness, so that colour-blind people and grey p
 
 
 def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0.6) -> Image.Image:
-    """The RGB `image` with a map on it, in the image's own size.
+    """Lay a map over its image.
 
-    attention: (rows, columns) over `region` (left, upper, right, lower, in pixels of the image);
-    its lowest value is dark blue, its highest yellow, and a flat map dark blue throughout. alpha:
-    share of the colour. Outside of the region the image is darkened: the model does not see it.
+    Its lowest value is dark blue, its highest yellow, and a flat map dark blue throughout. Outside
+    of the region the image is darkened: the model does not see it.
 
-    Raises CompoclipError when `alpha` is not in [0, 1] or the map is empty.
+    Args:
+        image: RGB.
+        attention: (rows, columns), the map.
+        region: (left, upper, right, lower), in pixels of the image, what the map covers.
+        alpha: share of the colour, 0 to 1.
+
+    Returns:
+        An image of the same size.
+
+    Raises:
+        CompoclipError: `alpha` is not in [0, 1], or the map is empty.
     """
     if not 0 <= alpha <= 1:
         raise CompoclipError(f"the opacity of a map is between 0 and 1, not {alpha}")
