@@ -29,7 +29,8 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.interpolate import interpolate
 from compoclip.training.log import read_log
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from lab.data import BAGS
 from lab.settings import BASE, Arm, LabSettings
 

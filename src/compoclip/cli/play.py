@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
+from compoclip.ranks import device_named
+from compoclip.run import named_models
 
 if TYPE_CHECKING:
     from compoclip.play.answers import Example

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import named_models
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
+from compoclip.run import named_models
 
 if TYPE_CHECKING:
     from compoclip.models.loaded import LoadedModel

@@ -12,10 +12,11 @@ import tyro
 
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
+from compoclip.ranks import device_named
+from compoclip.run import named_models
 
 if TYPE_CHECKING:
     from compoclip.analysis.trees import Estimate, TreeScores

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import Measuring, benchmarks_of, settings_of
 from compoclip.cli.options import joined, parse
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
+from compoclip.run import Measuring
 
 if TYPE_CHECKING:
     from compoclip.analysis.sweep import BaseAndTuned, Point, Rule, Sweep, TowerStudy
@@ -122,13 +122,13 @@ def _sweep(options: WiseFtOptions) -> int:
     require_writable(options.out)
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
-    benchmarks = benchmarks_of(options.measuring)
+    benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.sweep import BaseAndTuned, Rule, choose, shares, sweep, sweep_record
     from compoclip.files import write_atomically
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
-    settings, device = settings_of(options.measuring, options.out / ".features")
+    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(
         *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
     )
@@ -263,11 +263,11 @@ def towers_main(argv: Sequence[str]) -> int:
     """Parse, measure base, tuned and both swaps, print."""
     options = parse(TowersOptions, "towers", joined(argv, "--on"))
     require_writable(options.out)
-    benchmarks = benchmarks_of(options.measuring)
+    benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.sweep import BaseAndTuned, study_towers, towers_record
     from compoclip.files import write_atomically
 
-    settings, device = settings_of(options.measuring, options.out / ".features")
+    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}

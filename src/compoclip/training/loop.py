@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -34,11 +34,11 @@ from compoclip.training.distributed import (
     share_batch_norm,
 )
 from compoclip.training.optim import build_optimizer, learning_rate
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
 from compoclip.training.step import (
     FrozenImages,
-    StepSettings,
     TextTokenizer,
     TrainableEncoder,
     step,
@@ -92,34 +92,16 @@ T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
 
 
-@dataclass(frozen=True)
-class LoopSettings:
-    """How a run is executed, as opposed to what it computes.
-
-    step: how each step is computed. save_every, log_every: steps. stop_after: end after this many
-    steps in total, leaving a state to resume from; 0 = run to the end. fsdp: split parameters and
-    moments over the processes (see `sharding`). frozen: remembers features of a frozen image tower.
-    """
-
-    out: Path
-    signature: str
-    step: StepSettings = field(default_factory=StepSettings)
-    save_every: int = 500
-    log_every: int = 10
-    stop_after: int = 0
-    fsdp: bool = False
-    frozen: FrozenImages | None = None
-
-
 def train_loop(
     encoder: TrainableEncoder,
     tokenize: TextTokenizer,
     method: Method,
     batches: Batches,
-    settings: LoopSettings,
-    resume: bool,
+    settings: RunSettings,
+    signature: str,
     report: Callable[[dict[str, float], int], None],
     ranks: Ranks = ALONE,
+    frozen: FrozenImages | None = None,
 ) -> Progress:
     """Train in place and return where the run ended.
 
@@ -136,12 +118,10 @@ def train_loop(
     freeze(encoder.model, method.trains)
     optimizer = build_optimizer(encoder.model.named_parameters(), method.optim)
     states = settings.out / "state"
-    progress = Progress(step=0, epoch=0, epoch_step=0, signature=settings.signature)
-    state = latest_state(states) if resume else None
+    progress = Progress(step=0, epoch=0, epoch_step=0, signature=signature)
+    state = latest_state(states) if settings.resume else None
     if state is not None:
-        progress = load_state(
-            state, encoder.model, optimizer, settings.signature, batches.steps_per_epoch
-        )
+        progress = load_state(state, encoder.model, optimizer, signature, batches.steps_per_epoch)
         if progress.step > total:
             raise damaged(state, ValueError(f"step {progress.step} of {total}"))
     require_same(progress.step, ranks)
@@ -153,7 +133,7 @@ def train_loop(
     except ValueError as error:
         raise damaged(state or states, error) from error
     encoder.train()
-    device = torch.device(settings.step.device)
+    device = torch.device(settings.device)
     share_batch_norm(encoder.model, device, ranks)
     if settings.fsdp:
         optimizer = shard_training(encoder, optimizer, method.optim, device, ranks)
@@ -183,9 +163,7 @@ def train_loop(
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=True)
-                result = step(
-                    encoder, tokenize, method, batch, settings.step, whole, settings.frozen
-                )
+                result = step(encoder, tokenize, method, batch, settings, whole, frozen)
 
                 if not result.finite:
                     bad_steps += 1

@@ -30,10 +30,11 @@ from compoclip.models.config import part_of
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import ALONE, Ranks
 from compoclip.training.log import Trackers
-from compoclip.training.loop import LoopSettings, total_steps, train_loop
+from compoclip.training.loop import total_steps, train_loop
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
-from compoclip.training.step import FrozenImages, StepSettings
+from compoclip.training.step import FrozenImages
 
 # --- Adapters in a run: put on before training, saved and merged after it. ---
 
@@ -89,43 +90,6 @@ def _both(towers: Towers, method: Method) -> Towers:
 
 
 # --- One training run from start to checkpoint: data, texts, loop, provenance. ---
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How a run is executed.
-
-    out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
-    a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
-    track: names of trackers beside the log (see `train.track`).
-    crop: whether training images are randomly cropped; None leaves it to the method. draft: whether
-    large JPEGs are decoded at a fraction of their size (see `ImageTransform`). max_bad: unreadable
-    images tolerated.
-    grad_checkpointing: whether backward computes activations again in place of keeping them.
-    compile: whether the towers are compiled (see `DualEncoder.compile_towers`). cache_frozen:
-    whether features of a frozen image tower are kept (see `FrozenImages`).
-    The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
-    """
-
-    out: Path
-    seed: int = 0
-    workers: int = 0
-    device: str = "cpu"
-    precision: str = "fp32"
-    micro_batch: int = 0
-    grad_checkpointing: bool = False
-    compile: bool = False
-    cache_frozen: bool = False
-    crop: bool | None = None
-    draft: bool = True
-    max_bad: int = 0
-    save_every: int = 500
-    log_every: int = 10
-    stop_after: int = 0
-    resume: bool = False
-    merge: bool = True
-    fsdp: bool = False
-    track: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,7 +181,11 @@ def _run(
     source = with_sentences(source, method.images)
     method = method.for_data(brought(source))
     require_columns(source, method.plan, method.images)
-    if settings.crop is None:  # from here on, and in the record, what is done
+    # From here on, and in the record, what is done in place of what was left open.
+    if settings.precision == "auto":
+        gpu = torch.device(settings.device).type == "cuda"
+        settings = replace(settings, precision="bf16" if gpu else "fp32")
+    if settings.crop is None:
         settings = replace(settings, crop=method.crop)
     for rewrite, instead in method.stand_ins.items():
         if rewrite in method.plan.rewrite_names:
@@ -267,36 +235,21 @@ def _run(
         **method.record(),
         "optim": asdict(method.optim),
         "data": source.describe(),
-        "seed": settings.seed,
-        "precision": settings.precision,
-        "micro_batch": settings.micro_batch,
-        "grad_checkpointing": settings.grad_checkpointing,
-        "compile": settings.compile,
-        "cache_frozen": settings.cache_frozen,
-        "crop": settings.crop,
-        "draft": settings.draft,
+        **settings.recorded(),
         "torch": torch.__version__,
     }
-    track = settings.track if ranks.first else ()
+    track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
     with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
         progress = train_loop(
             encoder,
             model.tokenizer,
             method,
             loader,
-            LoopSettings(
-                out=settings.out,
-                signature=_signature(model, method, source, settings),
-                step=StepSettings(settings.device, settings.precision, settings.micro_batch),
-                save_every=settings.save_every,
-                log_every=settings.log_every,
-                stop_after=settings.stop_after,
-                fsdp=settings.fsdp,
-                frozen=frozen,
-            ),
-            settings.resume,
+            settings,
+            _signature(model, method, source, settings),
             report,
             ranks,
+            frozen,
         )
     if frozen is not None:
         note(
@@ -394,10 +347,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         **method.record(),
         "data": source.describe(),
         "samples": len(source),
-        "seed": settings.seed,
-        "precision": settings.precision,
-        "crop": settings.crop,
-        "draft": settings.draft,
+        **settings.decisive(),
     }
     text = json.dumps(record, sort_keys=True)
     return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"

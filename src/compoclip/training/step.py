@@ -17,6 +17,7 @@ from compoclip.methods.base import LossTerm, Method
 from compoclip.models.work import FeatureWork, Outputs, Work, joined
 from compoclip.training.distributed import Whole
 from compoclip.training.gradcache import GradientCache, refuse_batch_norm
+from compoclip.training.settings import RunSettings
 
 # --- Features of a frozen image tower, encoded once for each image that is shown. ---
 
@@ -128,20 +129,6 @@ class TextTokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class StepSettings:
-    """How a step is computed, as opposed to what.
-
-    precision: "fp32" or "bf16" (autocast of the towers; losses are always float32). micro_batch:
-    images that are encoded at once, and texts (see `DualEncoder.work`); 0 is all. The gradients
-    are those of the whole batch either way.
-    """
-
-    device: str = "cpu"
-    precision: str = "fp32"
-    micro_batch: int = 0
-
-
-@dataclass(frozen=True)
 class StepResult:
     """values: every loss term before weighting, by name. loss: their weighted sum. When that is not
     finite, no gradient has been computed."""
@@ -160,7 +147,7 @@ def step(
     tokenize: TextTokenizer,
     method: Method,
     batch: Batch,
-    settings: StepSettings,
+    settings: RunSettings,
     whole: Whole | None = None,
     frozen: FrozenImages | None = None,
 ) -> StepResult:
