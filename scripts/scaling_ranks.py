@@ -30,7 +30,7 @@ from compoclip.data.sample import Batch
 from compoclip.data.textblock import TextBlock, merge
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import Ranks, process_group
-from compoclip.training.distributed import Whole, average_gradients
+from compoclip.training.distributed import GlobalBatch, average_gradients
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
 
@@ -64,7 +64,7 @@ def seconds_of(recipe: str, ranks: Ranks) -> float:
     batch = batch_of(WHOLE, model, method)
     parts = [part(batch, Ranks(rank, ranks.world)) for rank in range(ranks.world)]
     merged = merge([each.block for each in parts], [len(each.ids) for each in parts])
-    own, whole = parts[ranks.rank], Whole(ranks, merged)
+    own, whole = parts[ranks.rank], GlobalBatch(ranks, merged)
     parameters = list(model.encoder.model.parameters())
 
     def once() -> None:

@@ -20,7 +20,7 @@ from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.training import loop
-from compoclip.training.gradcache import refuse_batch_norm
+from compoclip.training.caches import refuse_batch_norm
 from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import StepResult, step

@@ -55,10 +55,10 @@ class Ranks:
 
         text = json.dumps(record).encode()
         counts = self._gathered(torch.tensor([len(text)])).tolist()
-        whole = self.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8), counts)
+        whole = self.all_gather(torch.frombuffer(bytearray(text), dtype=torch.uint8), counts)
         return [json.loads(part.numpy().tobytes()) for part in torch.split(whole, counts)]
 
-    def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    def all_gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """The (n, ...) rows of all processes below each other; counts: n of each process.
 
         Rows of all processes have the same shape and lie on the CPU or on the device of the
@@ -71,7 +71,7 @@ class Ranks:
         padded[: len(rows)] = rows
         return self._gathered(padded)[_kept(counts, most)]
 
-    def add(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor) -> None:
         """Replace `tensor`, of equal shape everywhere, by its sum over all processes."""
         if self.world == 1:
             return
@@ -98,7 +98,7 @@ class Ranks:
         raise_first(self.exchange(failure(own)), own)
 
     @contextmanager
-    def first_before_others(self) -> Iterator[None]:
+    def rank0_first(self) -> Iterator[None]:
         """The block runs in the first process, then in the others at once: for what is made once
         and then found on disk. Fails like `agreed`."""
         if self.first:
@@ -122,7 +122,7 @@ class Ranks:
         return out
 
 
-ALONE = Ranks()
+SINGLE = Ranks()
 
 
 def launched() -> tuple[int, int]:
@@ -155,7 +155,7 @@ def silent() -> Iterator[None]:
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[Ranks]:
-    """Meet the other processes of `torchrun`; `ALONE` without it.
+    """Meet the other processes of `torchrun`; `SINGLE` without it.
 
     Tensors on the CPU go through gloo, those on a CUDA device through nccl. An error that leaves
     the block ends the whole run: it is told to the other processes, and one of them, the first if
@@ -164,7 +164,7 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
     """
     rank, world = launched()
     if world == 1:
-        yield ALONE
+        yield SINGLE
         return
     import torch
     import torch.distributed as dist

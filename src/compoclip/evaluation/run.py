@@ -49,7 +49,7 @@ from compoclip.evaluation.score import (
     with_joint,
 )
 from compoclip.evaluation.summary import Listed, summarise
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 
 _LISTED_MISSING = 20
 
@@ -72,7 +72,7 @@ class Options:
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
-    ranks: Ranks = ALONE
+    ranks: Ranks = SINGLE
     score: Score = "itc"
 
 

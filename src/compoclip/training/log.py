@@ -66,9 +66,16 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a log; a torn last line (killed while writing) is left out.
+    """Read all complete records of a log; a torn last line (killed while writing) is left out.
 
-    Raises CompoclipError, naming the line, for anything else that is no record of a step.
+    Args:
+        path: A run's `train.jsonl`.
+
+    Returns:
+        A record for each logged step, in the order of the file.
+
+    Raises:
+        CompoclipError: Naming the line, for anything else that is no record of a step.
     """
     try:
         *lines, last = path.read_bytes().split(b"\n")
@@ -117,7 +124,17 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """The trackers of a run, opened at its first record. Called like the loop's `report`."""
+    """The trackers of a run, opened at its first record. Called like the loop's `report`.
+
+    Args:
+        names: Of TRACKERS.
+        out: The run folder.
+        config: The settings that trackers show beside the curves.
+        report: Called with every record, too.
+
+    Raises:
+        CompoclipError: When the package of a tracker is not installed.
+    """
 
     def __init__(
         self,
@@ -126,11 +143,6 @@ class Trackers:
         config: Mapping[str, Any],
         report: Callable[[dict[str, float], int], None],
     ) -> None:
-        """names: of TRACKERS. out: the run folder. config: the settings that trackers show beside
-        the curves. report: called with every record, too.
-
-        Raises CompoclipError when the package of a tracker is not installed.
-        """
         for name in names:
             if importlib.util.find_spec(name) is None:
                 raise CompoclipError(f"--track {name}: pip install 'compoclip[track]' first")
