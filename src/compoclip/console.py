@@ -70,6 +70,13 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
         yield item
 
 
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows without a header, every column as wide as its widest cell."""
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -> str:
     """Rows as an aligned plain-text table: the first `left` columns left, the others right."""
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]

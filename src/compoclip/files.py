@@ -117,6 +117,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise unwritable(path, error) from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text with `write_atomically`."""
+    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as indented JSON with `write_atomically`."""
+    write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `folder`, which takes its place when the block is done.
@@ -174,22 +184,40 @@ def _own_folder(path: Path) -> tuple[Path, int]:
         folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
         folder.mkdir()
         try:
-            lock = os.open(folder / _WRITER, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:  # swept away, being empty
-            continue
+            handle = _held(folder / _WRITER, _lock_if_possible)
         except OSError:
             folder.rmdir()
             raise
-        try:
-            if fcntl:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(lock), os.stat(folder / _WRITER)):
-                return folder, lock
-        except FileNotFoundError:  # swept away, not being locked yet
-            pass
-        except OSError:  # a disk without locks, where nobody sweeps either
-            return folder, lock
-        os.close(lock)
+        if handle is not None:  # else swept away, being empty or not locked yet
+            return folder, handle
+
+
+def _lock_if_possible(handle: int) -> None:
+    if fcntl:
+        with suppress(OSError):  # a disk without locks, where nobody sweeps either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _held(lock: Path, take: Callable[[int], None]) -> int | None:
+    """An open descriptor of the file `lock`, which `take` has locked.
+
+    None when another process has taken the file away meanwhile, so that the lock is one on nothing.
+    """
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    except FileNotFoundError:
+        return None
+    try:
+        take(handle)
+        if os.path.samestat(os.fstat(handle), lock.stat()):
+            return handle
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
 
 
 def _sweep(parent: Path) -> None:
@@ -245,12 +273,19 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
     lock = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
     made = [each for each in (lock.parent, *lock.parent.parents) if not each.exists()]
     try:
-        handle = _locked(lock, out, wait)
+        for _ in range(_RACES):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            handle = _held(lock, lambda handle: _take(handle, out, wait))
+            if handle is not None:
+                break
+        else:
+            raise OSError(f"{lock.name} comes and goes")
     except OSError as error:
         raise CompoclipError(
             f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
             "space, or choose another place"
         ) from error
+    _sign(handle)
     process = os.getpid()
     _HELD.add(handle)
     try:
@@ -264,28 +299,6 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
             with suppress(OSError):
                 for each in made:
                     each.rmdir()
-
-
-def _locked(lock: Path, out: Path, wait: bool) -> int:
-    """An open file descriptor of `lock`, held by this process alone."""
-    for _ in range(_RACES):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            continue  # another process has just ended and taken the empty folder away
-        try:
-            _take(handle, out, wait)
-            if os.path.samestat(os.fstat(handle), lock.stat()):
-                _sign(handle)
-                return handle
-        except FileNotFoundError:
-            pass  # locked too late: who held it has taken it away
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-    raise OSError(f"{lock.name} comes and goes")
 
 
 def _take(handle: int, out: Path, wait: bool) -> None:

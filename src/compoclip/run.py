@@ -272,7 +272,10 @@ class Measuring:
         seed: Seed of the bootstrap.
     """
 
-    on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")] = ()
+    on: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(metavar="BENCHMARK ...", help_behavior_hint="(required to measure)"),
+    ] = ()
     data: Path = Path("data")
     images: Path | None = None
     batch_size: int = 64

@@ -12,6 +12,7 @@ import tyro
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
+from compoclip.run import require_least
 
 if TYPE_CHECKING:
     from compoclip.evaluation.published.beside import TableEntry
@@ -64,8 +65,7 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, compare, print one table a pair."""
     options = parse(CompareOptions, "compare", argv)
-    if options.resamples < 1:
-        raise UsageError("--resamples must be at least 1")
+    require_least(1, options, "resamples")
     if options.against is not None:
         return _against(options, options.against)
     if options.allow_partial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,9 +13,9 @@ import tyro
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_atomically, write_json
 from compoclip.ranks import device_named
-from compoclip.run import named_models
+from compoclip.run import named_models, require_least
 
 if TYPE_CHECKING:
     from compoclip.analysis.pointing import MeanShare
@@ -75,9 +74,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--image and --caption go together")
     if options.image is not None and options.out is None:
         raise UsageError("say with --out where the pictures are to go")
-    for name in ("scenes", "resamples"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name} must be at least 1")
+    require_least(1, options, "scenes", "resamples")
     specs = named_models(options.models)
     if options.out is not None:
         require_writable(options.out)
@@ -95,7 +92,6 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     assert options.out is not None
     from compoclip.analysis.patch_maps import overlay, patch_maps
     from compoclip.data.decode import decode
-    from compoclip.files import write_atomically
 
     image = decode(options.image, name=str(options.image))
     records, rows = [], []
@@ -122,7 +118,6 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
 def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     """Pointing accuracy of every model, and its difference to the first."""
     from compoclip.analysis.pointing import gains, measure_pointing, shares
-    from compoclip.files import write_atomically
     from compoclip.world.dataset import bundled_world
     from compoclip.world.pointing import pointing_scenes
 
@@ -145,9 +140,7 @@ def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
         for name in found
     ]
     if options.out is not None:
-        text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
-        path = options.out / "maps.json"
-        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+        write_json(options.out / "maps.json", records)
     if options.json:
         console.emit_json(records)
     else:

@@ -13,7 +13,7 @@ from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
-from compoclip.run import named_models
+from compoclip.run import named_models, require_least
 
 if TYPE_CHECKING:
     from compoclip.models.loaded import LoadedModel
@@ -64,8 +64,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(ReportOptions, "report", argv)
     if not options.results:
         raise UsageError("give at least one results folder; see report --help")
-    if options.resamples < 1:
-        raise UsageError("--resamples must be at least 1")
+    require_least(1, options, "resamples")
     if options.tables is not None:
         require_writable(options.tables)
     from compoclip.report.write import write_report

@@ -63,13 +63,11 @@ def main(argv: Sequence[str]) -> int:
 
 def usage() -> str:
     """The text of `compoclip train --help`: the methods."""
-    rows = [[name, summary] for name, summary in method_summaries().items()]
-    width = max(len(name) for name, _ in rows)
     lines = [
         "usage: compoclip train METHOD --data DATA --out RUN [options]",
         "       compoclip train METHOD --help lists the options of a method",
         "",
-        *(f"  {name.ljust(width)}  {summary}" for name, summary in rows),
+        console.columns([[f"  {name}", about] for name, about in method_summaries().items()]),
         "",
         "torchrun --nproc-per-node N -m compoclip train METHOD ... trains in N processes",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +15,9 @@ from compoclip import console
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_json, write_text
 from compoclip.ranks import device_named
-from compoclip.run import named_models
+from compoclip.run import named_models, require_least
 
 if TYPE_CHECKING:
     from compoclip.analysis.trees import Estimate, TreeScores
@@ -74,9 +75,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(TreeScoreOptions, "tree-score", argv)
     if not options.models:
         raise UsageError("name at least one model; see tree-score --help")
-    for name in ("sample", "batch_size", "resamples"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    require_least(1, options, "sample", "batch_size", "resamples")
     models = named_models(options.models)
     if options.out is not None:
         require_writable(options.out)
@@ -185,16 +184,11 @@ def _write(
     records: Sequence[dict[str, Any]],
 ) -> None:
     """The scores, plots, and the tree of every caption."""
-    import json
 
     from compoclip.analysis.trees import BEST
-    from compoclip.files import write_atomically
     from compoclip.report.trajectory import tree_plot
 
-    text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        out / "tree-score.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(out / "tree-score.json", records)
     lines = "".join(
         json.dumps(
             {
@@ -209,6 +203,6 @@ def _write(
         for each in scores
         for row, caption in enumerate(each.captions)
     )
-    write_atomically(out / "trees.jsonl", lambda place: place.write_text(lines, encoding="utf-8"))
+    write_text(out / "trees.jsonl", lines)
     for path in tree_plot(out / "tree-score", scores, means):
         console.note(f"written to {path}")

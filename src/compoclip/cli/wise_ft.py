@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ import tyro
 from compoclip import console
 from compoclip.cli.options import joined, parse
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_json
 from compoclip.run import Measuring
 
 if TYPE_CHECKING:
@@ -124,7 +123,6 @@ def _sweep(options: WiseFtOptions) -> int:
         raise UsageError("--max-loss must not be negative")
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.sweep import BaseAndTuned, Rule, choose, shares, sweep, sweep_record
-    from compoclip.files import write_atomically
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
@@ -140,10 +138,7 @@ def _sweep(options: WiseFtOptions) -> int:
     record = {"base": options.base, "tuned": options.tuned, **sweep_record(measured)}
     if rule and chosen:
         record["picked"] = _picked(options, pair, chosen, rule)
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        options.out / "sweep.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
     if options.json:
         console.emit_json(record)
@@ -265,16 +260,12 @@ def towers_main(argv: Sequence[str]) -> int:
     require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.sweep import BaseAndTuned, study_towers, towers_record
-    from compoclip.files import write_atomically
 
     settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        options.out / "towers.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(options.out / "towers.json", record)
     if options.json:
         console.emit_json(record)
     else:
