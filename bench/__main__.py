@@ -24,8 +24,8 @@ STAGES = {
     "train": "images/s of a training step, against the straightforward one",
 }
 _EVERY = {"all": "every stage, as one table with targets (--quick: within minutes)"}
-_TABLE = {name: (about, f"bench.{name}:main") for name, about in (STAGES | _EVERY).items()}
-_PROGRAM = Verbs("python -m bench", "STAGE", "no stage to measure", _TABLE)
+_TABLE = {name: (about, name) for name, about in (STAGES | _EVERY).items()}
+_PROGRAM = Verbs("python -m bench", "STAGE", "no stage to measure", _TABLE, package="bench")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -30,13 +30,13 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.loaded import LoadedModel
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import (
     StepResult,
-    TextTokenizer,
     result_of,
     step,
     weighted_loss,
@@ -45,7 +45,7 @@ from compoclip.training.step import (
 
 def plain_step(
     encoder: DualEncoder,
-    tokenize: TextTokenizer,
+    tokenize: Tokenizer,
     method: Method,
     batch: Batch,
     settings: RunSettings,

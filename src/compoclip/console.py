@@ -1,4 +1,4 @@
-"""What people see: progress bars on a terminal, plain lines otherwise, aligned tables."""
+"""Console output: progress bars on a terminal or plain lines, notes, aligned tables, JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def note(message: str) -> None:
-    """Print one line for the person, on standard error, so that standard output stays data."""
+    """Print one line for the user to standard error: standard output is for data."""
     print(message, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Files and folders: read with one clear line when that fails, written whole or not at all."""
+"""Reading with one-line errors, atomic writing, locks, and caches beside data files."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ _swept: set[Path] = set()
 
 
 def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> CompoclipError:
-    """The error to raise for a file or folder that cannot be opened or read."""
+    """Make the error for a file or folder that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return CompoclipError(f"{path}: no such file; {remedy}")
     return CompoclipError(f"{path}: cannot be read ({reason(error)}); check the path")
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, on one short line; libraries tell some on several, and quote any byte."""
+    """The message of an error on one short printable line, whatever the library put into it."""
     said = " ".join(str(getattr(error, "strerror", None) or error).split())
     return "".join(c if c.isprintable() else "?" for c in said)[:160] or type(error).__name__
 
 
 def disguised(path: Path) -> str:
-    """What a file is when it is one that downloads often leave in place of another, and the remedy;
-    "" for any other. Raises OSError when it cannot be read."""
+    """Recognise what downloads often leave in place of a file: a Git LFS pointer, a web page.
+
+    Returns what it is and the remedy, or "" for any other file. Raises OSError when it cannot be
+    read.
+    """
     with path.open("rb") as file:
         start = file.read(200).lstrip()
     if start.startswith(b"version https://git-lfs.github.com/spec/"):
@@ -59,9 +62,9 @@ def disguised(path: Path) -> str:
 def read_text(
     path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
 ) -> str:
-    """The content of a UTF-8 file, without a byte order mark.
+    """Read a UTF-8 file, without its byte order mark.
 
-    absent, damaged: what to do when the file is not there, or is no such text. Raises
+    absent, damaged: the remedy when the file is not there, or is not such a text. Raises
     CompoclipError naming the file and the remedy.
     """
     try:
@@ -75,7 +78,7 @@ def read_text(
 def read_json(
     path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
 ) -> Any:
-    """The value in a JSON file. Raises CompoclipError like `read_text`, and for no JSON."""
+    """Read a JSON file. Raises CompoclipError like `read_text`, and for what is not JSON."""
     text = read_text(path, absent=absent, damaged=damaged)
     try:
         return json.loads(text)
@@ -88,8 +91,8 @@ def read_json(
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Yield an empty file on the disk of `path`; what it is after the block becomes `path`.
 
-    Readers see the old file or the new one, never a part. Errors of the block pass through, and
-    nothing is left behind. temporary: the file to yield, by default one of its own; what a killed
+    Readers see the old file or the new one, never a part of it. Errors of the block pass through,
+    and nothing is left behind. temporary: the file to yield, by default a new one; what a killed
     process left there is overwritten.
     """
     with nullcontext(temporary) if temporary else _beside(path) as place:
@@ -156,7 +159,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def unwritable(path: Path, error: Exception) -> CompoclipError:
-    """The error to raise for a file or folder that cannot be written."""
+    """Make the error for a file or folder that cannot be written."""
     return CompoclipError(
         f"{path}: cannot be written ({reason(error)}); free space or choose another place"
     )
@@ -250,7 +253,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the system write what it holds of a file or folder to the disk."""
+    """Flush a file or folder to the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -316,7 +319,7 @@ def _take(handle: int, out: Path, wait: bool) -> None:
 
 
 def _sign(handle: int) -> None:
-    """Say who holds the lock. On a full disk nobody does."""
+    """Write into the lock file who holds it; on a full disk it stays empty."""
     now = time.strftime("%Y-%m-%d %H:%M")
     with suppress(OSError):
         os.ftruncate(handle, 0)
@@ -327,7 +330,7 @@ _HELD: set[int] = set()
 
 
 def _let_go() -> None:
-    """In a child that was forked: locks are the parent's, and end with it."""
+    """Close the parent's locks in a forked child, so that they end with the parent."""
     for handle in _HELD:
         with suppress(OSError):
             os.close(handle)
@@ -338,7 +341,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_let_go)
 
 
-# --- Whether a place can be written, asked before the work rather than after it. ---
+# --- Places that must be writable: asked before the work rather than after it. ---
 
 
 def require_writable(folder: Path) -> None:
@@ -358,8 +361,7 @@ def require_writable(folder: Path) -> None:
     raise CompoclipError(f"{folder}: cannot be written ({reason}); choose another --out")
 
 
-# --- Where what was computed about a data file is kept: beside it, else in the user's cache
-# folder. ---
+# --- Caches of data files: beside the file, else in the user's cache folder. ---
 
 
 def fingerprint(path: Path) -> str:
@@ -377,7 +379,7 @@ def cache_folder() -> Path:
 
 
 def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
-    """Where the cache of `path` may lie: a hidden file beside it, or in the cache folder."""
+    """The places for a cache of `path`: a hidden file beside it, then the user's cache folder."""
     digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
     return (
         path.with_name(f".{path.name}{suffix}"),

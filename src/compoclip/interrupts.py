@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: how a program of ours ends when it is asked to.
+"""Ctrl-C and SIGTERM: how commands end when they are asked to.
 
 Both raise KeyboardInterrupt in the main thread, once: what follows is tidying up, which a second
 signal does not disturb. Schedulers (SLURM, Kubernetes, spot machines) send SIGTERM some time before
@@ -18,16 +18,16 @@ from typing import Any, Self
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: ends what Ctrl-C ends."""
+    """Raised on SIGTERM; whatever handles Ctrl-C handles it too."""
 
 
 def signal_of(error: KeyboardInterrupt) -> int:
-    """The signal that an interruption comes from."""
+    """The signal that caused an interruption."""
     return signal.SIGTERM if isinstance(error, TerminatedError) else signal.SIGINT
 
 
 class Ending:
-    """The handler of both signals. got: the first one that came, 0 before."""
+    """The handler of both signals. got: the first signal received, 0 before."""
 
     def __init__(self) -> None:
         self.got = 0

@@ -72,6 +72,15 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
     return models
 
 
+def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
+    """Load models, by name, as `named_models` reads them; device: as --device names it."""
+    named = named_models(texts)
+    from compoclip.models.checkpoint import load_model
+
+    place = device_named(device)
+    return {name: load_model(spec, device=place) for name, spec in named.items()}
+
+
 # --- Training. ---
 
 

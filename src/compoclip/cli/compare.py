@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Literal
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import ResultPaths, parse
 from compoclip.errors import UsageError
 from compoclip.run import require_least
 
@@ -49,11 +47,7 @@ class CompareOptions:
         json: Print everything as JSON.
     """
 
-    results: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
-    ]
+    results: ResultPaths
     against: str | None = None
     allow_partial: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"

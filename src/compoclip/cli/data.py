@@ -30,17 +30,17 @@ TASKS = Verbs(
     {
         "ls": (
             "list the benchmarks: items, licence, where to get them; details of those named",
-            f"{__name__}:ls_main",
+            "data:ls_main",
         ),
-        "check": ("say what of a benchmark is there, missing or short", f"{__name__}:check_main"),
-        "fetch": ("download the files that are open to all", f"{__name__}:fetch_main"),
+        "check": ("say what of a benchmark is there, missing or short", "data:check_main"),
+        "fetch": ("download the files that are open to all", "data:fetch_main"),
         "pack": (
             "write training data as shards with small images, for fast training",
-            f"{__name__}:pack_main",
+            "data:pack_main",
         ),
         "audit": (
             "find faulty items: equal captions, duplicates, guessable answers, ...",
-            "compoclip.cli.data_audit:main",
+            "data_audit",
         ),
     },
 )

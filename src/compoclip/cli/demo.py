@@ -104,7 +104,7 @@ def _write_world(options: DemoOptions) -> None:
 
 
 def _scenes(data: Path) -> object:
-    """How many scenes the folder says that it holds."""
+    """The number of scenes that the folder records."""
     record = read_json(data / "world.json", damaged="delete the folder it is in")
     return record.get("count") if isinstance(record, dict) else None
 

@@ -24,7 +24,8 @@ class Verbs:
 
     program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". unknown:
     how the message begins for a name that there is not. table: name -> what it does and where its
-    code is, "module:function", imported only when called. notes: lines below the table.
+    code is, "module" or "module:function" of `package`, imported only when called; the function is
+    `main` unless named. notes: lines below the table.
     """
 
     program: str
@@ -32,6 +33,7 @@ class Verbs:
     unknown: str
     table: Mapping[str, tuple[str, str]]
     notes: tuple[str, ...] = ()
+    package: str = "compoclip.cli"
 
     def usage(self) -> str:
         """The text of PROGRAM --help."""
@@ -42,8 +44,9 @@ class Verbs:
 
     def call(self, name: str, arguments: Sequence[str]) -> int:
         """Run one of them; returns the exit code."""
-        place, function = self.table[name][1].split(":")
-        return int(getattr(importlib.import_module(place), function)(arguments))
+        module, _, function = self.table[name][1].partition(":")
+        code = importlib.import_module(f"{self.package}.{module}")
+        return int(getattr(code, function or "main")(arguments))
 
     def main(self, arguments: Sequence[str]) -> int:
         """Show the usage, or run what the first argument names; returns the exit code."""
@@ -57,57 +60,39 @@ class Verbs:
 
 # verb -> what it does, and the function that does it
 VERBS = {
-    "demo": (
-        "the main job, offline, on the bundled world; ends with a report",
-        "compoclip.cli.demo:main",
-    ),
-    "train": (
-        "fine-tune with a published method, or pre-train with --from-scratch",
-        "compoclip.cli.train:main",
-    ),
-    "methods": (
-        "list the training methods: paper, texts, losses, defaults",
-        "compoclip.cli.methods:main",
-    ),
-    "evaluate": ("measure models on benchmarks", "compoclip.cli.evaluate:main"),
-    "compare": ("paired comparison of results, with significance", "compoclip.cli.compare:main"),
+    "demo": ("the main job, offline, on the bundled world; ends with a report", "demo"),
+    "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
+    "methods": ("list the training methods: paper, texts, losses, defaults", "methods"),
+    "evaluate": ("measure models on benchmarks", "evaluate"),
+    "compare": ("paired comparison of results, with significance", "compare"),
     "wise-ft": (
         "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
-        "compoclip.cli.wise_ft:main",
+        "wise_ft",
     ),
-    "towers": (
-        "which tower of a fine-tuned model carries what it gained",
-        "compoclip.cli.wise_ft:towers_main",
-    ),
-    "tree-score": ("how tree-like text encoders compute", "compoclip.cli.tree_score:main"),
-    "maps": (
-        "which patches of an image the words of a caption align with",
-        "compoclip.cli.maps:main",
-    ),
+    "towers": ("which tower of a fine-tuned model carries what it gained", "wise_ft:towers_main"),
+    "tree-score": ("how tree-like text encoders compute", "tree_score"),
+    "maps": ("which patches of an image the words of a caption align with", "maps"),
     "inspect": (
         "what a checkpoint is: architecture, activation, adapter, sizes, origin",
-        "compoclip.cli.inspect:main",
+        "inspect",
     ),
     "convert": (
         "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
-        "compoclip.cli.inspect:convert_main",
+        "inspect:convert_main",
     ),
-    "push": ("put a model on the Hugging Face hub", "compoclip.cli.inspect:push_main"),
-    "rewrite": (
-        "show or mass-produce hard negatives and hard positives of captions",
-        "compoclip.cli.rewrite:main",
-    ),
+    "push": ("put a model on the Hugging Face hub", "inspect:push_main"),
+    "rewrite": ("show or mass-produce hard negatives and hard positives of captions", "rewrite"),
     "caption": (
         "let a language model write positives, negatives, dense captions, paraphrases",
-        "compoclip.cli.caption:main",
+        "caption",
     ),
-    "parse": ("tags and scene graphs of captions", "compoclip.cli.rewrite:parse_main"),
-    "data": ("benchmark data: list, check, fetch, audit", "compoclip.cli.data:main"),
-    "world": ("make scenes, captions, training sets and benchmarks", "compoclip.cli.world:main"),
-    "report": ("write an HTML report from results", "compoclip.cli.report:main"),
+    "parse": ("tags and scene graphs of captions", "rewrite:parse_main"),
+    "data": ("benchmark data: list, check, fetch, audit", "data"),
+    "world": ("make scenes, captions, training sets and benchmarks", "world"),
+    "report": ("write an HTML report from results", "report"),
     "play": (
         "web playground: an image, a caption, its rewrites, and what models make of them",
-        "compoclip.cli.play:main",
+        "play",
     ),
 }
 _NOTES = (
@@ -140,10 +125,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     def run() -> int:
-        with nullcontext() if _speaks(verb) else silent():
+        with nullcontext() if _prints(verb) else silent():
             return _PROGRAM.call(verb, rest)
 
-    return reported(f"compoclip {verb}", run, "--debug" in argv, _speaks(verb))
+    return reported(f"compoclip {verb}", run, "--debug" in argv, _prints(verb))
 
 
 def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: bool = True) -> int:
@@ -181,7 +166,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         return failed(f"{what}; not foreseen: --debug shows where it comes from", 1)
 
 
-def _speaks(verb: str) -> bool:
+def _prints(verb: str) -> bool:
     """Whether this process prints: of a verb that several carry out together, rank 0 alone."""
     return verb not in SHARED or launched()[0] == 0
 

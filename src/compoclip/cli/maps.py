@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Models, parse
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_atomically, write_json
-from compoclip.ranks import device_named
-from compoclip.run import named_models, require_least
+from compoclip.run import load_models, require_least
 
 if TYPE_CHECKING:
     from compoclip.analysis.pointing import MeanShare
@@ -50,11 +47,7 @@ class MapsOptions:
         json: Print what was found as JSON.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-    ]
+    models: Models
     image: Path | None = None
     caption: str | None = None
     scenes: int = 500
@@ -75,13 +68,9 @@ def main(argv: Sequence[str]) -> int:
     if options.image is not None and options.out is None:
         raise UsageError("say with --out where the pictures are to go")
     require_least(1, options, "scenes", "resamples")
-    specs = named_models(options.models)
     if options.out is not None:
         require_writable(options.out)
-    from compoclip.models.checkpoint import load_model
-
-    device = device_named(options.device)
-    models = {name: load_model(spec, device=device) for name, spec in specs.items()}
+    models = load_models(options.models, options.device)
     return _measure(options, models) if options.image is None else _draw(options, models)
 
 

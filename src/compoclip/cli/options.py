@@ -1,10 +1,11 @@
-"""How every verb turns its arguments into options."""
+"""Parsing the arguments of a verb into its option class."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import tyro
 
@@ -14,6 +15,18 @@ T = TypeVar("T")
 
 MARKERS = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
 """Flags have one form each; None is what an option is when it is not given."""
+
+
+Models = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
+]
+ResultPaths = Annotated[
+    tuple[Path, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
+]
 
 
 def parse(

@@ -83,7 +83,7 @@ def start(options: TrainOptions, method: Method) -> int:
 
 
 def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
-    """Print what a run amounts to. context: tokens that the model reads."""
+    """Print the summary of a run. context: the model's context length in tokens."""
     if options.json:
         data = asdict(summary)
         paths = {"model": summary.model, "adapter": summary.adapter}
@@ -112,6 +112,6 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
 
 
 def _each(made: dict[str, float]) -> str:
-    """How many texts a sample has that has any, where it may have several."""
+    """Texts per sample that has any, where there may be several; "" otherwise."""
     samples = made["samples"]
     return f", {made['made'] / samples:.1f} each" if samples < made["made"] else ""

@@ -7,13 +7,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.options import parse
+from compoclip.cli.options import Models, parse
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_json, write_text
 from compoclip.ranks import device_named
@@ -54,11 +52,7 @@ class TreeScoreOptions:
         json: Print the scores as JSON.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-    ]
+    models: Models
     captions: Path
     sample: int = 1000
     seed: int = 0
@@ -134,7 +128,7 @@ def _record(
     gap: Gap | None,
     options: TreeScoreOptions,
 ) -> dict[str, Any]:
-    """What is written and printed about a model as JSON."""
+    """The JSON record of a model."""
 
     def by_threshold(found: Sequence[Estimate]) -> dict[str, Any]:
         names = [*(str(h) for h in scores.thresholds), "mean"]

@@ -45,7 +45,7 @@ class WiseFtOptions:
         alpha: Share of TUNED, from 0 to 1.
         scope: What is mixed: all weights, or those of one tower; the others are those of TUNED.
             With --sweep, one or more of all, image, text.
-        mix_scale: Mix the temperature too; else it is that of TUNED (rankings ignore it).
+        mix_scale: Mix the logit scale too; else it is that of TUNED (rankings ignore it).
         wise_lora: squared scales what an adapter changed by alpha squared, the axis of published
             curves of LoRA runs; merged (default) by alpha.
         sweep: Measure the whole trade-off.

@@ -320,11 +320,11 @@ WHATS = Verbs(
     "WHAT",
     "nothing called",
     {
-        "train": ("write a training set as webdataset shards", f"{__name__}:train"),
-        "pairs": ("write a training set of minimal pairs", f"{__name__}:pairs"),
-        "suite": ("write small benchmarks of every skill", f"{__name__}:suite"),
-        "show": ("draw scenes with their captions on one sheet", f"{__name__}:show"),
-        "ask": ("ask whether a caption is true of a scene", f"{__name__}:ask"),
+        "train": ("write a training set as webdataset shards", "world:train"),
+        "pairs": ("write a training set of minimal pairs", "world:pairs"),
+        "suite": ("write small benchmarks of every skill", "world:suite"),
+        "show": ("draw scenes with their captions on one sheet", "world:show"),
+        "ask": ("ask whether a caption is true of a scene", "world:ask"),
     },
 )
 main = WHATS.main

@@ -16,7 +16,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from compoclip.data.sample import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
+from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.work import FeatureWork, Outputs, Piece, Work, joined
 
 Amp = Callable[[], AbstractContextManager[object]]
@@ -137,14 +137,6 @@ def _set_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
 # --- Features of a frozen image tower, encoded once for each image that is shown. ---
 
 
-class FrozenEncoder(Protocol):
-    """What is needed of a dual encoder (models.DualEncoder)."""
-
-    def work(
-        self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
-    ) -> FeatureWork: ...
-
-
 class FrozenImages:
     """Remembers what a frozen image tower made of an image, by the image's pixels.
 
@@ -167,7 +159,7 @@ class FrozenImages:
 
     def work(
         self,
-        encoder: FrozenEncoder,
+        encoder: DualEncoder,
         batch: Batch,
         pixels: Tensor,
         ids: Tensor,

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import PlanCounts
 from compoclip.data.sample import Batch
 from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.ranks import SINGLE, Ranks, failure, raise_first
-from compoclip.training.log import MetricsLog
 
 # --- Features of all ranks put together with their gradients. ---
 #
@@ -156,23 +154,6 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 # --- Batches: this rank's part, and what all ranks have. ---
 
 
-class Batches(Protocol):
-    """What the loop needs of the data: replayable epochs (data.BatchLoader)."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    @property
-    def bad(self) -> dict[str, str]: ...
-
-    @property
-    def counts(self) -> PlanCounts: ...
-
-    def report_bad(self, bad: Mapping[str, str]) -> None: ...
-
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
-
-
 @dataclass(frozen=True)
 class GlobalBatch:
     """The global batch, assembled from every rank's part.
@@ -226,7 +207,7 @@ class SharedBatches:
 
     def __init__(
         self,
-        batches: Batches,
+        batches: BatchLoader,
         ranks: Ranks,
         truncated: Callable[[list[str]], int],
         asked: Callable[[], int],
@@ -317,35 +298,6 @@ class RewriteCounts:
 def _tensors(features: Features) -> list[tuple[str, Tensor]]:
     values = ((each.name, getattr(features, each.name)) for each in fields(features))
     return [(name, value) for name, value in values if value is not None]
-
-
-class Rank0Log:
-    """The log, written by rank 0; all ranks learn whether it could be written."""
-
-    def __init__(self, path: Path, resume_step: int, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._log: MetricsLog | None = None
-        with ranks.agreed():
-            if ranks.first:
-                self._log = MetricsLog(path, resume_step)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._log is not None:
-            self._log.__exit__(kind, error, trace)
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one record. Raises CompoclipError when the disk is full."""
-        with self._ranks.agreed():
-            if self._log is not None:
-                self._log.write(record)
 
 
 def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:

@@ -12,19 +12,20 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from compoclip.data.loader import BatchLoader
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import StopRequests
 from compoclip.losses.contract import StatefulLoss
 from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.config import part_of
+from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import lora_parameters
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
 from compoclip.training.caches import FrozenImages
 from compoclip.training.distributed import (
-    Batches,
     GlobalBatch,
-    Rank0Log,
     RewriteCounts,
     SharedBatches,
     average_gradients,
@@ -32,21 +33,22 @@ from compoclip.training.distributed import (
     seed_dropout,
     sync_batch_norm,
 )
+from compoclip.training.log import LOG, MetricsLog
 from compoclip.training.optim import build_optimizer, learning_rate
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
-from compoclip.training.step import TextTokenizer, TrainableEncoder, step
+from compoclip.training.step import step
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
 
 
 def train_loop(
-    encoder: TrainableEncoder,
-    tokenize: TextTokenizer,
+    encoder: DualEncoder,
+    tokenize: Tokenizer,
     method: Method,
-    batches: Batches,
+    batches: BatchLoader,
     settings: RunSettings,
     signature: str,
     report: Callable[[dict[str, float], int], None],
@@ -121,8 +123,8 @@ def train_loop(
             save_state(states, encoder.model, optimizer, now, ranks)
             give_back()
 
-    log_file = settings.out / "train.jsonl"
-    with Rank0Log(log_file, progress.step, ranks) as log, StopRequests() as requests:
+    log_file = settings.out / LOG
+    with MetricsLog(log_file, progress.step, ranks) as log, StopRequests() as requests:
         shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: requests.asked)
 
         def stopped() -> RunInterruptedError | None:
@@ -232,7 +234,7 @@ def _saved_before_failing(
         raise
 
 
-def total_steps(optim: Optim, batches: Batches) -> int:
+def total_steps(optim: Optim, batches: BatchLoader) -> int:
     """Optimiser steps of the whole run.
 
     Raises:

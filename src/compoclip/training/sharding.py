@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.methods.base import Optim
+from compoclip.models.dual_encoder import DualEncoder
 from compoclip.ranks import Ranks
 from compoclip.training.optim import build_optimizer, ordered
-from compoclip.training.step import TrainableEncoder
 
 
-def shard_model(encoder: TrainableEncoder, device: torch.device, ranks: Ranks) -> None:
+def shard_model(encoder: DualEncoder, device: torch.device, ranks: Ranks) -> None:
     """Split the parameters of an encoder over all ranks, in place.
 
     Which parameters require a gradient must be decided before. Optimisers are made after.
@@ -27,7 +27,6 @@ def shard_model(encoder: TrainableEncoder, device: torch.device, ranks: Ranks) -
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    assert isinstance(encoder, nn.Module)
     mesh = init_device_mesh(device.type, (ranks.world,))
     scalars = {p for p in encoder.parameters() if p.ndim == 0}
     # Every transformer block or stage is collected by itself, so that only one is whole at a time;
@@ -40,7 +39,7 @@ def shard_model(encoder: TrainableEncoder, device: torch.device, ranks: Ranks) -
 
 
 def shard_training(
-    encoder: TrainableEncoder,
+    encoder: DualEncoder,
     optimizer: torch.optim.Optimizer,
     optim: Optim,
     device: torch.device,

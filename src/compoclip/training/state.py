@@ -1,4 +1,4 @@
-"""Training state on disk: everything needed to go on as if nothing had happened.
+"""Training state on disk: everything needed to resume bit for bit.
 
 A state is a folder `step-NNNNNNNN` with `tensors.safetensors` (weights, optimiser moments, the
 torch random states) and `progress.json`. It is written under a temporary name, flushed, and
@@ -219,7 +219,7 @@ def load_state(
 
 
 def damaged(state: Path, error: Exception) -> CompoclipError:
-    """The error to raise for a state that cannot be gone on from."""
+    """Make the error for a state that cannot be resumed."""
     reason = " ".join(str(error).split())
     return CompoclipError(
         f"training state {state} is damaged ({reason}); delete it and start without --resume"
@@ -254,7 +254,7 @@ def _progress(record: Any) -> Progress:
 
 
 def _counts_of_rewrites(record: Mapping[str, Any]) -> bool:
-    """Whether a record is such as `PlanCounts.to_json` gives."""
+    """Whether a record looks like one of `PlanCounts.to_json`."""
     rewrites = record.get("rewrites")
     if not (_is_count(record.get("samples")) and isinstance(rewrites, dict)):
         return False

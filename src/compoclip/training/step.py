@@ -5,39 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compoclip.data.sample import Batch
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
-from compoclip.models.work import FeatureWork
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch
 from compoclip.training.settings import RunSettings
-
-
-class TrainableEncoder(Protocol):
-    """What training needs of a dual encoder (models.DualEncoder)."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    def work(
-        self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
-    ) -> FeatureWork: ...
-
-    def train(self, mode: bool = True) -> object: ...
-
-
-class TextTokenizer(Protocol):
-    """What training needs of a tokenizer (models.Tokenizer)."""
-
-    def __call__(self, texts: list[str]) -> Tensor: ...
-
-    def truncated(self, texts: list[str]) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -59,8 +38,8 @@ class StepResult:
 
 
 def step(
-    encoder: TrainableEncoder,
-    tokenize: TextTokenizer,
+    encoder: DualEncoder,
+    tokenize: Tokenizer,
     method: Method,
     batch: Batch,
     settings: RunSettings,
