@@ -12,7 +12,7 @@ import tyro
 
 from bench.rows import PROGRAM, Inputs, Row
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
-from compoclip.cli.options import device_named, joined, parse
+from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
 from compoclip.evaluation.encode import (
@@ -23,6 +23,7 @@ from compoclip.evaluation.encode import (
     encode_contents,
 )
 from compoclip.evaluation.encoder import Encoder, TextKey
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from compoclip.models.config import read_config
 from compoclip.ranks import Ranks
 from compoclip.training import loop
 from compoclip.training.log import read_log
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
 from train_helpers import write_config, write_data
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Literal
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import ResultPaths, parse
 from compoclip.errors import UsageError
+from compoclip.run import require_least
 
 if TYPE_CHECKING:
     from compoclip.evaluation.published.beside import TableEntry
@@ -48,11 +47,7 @@ class CompareOptions:
         json: Print everything as JSON.
     """
 
-    results: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
-    ]
+    results: ResultPaths
     against: str | None = None
     allow_partial: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"
@@ -64,8 +59,7 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, compare, print one table a pair."""
     options = parse(CompareOptions, "compare", argv)
-    if options.resamples < 1:
-        raise UsageError("--resamples must be at least 1")
+    require_least(1, options, "resamples")
     if options.against is not None:
         return _against(options, options.against)
     if options.allow_partial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import Measuring, benchmarks_of, settings_of
 from compoclip.cli.options import joined, parse
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_json
+from compoclip.run import Measuring
 
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule, Sweep, TowerStudy
@@ -46,7 +45,7 @@ class WiseFtOptions:
         alpha: Share of TUNED, from 0 to 1.
         scope: What is mixed: all weights, or those of one tower; the others are those of TUNED.
             With --sweep, one or more of all, image, text.
-        mix_scale: Mix the temperature too; else it is that of TUNED (rankings ignore it).
+        mix_scale: Mix the logit scale too; else it is that of TUNED (rankings ignore it).
         wise_lora: squared scales what an adapter changed by alpha squared, the axis of published
             curves of LoRA runs; merged (default) by alpha.
         sweep: Measure the whole trade-off.
@@ -122,7 +121,7 @@ def _sweep(options: WiseFtOptions) -> int:
     require_writable(options.out)
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
-    benchmarks = benchmarks_of(options.measuring)
+    benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import (
         BaseAndTuned,
         Rule,
@@ -131,11 +130,10 @@ def _sweep(options: WiseFtOptions) -> int:
         sweep,
         sweep_record,
     )
-    from compoclip.files import write_atomically
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
-    settings, device = settings_of(options.measuring, options.out / ".features")
+    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(
         *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
     )
@@ -147,10 +145,7 @@ def _sweep(options: WiseFtOptions) -> int:
     record = {"base": options.base, "tuned": options.tuned, **sweep_record(measured)}
     if rule and chosen:
         record["picked"] = _picked(options, pair, chosen, rule)
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        options.out / "sweep.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
     if options.json:
         console.emit_json(record)
@@ -269,18 +264,14 @@ def towers_main(argv: Sequence[str]) -> int:
     """Parse, measure base, tuned and both swaps, print."""
     options = parse(TowersOptions, "towers", joined(argv, "--on"))
     require_writable(options.out)
-    benchmarks = benchmarks_of(options.measuring)
+    benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
-    from compoclip.files import write_atomically
 
-    settings, device = settings_of(options.measuring, options.out / ".features")
+    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        options.out / "towers.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(options.out / "towers.json", record)
     if options.json:
         console.emit_json(record)
     else:

@@ -25,7 +25,7 @@ from compoclip.evaluation.encoder import Encoder, TextKey
 from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
 from compoclip.models.config import ModelIdentity, Tower
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 
 # --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
 # twice. ---
@@ -156,7 +156,7 @@ class EncodeOptions:
     workers: int = 2
     max_bad: int = 0
     cache: FeatureCache | None = None
-    ranks: Ranks = ALONE
+    ranks: Ranks = SINGLE
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
@@ -242,7 +242,7 @@ def _encode_images(
 
 
 def by_content(
-    refs: Sequence[ImageRef], workers: int, ranks: Ranks = ALONE
+    refs: Sequence[ImageRef], workers: int, ranks: Ranks = SINGLE
 ) -> tuple[list[bytes], dict[ImageRef, int]]:
     """Keys of the distinct images, and which of them each reference shows.
 
@@ -359,8 +359,8 @@ class _Store:
         for start in range(0, max(counts), _SHARED_AT_ONCE):
             part = [min(max(n - start, 0), _SHARED_AT_ONCE) for n in counts]
             rows = np.array(self._new[start : start + _SHARED_AT_ONCE], dtype=np.int64)
-            places = self._ranks.gather(torch.from_numpy(rows), part)
-            features = self._ranks.gather(torch.from_numpy(self._features[rows]), part)
+            places = self._ranks.all_gather(torch.from_numpy(rows), part)
+            features = self._ranks.all_gather(torch.from_numpy(self._features[rows]), part)
             if self._ranks.first:
                 self._put(places.tolist(), features.numpy())
 

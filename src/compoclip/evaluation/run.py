@@ -31,11 +31,15 @@ from compoclip.evaluation.encode import (
 )
 from compoclip.evaluation.encoder import Encoder, Score, require_pairs, with_matches
 from compoclip.evaluation.forms import form_of, score
-from compoclip.evaluation.forms.cases import Sizes, group_sizes, groups_by_part
+from compoclip.evaluation.forms.cases import (
+    Sizes,
+    group_sizes,
+    groups_by_part,
+)
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import Results, file_stem, load_results, save_results
 from compoclip.evaluation.summary import clean_scores, same_faults, summarise
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 
 _LISTED_MISSING = 20
 
@@ -58,7 +62,7 @@ class Options:
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
-    ranks: Ranks = ALONE
+    ranks: Ranks = SINGLE
     score: Score = "itc"
 
 
