@@ -11,19 +11,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
+from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
-from compoclip.captions.tagwords import is_symmetric
-from compoclip.captions.types import (
-    Caption,
-    GraphAttribute,
-    GraphObject,
-    GraphRelation,
-    Span,
-    word_set,
-)
+from compoclip.captions.tagger import lemma_of
+from compoclip.captions.types import Caption, GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -35,22 +30,32 @@ from compoclip.rewrites.edit import (
     doubles_a_word,
     inflect,
 )
-from compoclip.rewrites.exchange import INDEPENDENT, RELATED, SYMMETRIC, independent, related
-from compoclip.rewrites.graph_validity import (
+from compoclip.rewrites.exclusion import (
+    FIXED_ADJECTIVES,
+    INDEPENDENT,
     MAY_HOLD,
+    RELATED,
+    excluded,
+    exclusive,
+    families,
+    fits,
+    independent,
+    modifier,
+    related,
+    same_thing,
+)
+from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
+from compoclip.rewrites.legality import (
+    NO_PLURAL,
     NO_THING,
-    GraphReading,
-    as_link,
-    attribute_candidates,
+    NOT_ASSERTED,
+    SYMMETRIC,
     attribute_refusal,
     implied,
     object_refusal,
-    read_graph,
-    relation_candidates,
-    same_thing,
-    says_little,
 )
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.relations import as_link, is_symmetric, relation_refusal, says_little
 
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---
 
@@ -117,7 +122,6 @@ JOIN = "join-object"
 
 NO_CANDIDATE = "no-candidate"
 SAID = "said-by-caption"
-NO_PLURAL = "has-no-plural"
 Choice = tuple[str, ...]
 
 
@@ -161,7 +165,7 @@ class Transform:
     that CLIP can tell from its positive, as in the paper.
     """
 
-    reading: GraphReading
+    reading: Reading
     vocabulary: GraphVocabulary
     valid: bool = True
 
@@ -205,7 +209,7 @@ class Transform:
         if not self.valid:
             return self.vocabulary.attributes
         attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
-        head = self.reading.lemmas[slot.positive.nodes[slot.node]].rpartition(" ")[2]
+        head = self.reading.names[slot.positive.nodes[slot.node]].rpartition(" ")[2]
         tag = self.reading.tag(attribute.span) or "JJ"
         return attribute_candidates(self.vocabulary, attribute.name, tag, head)
 
@@ -247,7 +251,7 @@ class Transform:
         return self._attribute_swap_refusal(positive)
 
     def _alike(self, positive: SubGraph) -> bool:
-        return same_thing(*(self.reading.lemmas[node] for node in positive.nodes))
+        return same_thing(*(self.reading.names[node] for node in positive.nodes))
 
     def _restated(self, positive: SubGraph) -> str | None:
         """Why it may not matter which object is which, or None.
@@ -257,9 +261,9 @@ class Transform:
         """
         if self._alike(positive) and _contrast(positive) is not None:
             return RELATED
-        for other, lemma in enumerate(self.reading.lemmas):
+        for other, lemma in enumerate(self.reading.names):
             if other not in positive.nodes and any(
-                same_thing(lemma, self.reading.lemmas[node]) for node in positive.nodes
+                same_thing(lemma, self.reading.names[node]) for node in positive.nodes
             ):
                 return MAY_HOLD
         return None
@@ -277,7 +281,7 @@ class Transform:
     def _edited(self, slot: Slot, choice: Choice) -> tuple[SubGraph, tuple[str, ...]]:
         """The negative, and the lemmas of its objects."""
         positive = slot.positive
-        lemmas = tuple(self.reading.lemmas[node] for node in positive.nodes)
+        lemmas = tuple(self.reading.names[node] for node in positive.nodes)
         objects, relations = list(positive.objects), positive.relations
         if slot.rule == SWAP_OBJECTS:
             objects.reverse()
@@ -313,6 +317,37 @@ class Transform:
         return replace(relation, words=" ".join(words))
 
 
+@lru_cache(maxsize=4096)
+def relation_candidates(vocabulary: GraphVocabulary, relation: str) -> tuple[str, ...]:
+    """The relations of the vocabulary that cannot hold where this one does."""
+    return tuple(w for w in vocabulary.relations if relation_refusal(relation, w) is None)
+
+
+@lru_cache(maxsize=16384)
+def attribute_candidates(
+    vocabulary: GraphVocabulary, attribute: str, tag: str, head: str
+) -> tuple[str, ...]:
+    """The attributes of the vocabulary that deny this one of an object named `head`.
+
+    Another colour for a colour, another size for a size, another posture for "sitting", else
+    opposites and adjectives of the same kind by WordNet. tag: Penn tag of the attribute. Empty when
+    none is known.
+    """
+    lemma = attribute.lower().rpartition(" ")[2]
+    if lemma in FIXED_ADJECTIVES:
+        return ()
+    contrasts = {word for word, _ in modifier(lemma, tag, head)}
+    doing = exclusive(lemma_of(lemma, "VERB", "VBG"), "VERB") if tag == "VBG" else ()
+
+    def denies(word: str) -> bool:
+        if families(lemma, "ADJ") & families(word, "ADJ"):
+            return excluded(lemma, word) and fits(lemma, word, head)
+        acts = word.endswith("ing") and lemma_of(word, "VERB", "VBG") in doing
+        return word in contrasts or acts
+
+    return tuple(w for w in vocabulary.attributes if denies(w) and not related(lemma, w, "ADJ"))
+
+
 def _contrast(positive: SubGraph) -> str | None:
     """None when some attribute of the one object may deny one of the other, else why none does."""
     pairs = product(*([a.name for a in node.attributes] for node in positive.objects))
@@ -340,16 +375,10 @@ POSITIVE = "graph-positive"
 FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
 GraphFilter = Literal["valid", "none"]
 
-# The picture, parts of it, and what is no thing in it.
-_NO_THINGS = word_set(
-    "side top bottom front back middle center centre corner edge end left right rear background "
-    "backdrop foreground distance view picture photo photograph image shot scene close-up drawing "
-    "up ups closeup number sketch illustration part color colour size shape way"
-)
+_NO_THINGS = word_lists(__file__, "rules").words("no things of graphs")
 
 NO_GRAPH = "no-graph"
 NO_SUBGRAPH = "no-sub-graph"
-NOT_ASSERTED = "not-asserted"
 NOT_SURE = "unclear-attachment"
 ENOUGH_POSITIVES = "enough-positives"
 TAKEN = "equals-another-text"
@@ -393,9 +422,9 @@ def sample_graph_texts(
     if min(weights) < 0 or not any(weights):
         raise ValueError(f"weights must be at least 0 and not all 0, got {weights}")
     texts = GraphTexts()
-    reading = read_graph(caption)
-    if reading is None or not reading.subgraphs:
-        texts.refused[POSITIVE, NO_GRAPH if reading is None else NO_SUBGRAPH] += 1
+    reading = read(caption)
+    if not reading.subgraphs:
+        texts.refused[POSITIVE, NO_GRAPH if caption.graph is None else NO_SUBGRAPH] += 1
         return texts
     transform = Transform(reading, vocabulary or default_vocabulary(), graph_filter == "valid")
     open_slots: dict[str, list[Slot]] = {category: [] for category in CATEGORIES}
@@ -443,7 +472,7 @@ def positive_text(subgraph: SubGraph) -> Rewritten:
     return Rewritten(phrase(subgraph), POSITIVE, True, rule, ())
 
 
-def usable_subgraphs(reading: GraphReading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
+def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
     """The sub-graphs that can be positives, and how many cannot, by reason.
 
     Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
@@ -531,13 +560,13 @@ GRAPH_REL = GraphNegative(REL)
 GRAPH_ATTR = GraphNegative(ATTR)
 
 
-def _usable(caption: Caption) -> tuple[GraphReading, tuple[SubGraph, ...]] | Refused:
+def _usable(caption: Caption) -> tuple[Reading, tuple[SubGraph, ...]] | Refused:
     """The caption's reading and its sub-graphs, at least one; or the commonest reason for none."""
     if not caption.tokens:
         return Refused(EMPTY)
-    reading = read_graph(caption)
-    if reading is None:
+    if caption.graph is None:
         return Refused(NO_GRAPH)
+    reading = read(caption)
     usable, refused = usable_subgraphs(reading)
     if usable:
         return reading, usable
