@@ -97,7 +97,7 @@ class MaskedReplace:
     name: str
     parts: tuple[str, ...]
     filler: MaskFiller | None = None
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

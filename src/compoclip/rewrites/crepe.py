@@ -14,8 +14,8 @@ from itertools import combinations
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, apply_changes, check, inflect
-from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families, related
-from compoclip.rewrites.legality import may_tie_alike, states_place, subject_of
+from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
+from compoclip.rewrites.legality import has_namesake, may_tie_alike, states_place, subject_of
 from compoclip.rewrites.negclip import NO_PAIR, SpanPair, candidates, swapped
 from compoclip.rewrites.reading import MentionLink, Reading, read
 from compoclip.rewrites.relations import phrases
@@ -42,7 +42,7 @@ class CrepeAtom:
     """One object, attribute or relation gives way to another of its type that excludes it."""
 
     name: str = "crepe-atom"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -71,7 +71,7 @@ class CrepeSwap:
     """Two objects, two attributes or two relations change places."""
 
     name: str = "crepe-swap"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -123,7 +123,7 @@ class CrepeNegate:
     """Denies one relation or one object of the caption."""
 
     name: str = "crepe-negate"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -211,7 +211,7 @@ def _relations(s: Reading) -> Iterator[tuple[int, int]]:
                 continue
         elif whole.get(first, first + 1) != stop or not states_place(s, first, stop):
             continue
-        if may_tie_alike(s, first, stop) or _has_namesake(s, place - 1, place):
+        if may_tie_alike(s, first, stop) or has_namesake(s, place - 1, place):
             continue
         yield first, stop
 
@@ -238,16 +238,6 @@ def _is_thing(s: Reading, place: int) -> bool:
         and s.asserted(s.mentions[place].head)
         and s.head_lemma(place) not in NOT_THINGS
         and not families(head.lemma, "ADJ") & UNIVERSAL
-    )
-
-
-def _has_namesake(s: Reading, *places: int) -> bool:
-    """Whether a further mention may be of the same kind, of which the denial may be true."""
-    return any(
-        related(s.head_lemma(place), s.head_lemma(other), "NOUN")
-        for place in places
-        for other in range(len(s.mentions))
-        if other != place
     )
 
 

@@ -21,17 +21,15 @@ from compoclip.rewrites.edit import (
     edited,
     inflect,
 )
-from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, independent, related
+from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, contrast, related
 from compoclip.rewrites.legality import only_listed
 from compoclip.rewrites.reading import Reading, read
-from compoclip.rewrites.relations import preposition_synonyms
+from compoclip.rewrites.relations import SAYING_LITTLE, preposition_synonyms
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 #: Parts of speech whose words are never exchanged.
 FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
-#: Prepositions that hold wherever a more precise one does, or state nothing one can see.
-VAGUE = frozenset(("with", "at", "by", "near", "against", "of"))
 _ONE = frozenset(("one", "1"))
 
 
@@ -46,7 +44,7 @@ class CrossSwap:
     """
 
     name: str = "cross-swap"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(
@@ -121,13 +119,13 @@ def exclude(a: Token, b: Token) -> bool:
     """Whether the words of two tokens of one part of speech differ in meaning (rules 5 and 6)."""
     first, second = a.lemma.lower(), b.lemma.lower()
     if a.pos == "ADP":
-        if not VAGUE.isdisjoint((first, second)):
+        if not SAYING_LITTLE.isdisjoint((first, second)):
             return False
         return first != second and second not in preposition_synonyms(first)
     if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
         return False  # "that" of "a chair that turns" is no "it"
-    if a.pos == "ADJ" and independent(first, second):
-        return False
+    if a.pos == "ADJ":
+        return contrast((first,), (second,)) is None
     if a.pos == "NUM" and not _ONE.isdisjoint((first, second)):
         return False  # "one dog" and "two dogs" differ in the noun too
     if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
@@ -32,8 +33,10 @@ UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
 PEOPLE = frozenset(("people", "occupations", "athletes"))
 _HUMAN = PEOPLE | {"beings"}
 _FAMILIES = word_lists(__file__, "families")
-#: Nouns that name nothing one could exchange for another: measures, parts of the picture.
-NOT_THINGS = frozenset(" ".join(_FAMILIES.rows("NOT THINGS")).split())
+#: Nouns that name no thing in the picture.
+NO_THINGS = _FAMILIES.words("NO THINGS")
+#: Nouns that nothing can stand for: no things, measures, surroundings.
+NOT_THINGS = NO_THINGS | _FAMILIES.words("MEASURES")
 Cells = tuple[tuple[str, ...], ...]
 
 
@@ -70,11 +73,6 @@ def _index(pos: str) -> _Index:
 def families(lemma: str, pos: str) -> frozenset[str]:
     """Names of the families that hold the word; empty when it is in none."""
     return frozenset(family for family, _ in _index(pos).places.get(lemma.lower(), ()))
-
-
-def names_people(lemma: str) -> bool:
-    """Whether the noun names people, by their age, role or sport."""
-    return bool(families(lemma, "NOUN") & PEOPLE) or may_coincide(lemma, "person", "NOUN")
 
 
 def may_coincide(a: str, b: str, pos: str) -> bool:
@@ -118,6 +116,35 @@ def independent(a: str, b: str) -> bool:
     return bool(in_a) and bool(in_b) and not in_a & in_b
 
 
+def contrast(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
+    """Why no attribute of one thing denies one of another thing, or None when one may.
+
+    Only then an exchange of the attributes, or of the things, says something else.
+    """
+    apart = [pair for pair in product(mine, theirs) if not related(*pair, "ADJ")]
+    if not apart:
+        return RELATED
+    return INDEPENDENT if all(independent(*pair) for pair in apart) else None
+
+
+def excluded(a: str, b: str) -> bool:
+    """Whether both stand in one family of the lists, never in one cell of it, and neither says more
+    that the other does not deny: "golden" is a material, but also a colour; "dark" a colour, but
+    also how light a colour is.
+    """
+    mine, theirs = families(a, "ADJ"), families(b, "ADJ")
+    if not mine & theirs or may_coincide(a, b, "ADJ") or may_coincide(b, "medium", "ADJ"):
+        return False
+    if mine & theirs <= UNIVERSAL and (mine ^ theirs) - UNIVERSAL:
+        return False
+    return "colour" in mine or not (theirs - mine) & UNIVERSAL
+
+
+def deny(a: str, b: str) -> bool:
+    """Whether a thing of which one adjective is said cannot be the other."""
+    return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
+
+
 # --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
 #
 # The built-in families come first, because their members exclude one another. Words outside them
@@ -127,7 +154,7 @@ Weighted = tuple[tuple[str, int], ...]
 
 _ENOUGH = 3
 FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
-_LIGHT_VERBS = _RULES.words("light verbs")
+LIGHT_VERBS = _RULES.words("light verbs")
 _SORTS = _RULES.words("sorts")
 _WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
 _INTRANSITIVE = frozenset(("posture", "mood"))
@@ -214,7 +241,7 @@ def verb(lemma: str, transitive: bool) -> Weighted:
     Verbs outside the families only take antonyms: WordNet's co-hyponyms of verbs are ways of doing
     one thing, and often hold together ("skate", "slide").
     """
-    if lemma in _LIGHT_VERBS:
+    if lemma in LIGHT_VERBS:
         return ()
     found = tuple(
         word
@@ -243,19 +270,6 @@ _PARTS = tuple(
 )
 
 
-def excluded(a: str, b: str) -> bool:
-    """Whether both stand in one family of the lists, never in one cell of it, and neither says more
-    that the other does not deny: "golden" is a material, but also a colour; "dark" a colour, but
-    also how light a colour is.
-    """
-    mine, theirs = families(a, "ADJ"), families(b, "ADJ")
-    if not mine & theirs or may_coincide(a, b, "ADJ") or may_coincide(b, "medium", "ADJ"):
-        return False
-    if mine & theirs <= UNIVERSAL and (mine ^ theirs) - UNIVERSAL:
-        return False
-    return "colour" in mine or not (theirs - mine) & UNIVERSAL
-
-
 @lru_cache(maxsize=65536)
 def same_thing(a: str, b: str) -> bool:
     """Whether two nouns, by their names or their heads, may name the same kind of thing."""
@@ -272,22 +286,24 @@ def both_people(a: str, b: str) -> bool:
     heads = head_noun(a), head_noun(b)
     if heads[1] in exclusive(heads[0], "NOUN"):
         return False
-    return all(map(_is_person, heads))
+    return all(map(_someone, heads))
 
 
-def _is_person(head: str) -> bool:
-    return (
-        head in _ANYONE
-        or bool(families(head, "NOUN") & PEOPLE)
-        or bool(lexicon().fields(head, "NOUN") & {_PERSON, _GROUP})
-    )
+def names_people(lemma: str) -> bool:
+    """Whether the lists know the noun for people, by their age, role or sport."""
+    return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
+
+
+def _someone(lemma: str) -> bool:
+    """Whether the noun can name a person or a group of people, by the lists or by WordNet."""
+    return names_people(lemma) or bool(lexicon().fields(lemma, "NOUN") & {_PERSON, _GROUP})
 
 
 @lru_cache(maxsize=65536)
 def is_part(whole: str, part: str) -> bool:
     """Whether a thing of this name has, wears or is seen with the other."""
     names, head = families(head_noun(whole), "NOUN"), head_noun(part)
-    if _is_person(head_noun(whole)):
+    if _someone(head_noun(whole)):
         names |= PEOPLE
     if names & _ANIMATE and lexicon().fields(head, "NOUN") == {_BODY}:
         return True

@@ -7,21 +7,23 @@ wrong thing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
 from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import SubGraph, relation_words
 from compoclip.captions.types import Token
-from compoclip.rewrites.edit import ARTICLES
+from compoclip.rewrites.edit import ARTICLES, MASS_NOUNS
 from compoclip.rewrites.exclusion import (
     EVERYWHERE,
-    INDEPENDENT,
     MAY_HOLD,
     NOT_THINGS,
     RELATED,
     both_people,
-    excluded,
+    contrast,
+    deny,
     exclusive,
     head_noun,
-    independent,
     is_name_of_a_thing,
     is_part,
     related,
@@ -115,10 +117,11 @@ def numbers_differ(s: Reading, a: int, b: int) -> bool:
 def _counted(s: Reading, index: int) -> bool:
     place = s.owner[index]
     first = s.mentions[place].first if place >= 0 else index
-    return any(map(_is_many, s.caption.tokens[first:index]))
+    return any(map(is_many, s.caption.tokens[first:index]))
 
 
-def _is_many(token: Token) -> bool:
+def is_many(token: Token) -> bool:
+    """Whether the word before a noun counts it as more than one."""
     word = token.text.lower()
     return word in _PLURAL_WORDS or (token.pos == "NUM" and word not in ("one", "1", "a"))
 
@@ -130,8 +133,8 @@ def modifiers(s: Reading, a: int, b: int, pos: str) -> str | None:
     first, second = s.lemmas[a], s.lemmas[b]
     if related(first, second, pos):
         return RELATED
-    if pos == "ADJ" and independent(first, second):
-        return INDEPENDENT
+    if pos == "ADJ" and (refusal := contrast((first,), (second,))) is not None:
+        return refusal
     owners_a, owners_b = described_by(s, a), described_by(s, b)
     if not owners_a or not owners_b or owners_a & owners_b:
         return SAME_OWNER
@@ -193,7 +196,7 @@ def _content(s: Reading, mention: int) -> tuple[str, ...]:
 
 def _contradict(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
     """Whether some modifier of one phrase excludes one of the other: red ball, blue ball."""
-    return any(b in exclusive(a, "ADJ") or a in exclusive(b, "ADJ") for a in mine for b in theirs)
+    return any(deny(a, b) for a in mine for b in theirs)
 
 
 def verbs(s: Reading, a: _Span, b: _Span) -> str | None:
@@ -373,13 +376,32 @@ def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
     )
 
 
-def has_namesake(s: Reading, place: int) -> bool:
-    """Whether another mention may be of the same kind, and so have the replaced property."""
-    mine = s.head_lemma(place)
-    for other in range(len(s.mentions)):
-        if other != place and related(mine, s.head_lemma(other), "NOUN"):
-            return True
-    return False
+def has_namesake(s: Reading, *places: int) -> bool:
+    """Whether a further mention may be of the same kind as one of these: what is denied of the one
+    may be true of the other."""
+    return any(
+        related(s.head_lemma(place), s.head_lemma(other), "NOUN")
+        for place in places
+        for other in range(len(s.mentions))
+        if other != place
+    )
+
+
+def restated(
+    s: Reading, ends: tuple[int, int], attributes: tuple[Sequence[str], Sequence[str]]
+) -> str | None:
+    """Why it may not matter which of two related objects is which, or None.
+
+    "A ball above a ball" says what "a ball below a ball" does, unless an attribute of the one
+    excludes one of the other. With a third ball in the caption, either may be true of that one.
+    """
+    subject, target = (s.names[end] for end in ends)
+    if same_thing(subject, target) and not any(deny(a, b) for a, b in product(*attributes)):
+        return RELATED
+    for other, name in enumerate(s.names):
+        if other not in ends and (same_thing(name, subject) or same_thing(name, target)):
+            return MAY_HOLD
+    return None
 
 
 def states_place(s: Reading, first: int, stop: int) -> bool:
@@ -399,47 +421,60 @@ def states_place(s: Reading, first: int, stop: int) -> bool:
     return tokens[s.mentions[owner].head].lemma.lower() not in NOT_THINGS
 
 
-# --- Replacing a word of a sub-graph. ---
+# --- Replacing a word. ---
 
 
-def object_refusal(reading: Reading, node: int, word: str) -> str | None:
-    """Why an object may not be replaced by `word`, or None.
+def noun_refusal(s: Reading, word: str, old: str = "", *, plural: bool = False) -> str | None:
+    """Why the thing named `old` may not give way to `word`, or None.
 
-    node: its index in the caption's graph; -1 when the word is a further object.
+    Refused is what is no thing, is in the caption already, is a kind of something in it, or may be
+    there as well. old: "" when the word is a further thing. plural: `old` is.
     """
     head = head_noun(word)
+    if plural and word in MASS_NOUNS:
+        return NO_PLURAL
     if head in NOT_THINGS or word in NOT_THINGS:
         return NO_THING
-    if reading.holds(word):
+    if s.holds(word):
         return OCCURS
-    if any(same_thing(lemma, word) for lemma in reading.names):
+    if any(same_thing(name, word) for name in s.things):
         return RELATED
-    if head in EVERYWHERE:
+    if head in EVERYWHERE or (old and both_people(old, word)):
         return MAY_HOLD
-    owners = reading.names if node < 0 else (reading.names[node],)
-    if node >= 0 and both_people(owners[0], word):
-        return MAY_HOLD
+    owners = (old,) if old else s.things
     if any(is_part(owner, word) or is_part(word, owner) for owner in owners):
         return MAY_HOLD
     return None
 
 
-def attribute_refusal(reading: Reading, node: int, word: str) -> str | None:
-    """Why an attribute of an object may not be replaced by a word of `attribute_candidates`.
+def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
+    """Why an attribute of an object may not give way to `word`, or None.
 
-    Also when another object of that kind may have the new attribute: "a red ball near a ball".
+    `word` excludes the attribute. Refused is what the caption has already, what means the same as
+    another attribute of the object, and what another object of that kind may be: "a red ball near a
+    ball".
     """
-    if reading.holds(word):
+    if s.holds(word):
         return OCCURS
-    objects = reading.graph.objects
+    objects = s.graph.objects
     if any(related(a.name, word, "ADJ") for a in objects[node].attributes):
         return RELATED
-    for other, lemma in enumerate(reading.names):
-        if other != node and same_thing(reading.names[node], lemma):
+    for other, name in enumerate(s.names):
+        if other != node and same_thing(s.names[node], name):
             said = [a.name.lower() for a in objects[other].attributes]
-            if not any(excluded(a, word) or word in exclusive(a, "ADJ") for a in said):
+            if not any(deny(a, word) for a in said):
                 return MAY_HOLD
     return None
+
+
+def place_refusal(s: Reading, first: int, stop: int) -> str | None:
+    """Why no other preposition at tokens [first, stop) would deny this one, or None."""
+    for ends in s.related_by(first, stop):
+        said = tuple([a.name for a in s.graph.objects[end].attributes] for end in ends)
+        if (refusal := restated(s, ends, (said[0], said[1]))) is not None:
+            return refusal
+    alike = not s.related_by(first, stop) and may_tie_alike(s, first, stop)
+    return RELATED if alike else None
 
 
 def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bool:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
-from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import Caption, GraphAttribute, GraphObject, GraphRelation, Span
@@ -23,7 +22,6 @@ from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same
 from compoclip.rewrites.edit import (
     DOUBLED,
     EMPTY,
-    MASS_NOUNS,
     MAX_DRAWS,
     SAME_TOKENS,
     TOO_LONG,
@@ -32,27 +30,25 @@ from compoclip.rewrites.edit import (
 )
 from compoclip.rewrites.exclusion import (
     FIXED_ADJECTIVES,
-    INDEPENDENT,
-    MAY_HOLD,
-    RELATED,
+    NO_THINGS,
+    contrast,
     excluded,
     exclusive,
     families,
     fits,
-    independent,
     modifier,
     related,
     same_thing,
 )
 from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
 from compoclip.rewrites.legality import (
-    NO_PLURAL,
     NO_THING,
     NOT_ASSERTED,
     SYMMETRIC,
     attribute_refusal,
     implied,
-    object_refusal,
+    noun_refusal,
+    restated,
 )
 from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.relations import as_link, is_symmetric, relation_refusal, says_little
@@ -239,44 +235,21 @@ class Transform:
             return attribute_refusal(reading, positive.nodes[slot.node], choice[0])
         if slot.rule == NEW_OBJECT:
             node = positive.nodes[slot.node]
-            if reading.plural[node] and choice[0] in MASS_NOUNS:
-                return NO_PLURAL
-            return object_refusal(reading, node, choice[0])
-        if slot.rule == NEW_RELATION:
-            return self._restated(positive)
+            plural = reading.plural[node]
+            return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
         if slot.rule == JOIN:
-            return object_refusal(reading, -1, choice[2])
-        if slot.rule == SWAP_OBJECTS:
-            return self._swap_refusal(positive)
-        return self._attribute_swap_refusal(positive)
-
-    def _alike(self, positive: SubGraph) -> bool:
-        return same_thing(*(self.reading.names[node] for node in positive.nodes))
-
-    def _restated(self, positive: SubGraph) -> str | None:
-        """Why it may not matter which object is which, or None.
-
-        "A ball above a ball" says what "a ball below a ball" does, unless the balls differ in an
-        attribute. With a third ball in the caption, either may be true of that one.
-        """
-        if self._alike(positive) and _contrast(positive) is not None:
-            return RELATED
-        for other, lemma in enumerate(self.reading.names):
-            if other not in positive.nodes and any(
-                same_thing(lemma, self.reading.names[node]) for node in positive.nodes
-            ):
-                return MAY_HOLD
-        return None
-
-    def _swap_refusal(self, positive: SubGraph) -> str | None:
-        if is_symmetric(relation_words(positive.relations[0]).split()):
+            return noun_refusal(reading, choice[2])
+        ends = (positive.nodes[0], positive.nodes[1])
+        mine, theirs = ([a.name for a in node.attributes] for node in positive.objects)
+        symmetric = is_symmetric(relation_words(positive.relations[0]).split())
+        if slot.rule == SWAP_OBJECTS and symmetric:
             return SYMMETRIC
-        return self._restated(positive)
-
-    def _attribute_swap_refusal(self, positive: SubGraph) -> str | None:
-        if self._alike(positive) and is_symmetric(relation_words(positive.relations[0]).split()):
-            return SYMMETRIC
-        return _contrast(positive) or self._restated(positive)
+        if slot.rule == SWAP_ATTRIBUTES:
+            if symmetric and same_thing(*(reading.names[end] for end in ends)):
+                return SYMMETRIC
+            if (refusal := contrast(mine, theirs)) is not None:
+                return refusal
+        return restated(reading, ends, (mine, theirs))
 
     def _edited(self, slot: Slot, choice: Choice) -> tuple[SubGraph, tuple[str, ...]]:
         """The negative, and the lemmas of its objects."""
@@ -348,15 +321,6 @@ def attribute_candidates(
     return tuple(w for w in vocabulary.attributes if denies(w) and not related(lemma, w, "ADJ"))
 
 
-def _contrast(positive: SubGraph) -> str | None:
-    """None when some attribute of the one object may deny one of the other, else why none does."""
-    pairs = product(*([a.name for a in node.attributes] for node in positive.objects))
-    apart = [pair for pair in pairs if not related(*pair, "ADJ")]
-    if not apart:
-        return RELATED
-    return INDEPENDENT if all(independent(*pair) for pair in apart) else None
-
-
 def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
     """The sub-graph with a relation to a further object of one attribute."""
     end = Span(positive.objects[-1].span.end, positive.objects[-1].span.end)
@@ -375,7 +339,6 @@ POSITIVE = "graph-positive"
 FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
 GraphFilter = Literal["valid", "none"]
 
-_NO_THINGS = word_lists(__file__, "rules").words("no things of graphs")
 
 NO_GRAPH = "no-graph"
 NO_SUBGRAPH = "no-sub-graph"
@@ -487,7 +450,7 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
             refused[NOT_ASSERTED] += 1
         elif not subgraph.sure:
             refused[NOT_SURE] += 1
-        elif any(node.name.rpartition(" ")[2] in _NO_THINGS for node in subgraph.objects):
+        elif any(node.name.rpartition(" ")[2] in NO_THINGS for node in subgraph.objects):
             refused[NO_THING] += 1
         elif token_key(text) == token_key(reading.caption.text):
             refused[TAKEN] += 1
@@ -515,7 +478,7 @@ class GraphNegative:
     """
 
     name: str
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     vocabulary: GraphVocabulary | None = None
     graph_filter: GraphFilter = "valid"
@@ -546,7 +509,7 @@ class GraphPositive:
     """The text of one sub-graph, drawn uniformly from all that the caption asserts."""
 
     name: str = POSITIVE
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = True
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -13,23 +13,26 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from compoclip.captions.lists import word_lists
+from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
-from compoclip.rewrites.exclusion import families, names_people
+from compoclip.rewrites.exclusion import (
+    FIXED_ADJECTIVES,
+    LIGHT_VERBS,
+    NO_THINGS,
+    families,
+    names_people,
+)
 from compoclip.rewrites.legality import NOT_ASSERTED, names_together
 from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
-_FIXED_ADJECTIVES = _LISTS.words("fixed adjectives of swaps")
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
 _NO_MANNER = _LISTS.words("no manner")
-_LIGHT_VERBS = _LISTS.words("light verbs of swaps")
-_NO_THINGS = _LISTS.words("no things of swaps")
 
 
 class SpanPair(NamedTuple):
@@ -49,7 +52,7 @@ class NegclipSwap:
     """
 
     name: str = "negclip"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
 
@@ -111,7 +114,7 @@ def _noun_phrases(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
 
 def _is_thing(s: Reading, index: int) -> bool:
     token = s.caption.tokens[index]
-    return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in _NO_THINGS
+    return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in NO_THINGS
 
 
 def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
@@ -130,7 +133,7 @@ def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
         for i, t in enumerate(s.caption.tokens)
         if t.pos == "ADJ"
         and i not in s.phrasal
-        and s.lemmas[i] not in _FIXED_ADJECTIVES
+        and s.lemmas[i] not in FIXED_ADJECTIVES
         and not names_together(s.caption.tokens, i)
         and t.tag in ("JJ", "JJR", "JJS")
     ]
@@ -148,7 +151,7 @@ def _verbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     spans = [
         (i, i + 1)
         for i, t in enumerate(tokens)
-        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in _LIGHT_VERBS
+        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
     ]
     for a, b in combinations(spans, 2):
         yield SpanPair("verb", a, b), legality.verbs(s, a, b)
@@ -181,7 +184,6 @@ UNLIKE = "unlike-parts"
 KINDS = ("noun-phrase", "verb-phrase", "adjective")
 
 _LISTING = frozenset((",", "and", "or", "but", "&"))
-_PICTURES = _LISTS.words("pictures")
 _CLOSING = frozenset(("with", "of", "between"))
 _FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
 _Span = tuple[int, int]
@@ -318,7 +320,7 @@ def _of_before(s: Reading, x: int, start: int) -> bool:
     before = s.mentions[x].first - 1
     if before <= start or s.caption.tokens[before].text.lower() != "of" or x == 0:
         return False
-    return s.mentions[x - 1].stop == before and s.head_lemma(x - 1) not in _PICTURES
+    return s.mentions[x - 1].stop == before and s.head_lemma(x - 1) not in DEPICTIONS
 
 
 def _governor(s: Reading, first: int, start: int) -> str:
@@ -331,7 +333,7 @@ def _governor(s: Reading, first: int, start: int) -> str:
     if before.pos == "AUX":
         alone = all(t.pos in ("PRON", "DET", "AUX") for t in tokens[start:first])
         return "" if alone else low
-    if low == "of" and first >= 2 and tokens[first - 2].lemma.lower() in _PICTURES:
+    if low == "of" and first >= 2 and tokens[first - 2].lemma.lower() in DEPICTIONS:
         return ""
     return "verb" if before.pos == "VERB" else low
 
@@ -407,7 +409,7 @@ def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
     """Whether the mention begins what the sentence is about, not the frame around it."""
     if mention.first < start or s.caption.tokens[mention.head].pos == "PRON":
         return False
-    return s.head_lemma(place) not in _PICTURES and _governor(s, mention.first, start) == ""
+    return s.head_lemma(place) not in DEPICTIONS and _governor(s, mention.first, start) == ""
 
 
 # --- Hard positives by exchanging the two sides of an "and". ---
@@ -425,7 +427,7 @@ class AndSwap:
     """
 
     name: str = "and-swap"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = True
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -27,7 +27,13 @@ from compoclip.captions.subgraphs import (
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import Caption, SceneGraph, Span, Token
 from compoclip.rewrites.base import token_key
-from compoclip.rewrites.relations import PREPOSITIONS, is_symmetric, phrases, preposition_size
+from compoclip.rewrites.relations import (
+    PLACING_VERBS,
+    PREPOSITIONS,
+    is_symmetric,
+    phrases,
+    preposition_size,
+)
 
 _LISTS = word_lists(__file__, "rules")
 
@@ -109,7 +115,7 @@ _COORDINATORS = frozenset(
 )
 _RELATIVE = frozenset(("that", "which", "who", "whose", "where", "there"))
 _RELATIONS = word_lists(__file__, "relations")
-_STATIC_VERBS = _RELATIONS.words("static verbs")
+_STATIC_VERBS = PLACING_VERBS | _RELATIONS.words("verbs within a place")
 _PLACE_PREPOSITIONS = _RELATIONS.words("of places")
 _SYMMETRIC_PAIRS = {tuple(pair.split()) for pair in _RELATIONS.words("symmetric pairs")}
 _SYMMETRIC_WORDS = _RELATIONS.words("symmetric words")
@@ -211,6 +217,36 @@ class Reading:
     def words(self) -> frozenset[str]:
         """Every word as written and as lemma, in lower case."""
         return frozenset((*self.lows, *self.lemmas))
+
+    @cached_property
+    def things(self) -> tuple[str, ...]:
+        """The names of all objects, then the nouns that are no name of one."""
+        nouns = (
+            lemma
+            for token, lemma in zip(self.caption.tokens, self.lemmas, strict=True)
+            if token.pos == "NOUN"
+        )
+        return tuple(dict.fromkeys((*self.names, *nouns)))
+
+    def described(self, index: int) -> tuple[int, ...]:
+        """The objects that the word at token `index` is an attribute of."""
+        start = self.caption.tokens[index].start
+        objects = self.caption.graph.objects if self.caption.graph else ()
+        return tuple(
+            number
+            for number, node in enumerate(objects)
+            if any(a.span.start <= start < a.span.end for a in node.attributes)
+        )
+
+    def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """The pairs of objects that the words at tokens [first, stop) relate."""
+        start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
+        relations = self.caption.graph.relations if self.caption.graph else ()
+        return tuple(
+            (each.subject, each.object)
+            for each in relations
+            if each.span.start < end and start < each.span.end
+        )
 
     def holds(self, word: str) -> bool:
         """Whether the word or phrase occurs in the caption, in the singular or the plural."""

@@ -171,9 +171,9 @@ KNOWN_PHRASES: tuple[tuple[str, ...], ...] = tuple(
 
 _ENDINGS = frozenset({*PREPOSITIONS, *CONTRADICTIONS, *_LISTS.words("more prepositions")})
 _LONGEST_ENDING = max(len(p.split()) for p in _ENDINGS)
-_SAYING_LITTLE = _LISTS.words("saying little")
+SAYING_LITTLE = _LISTS.words("saying little")
 _EVERYWHERE = _LISTS.words("true everywhere")
-_PLACING_VERBS = _LISTS.words("placing verbs")
+PLACING_VERBS = _LISTS.words("placing verbs")
 _LOOSE_VERBS = _LISTS.words("loose verbs")
 _GOING_TOGETHER = tuple(map(frozenset, _LISTS.groups("going together")))
 _DONE_THERE = _LISTS.table("done there")
@@ -189,7 +189,7 @@ class RelationSense:
     @property
     def placed(self) -> bool:
         """Whether it says where something is, and not what it does."""
-        return bool(self.preposition) and (not self.verb or self.verb in _PLACING_VERBS)
+        return bool(self.preposition) and (not self.verb or self.verb in PLACING_VERBS)
 
 
 @lru_cache(maxsize=16384)
@@ -228,7 +228,7 @@ def relation_refusal(old: str, new: str) -> str | None:
         b.placed
         or not b.verb
         or b.verb in _LOOSE_VERBS
-        or {a.preposition, b.preposition} & _SAYING_LITTLE
+        or {a.preposition, b.preposition} & SAYING_LITTLE
     ):
         return MAY_HOLD
     if a.placed:

@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
-from compoclip.captions.types import Caption, Token
+from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, cased_like, edited, inflect
-from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, modifier, related, verb
+from compoclip.rewrites.exclusion import NOT_THINGS, entity, head_noun, modifier, verb
 from compoclip.rewrites.legality import (
     OCCURS,
+    attribute_refusal,
     has_namesake,
+    is_many,
     may_tie_alike,
     names_together,
+    noun_refusal,
     only_listed,
+    place_refusal,
     states_place,
 )
 from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
@@ -36,7 +40,6 @@ CANDIDATES_PER_ELEMENT = 2
 
 _ADJECTIVE_TAGS = frozenset(("JJ", "JJR", "JJS"))
 _NOUN_PARTS = ("NOUN", "PROPN")
-_MANY = word_lists(__file__, "rules").words("many")
 _PHRASES_BY_FIRST: dict[str, list[tuple[str, ...]]] = {}
 for _phrase in KNOWN_PHRASES:
     _PHRASES_BY_FIRST.setdefault(_phrase[0], []).append(_phrase)
@@ -95,20 +98,12 @@ def _entities(s: Reading) -> Iterator[Element]:
         ):
             first -= 1
         compound = " ".join(lows[first : mention.head])
-        plural = head.tag == "NNS" or _is_counted(tokens[mention.first : first])
+        plural = head.tag == "NNS" or any(map(is_many, tokens[mention.first : first]))
         single = first > 0 and lows[first - 1] in ("a", "an")
         name = f"{compound} {lemma}".strip()
         options = entity(name, lemma, single=single, plural=plural)
         tag = "NNS" if plural else "NN"
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
-
-
-def _is_counted(before: tuple[Token, ...]) -> bool:
-    for token in before:
-        low = token.text.lower()
-        if low in _MANY or (token.pos == "NUM" and low not in ("one", "1")):
-            return True
-    return False
 
 
 def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
@@ -125,10 +120,15 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
         owner = s.owner[index]
         if owner < 0 and token.tag == "JJR" and may_tie_alike(s, index, index + 2):
             continue
-        if owner >= 0 and has_namesake(s, owner):
+        known = s.described(index)
+        if owner >= 0 and (s.unasserted or not known) and has_namesake(s, owner):
             continue
-        head = s.head_lemma(owner) if owner >= 0 else ""
-        options = modifier(lemma, token.tag, head)
+        head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[known[0]]) if known else ""
+        options = tuple(
+            (word, weight)
+            for word, weight in modifier(lemma, token.tag, head)
+            if all(attribute_refusal(s, node, word) is None for node in known)
+        )
         yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
 
 
@@ -153,8 +153,8 @@ def _prepositions(s: Reading) -> Iterator[Element]:
             if s.lows[index:stop] != phrase:
                 continue
             if states_place(s, index, stop):
-                alike = may_tie_alike(s, index, stop)
-                options = () if alike else contradicting(" ".join(phrase))
+                refused = place_refusal(s, index, stop) is not None
+                options = () if refused else contradicting(" ".join(phrase))
                 yield Element("relation", index, stop, "ADP", "IN", options)
             end = stop
             break
@@ -186,7 +186,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
@@ -236,25 +236,11 @@ def replaced(
 
 
 def forbidden(s: Reading, element: Element, word: str) -> str | None:
-    """Why `word` may not replace the element in this caption (rule 5), or None.
-
-    It may not occur in the caption, nor mean the same as a word of that kind in it.
-    """
-    low = word.lower()
-    if low in s.lows or low in s.lemmas:
-        return OCCURS
-    if " " in low and f" {low} " in f" {s.caption.text.lower()} ":
-        return OCCURS
-    if element.kind == "relation":
-        return None
-    for index, token in enumerate(s.caption.tokens):
-        if token.pos != element.pos or element.first <= index < element.stop:
-            continue
-        if element.pos == "ADJ" and s.owner[index] != s.owner[element.first]:
-            continue
-        if related(s.lemmas[index], low, element.pos):
-            return RELATED
-    return None
+    """Why `word` may not replace the element in this caption, or None."""
+    if element.kind == "entity":
+        old = " ".join((*s.lows[element.first : element.stop - 1], s.lemmas[element.stop - 1]))
+        return noun_refusal(s, word, old, plural=element.tag == "NNS")
+    return OCCURS if s.holds(word) else None
 
 
 # --- Rule-based hard negatives of TSVLC (Doveh et al., CVPR 2023): another word of the same
@@ -282,7 +268,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False
@@ -347,4 +333,6 @@ def listed(s: Reading, category: str) -> list[tuple[Element, list[str]]]:
 
 
 TSVLC_RB_SPATIAL = TsvlcRuleBased(name="tsvlc-rb-spatial", categories=(*CATEGORIES, "spatial"))
-TSVLC_RB_RELEASED = TsvlcRuleBased(name="tsvlc-rb-released", categories=RELEASED, any_word=True)
+TSVLC_RB_RELEASED = TsvlcRuleBased(
+    name="tsvlc-rb-released", version="2", categories=RELEASED, any_word=True
+)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.lists import word_lists
+from compoclip.captions.lists import SHADES, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
@@ -22,7 +22,7 @@ from compoclip.rewrites.relations import is_symmetric, phrases
 _VERBS = ("VERB", "AUX")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _KINDS_BY_COLOUR = _LISTS.words("kinds by colour")
-_SHADES = _LISTS.words("shades")
+_SHADES = SHADES | _LISTS.words("shades")
 _SKIES = _LISTS.words("skies")
 _NOT_INSIDE = _LISTS.words("not inside")
 _GAZED = _LISTS.words("gazed")
@@ -223,7 +223,7 @@ class Synonym:
     """
 
     name: str = "synonym"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = True
     strict: bool = False
 
