@@ -456,22 +456,20 @@ def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
     """
     if s.holds(word):
         return OCCURS
-    objects = s.graph.objects
-    if any(related(a.name, word, "ADJ") for a in objects[node].attributes):
+    if any(related(own, word, "ADJ") for own in s.attributes[node]):
         return RELATED
     for other, name in enumerate(s.names):
-        if other != node and same_thing(s.names[node], name):
-            said = [a.name.lower() for a in objects[other].attributes]
-            if not any(deny(a, word) for a in said):
-                return MAY_HOLD
+        denied = any(deny(said, word) for said in s.attributes[other])
+        if other != node and not denied and same_thing(s.names[node], name):
+            return MAY_HOLD
     return None
 
 
 def place_refusal(s: Reading, first: int, stop: int) -> str | None:
     """Why no other preposition at tokens [first, stop) would deny this one, or None."""
     for ends in s.related_by(first, stop):
-        said = tuple([a.name for a in s.graph.objects[end].attributes] for end in ends)
-        if (refusal := restated(s, ends, (said[0], said[1]))) is not None:
+        said = s.attributes[ends[0]], s.attributes[ends[1]]
+        if (refusal := restated(s, ends, said)) is not None:
             return refusal
     alike = not s.related_by(first, stop) and may_tie_alike(s, first, stop)
     return RELATED if alike else None

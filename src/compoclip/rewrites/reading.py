@@ -198,6 +198,15 @@ class Reading:
         return tuple(node.name.lower() for node in objects)
 
     @cached_property
+    def attributes(self) -> tuple[tuple[str, ...], ...]:
+        """What is said of each object besides numbers, in lower case."""
+        objects = self.caption.graph.objects if self.caption.graph else ()
+        return tuple(
+            tuple([a.name.lower() for a in node.attributes if a.kind != "number"])
+            for node in objects
+        )
+
+    @cached_property
     def plural(self) -> tuple[bool, ...]:
         """Whether each object is named in the plural."""
         objects = self.caption.graph.objects if self.caption.graph else ()

@@ -153,8 +153,9 @@ def _prepositions(s: Reading) -> Iterator[Element]:
             if s.lows[index:stop] != phrase:
                 continue
             if states_place(s, index, stop):
-                refused = place_refusal(s, index, stop) is not None
-                options = () if refused else contradicting(" ".join(phrase))
+                options = contradicting(" ".join(phrase))
+                if options and place_refusal(s, index, stop) is not None:
+                    options = ()
                 yield Element("relation", index, stop, "ADP", "IN", options)
             end = stop
             break
