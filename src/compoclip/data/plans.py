@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compoclip.errors import UsageError
-from compoclip.rewrites.graph_slots import CATEGORIES as GRAPH_CATEGORIES
-from compoclip.rewrites.graph_slots import POSITIVE as GRAPH_POSITIVE
+from compoclip.rewrites.mosaic import CATEGORIES as GRAPH_CATEGORIES
+from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
 # ... and for texts of a file of written ones

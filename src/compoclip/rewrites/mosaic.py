@@ -11,46 +11,47 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
-from compoclip.captions.tagwords import is_symmetric
-from compoclip.captions.types import (
-    Caption,
-    GraphAttribute,
-    GraphObject,
-    GraphRelation,
-    Span,
-    word_set,
-)
+from compoclip.captions.tagger import lemma_of
+from compoclip.captions.types import Caption, GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
     EMPTY,
-    MASS_NOUNS,
     MAX_DRAWS,
     SAME_TOKENS,
     TOO_LONG,
     doubles_a_word,
     inflect,
 )
-from compoclip.rewrites.exchange import INDEPENDENT, RELATED, SYMMETRIC, independent, related
-from compoclip.rewrites.graph_validity import (
-    MAY_HOLD,
-    NO_THING,
-    GraphReading,
-    as_link,
-    attribute_candidates,
-    attribute_refusal,
-    implied,
-    object_refusal,
-    read_graph,
-    relation_candidates,
+from compoclip.rewrites.exclusion import (
+    FIXED_ADJECTIVES,
+    NO_THINGS,
+    contrast,
+    excluded,
+    exclusive,
+    families,
+    fits,
+    modifier,
+    related,
     same_thing,
-    says_little,
 )
 from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
+from compoclip.rewrites.legality import (
+    NO_THING,
+    NOT_ASSERTED,
+    SYMMETRIC,
+    attribute_refusal,
+    implied,
+    noun_refusal,
+    restated,
+)
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.relations import as_link, is_symmetric, relation_refusal, says_little
 
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---
 
@@ -117,7 +118,6 @@ JOIN = "join-object"
 
 NO_CANDIDATE = "no-candidate"
 SAID = "said-by-caption"
-NO_PLURAL = "has-no-plural"
 Choice = tuple[str, ...]
 
 
@@ -161,7 +161,7 @@ class Transform:
     that CLIP can tell from its positive, as in the paper.
     """
 
-    reading: GraphReading
+    reading: Reading
     vocabulary: GraphVocabulary
     valid: bool = True
 
@@ -205,7 +205,7 @@ class Transform:
         if not self.valid:
             return self.vocabulary.attributes
         attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
-        head = self.reading.lemmas[slot.positive.nodes[slot.node]].rpartition(" ")[2]
+        head = self.reading.names[slot.positive.nodes[slot.node]].rpartition(" ")[2]
         tag = self.reading.tag(attribute.span) or "JJ"
         return attribute_candidates(self.vocabulary, attribute.name, tag, head)
 
@@ -235,49 +235,26 @@ class Transform:
             return attribute_refusal(reading, positive.nodes[slot.node], choice[0])
         if slot.rule == NEW_OBJECT:
             node = positive.nodes[slot.node]
-            if reading.plural[node] and choice[0] in MASS_NOUNS:
-                return NO_PLURAL
-            return object_refusal(reading, node, choice[0])
-        if slot.rule == NEW_RELATION:
-            return self._restated(positive)
+            plural = reading.plural[node]
+            return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
         if slot.rule == JOIN:
-            return object_refusal(reading, -1, choice[2])
-        if slot.rule == SWAP_OBJECTS:
-            return self._swap_refusal(positive)
-        return self._attribute_swap_refusal(positive)
-
-    def _alike(self, positive: SubGraph) -> bool:
-        return same_thing(*(self.reading.lemmas[node] for node in positive.nodes))
-
-    def _restated(self, positive: SubGraph) -> str | None:
-        """Why it may not matter which object is which, or None.
-
-        "A ball above a ball" says what "a ball below a ball" does, unless the balls differ in an
-        attribute. With a third ball in the caption, either may be true of that one.
-        """
-        if self._alike(positive) and _contrast(positive) is not None:
-            return RELATED
-        for other, lemma in enumerate(self.reading.lemmas):
-            if other not in positive.nodes and any(
-                same_thing(lemma, self.reading.lemmas[node]) for node in positive.nodes
-            ):
-                return MAY_HOLD
-        return None
-
-    def _swap_refusal(self, positive: SubGraph) -> str | None:
-        if is_symmetric(relation_words(positive.relations[0]).split()):
+            return noun_refusal(reading, choice[2])
+        ends = (positive.nodes[0], positive.nodes[1])
+        mine, theirs = ([a.name for a in node.attributes] for node in positive.objects)
+        symmetric = is_symmetric(relation_words(positive.relations[0]).split())
+        if slot.rule == SWAP_OBJECTS and symmetric:
             return SYMMETRIC
-        return self._restated(positive)
-
-    def _attribute_swap_refusal(self, positive: SubGraph) -> str | None:
-        if self._alike(positive) and is_symmetric(relation_words(positive.relations[0]).split()):
-            return SYMMETRIC
-        return _contrast(positive) or self._restated(positive)
+        if slot.rule == SWAP_ATTRIBUTES:
+            if symmetric and same_thing(*(reading.names[end] for end in ends)):
+                return SYMMETRIC
+            if (refusal := contrast(mine, theirs)) is not None:
+                return refusal
+        return restated(reading, ends, (mine, theirs))
 
     def _edited(self, slot: Slot, choice: Choice) -> tuple[SubGraph, tuple[str, ...]]:
         """The negative, and the lemmas of its objects."""
         positive = slot.positive
-        lemmas = tuple(self.reading.lemmas[node] for node in positive.nodes)
+        lemmas = tuple(self.reading.names[node] for node in positive.nodes)
         objects, relations = list(positive.objects), positive.relations
         if slot.rule == SWAP_OBJECTS:
             objects.reverse()
@@ -313,13 +290,35 @@ class Transform:
         return replace(relation, words=" ".join(words))
 
 
-def _contrast(positive: SubGraph) -> str | None:
-    """None when some attribute of the one object may deny one of the other, else why none does."""
-    pairs = product(*([a.name for a in node.attributes] for node in positive.objects))
-    apart = [pair for pair in pairs if not related(*pair, "ADJ")]
-    if not apart:
-        return RELATED
-    return INDEPENDENT if all(independent(*pair) for pair in apart) else None
+@lru_cache(maxsize=4096)
+def relation_candidates(vocabulary: GraphVocabulary, relation: str) -> tuple[str, ...]:
+    """The relations of the vocabulary that cannot hold where this one does."""
+    return tuple(w for w in vocabulary.relations if relation_refusal(relation, w) is None)
+
+
+@lru_cache(maxsize=16384)
+def attribute_candidates(
+    vocabulary: GraphVocabulary, attribute: str, tag: str, head: str
+) -> tuple[str, ...]:
+    """The attributes of the vocabulary that deny this one of an object named `head`.
+
+    Another colour for a colour, another size for a size, another posture for "sitting", else
+    opposites and adjectives of the same kind by WordNet. tag: Penn tag of the attribute. Empty when
+    none is known.
+    """
+    lemma = attribute.lower().rpartition(" ")[2]
+    if lemma in FIXED_ADJECTIVES:
+        return ()
+    contrasts = {word for word, _ in modifier(lemma, tag, head)}
+    doing = exclusive(lemma_of(lemma, "VERB", "VBG"), "VERB") if tag == "VBG" else ()
+
+    def denies(word: str) -> bool:
+        if families(lemma, "ADJ") & families(word, "ADJ"):
+            return excluded(lemma, word) and fits(lemma, word, head)
+        acts = word.endswith("ing") and lemma_of(word, "VERB", "VBG") in doing
+        return word in contrasts or acts
+
+    return tuple(w for w in vocabulary.attributes if denies(w) and not related(lemma, w, "ADJ"))
 
 
 def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
@@ -340,16 +339,9 @@ POSITIVE = "graph-positive"
 FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
 GraphFilter = Literal["valid", "none"]
 
-# The picture, parts of it, and what is no thing in it.
-_NO_THINGS = word_set(
-    "side top bottom front back middle center centre corner edge end left right rear background "
-    "backdrop foreground distance view picture photo photograph image shot scene close-up drawing "
-    "up ups closeup number sketch illustration part color colour size shape way"
-)
 
 NO_GRAPH = "no-graph"
 NO_SUBGRAPH = "no-sub-graph"
-NOT_ASSERTED = "not-asserted"
 NOT_SURE = "unclear-attachment"
 ENOUGH_POSITIVES = "enough-positives"
 TAKEN = "equals-another-text"
@@ -393,9 +385,9 @@ def sample_graph_texts(
     if min(weights) < 0 or not any(weights):
         raise ValueError(f"weights must be at least 0 and not all 0, got {weights}")
     texts = GraphTexts()
-    reading = read_graph(caption)
-    if reading is None or not reading.subgraphs:
-        texts.refused[POSITIVE, NO_GRAPH if reading is None else NO_SUBGRAPH] += 1
+    reading = read(caption)
+    if not reading.subgraphs:
+        texts.refused[POSITIVE, NO_GRAPH if caption.graph is None else NO_SUBGRAPH] += 1
         return texts
     transform = Transform(reading, vocabulary or default_vocabulary(), graph_filter == "valid")
     open_slots: dict[str, list[Slot]] = {category: [] for category in CATEGORIES}
@@ -443,7 +435,7 @@ def positive_text(subgraph: SubGraph) -> Rewritten:
     return Rewritten(phrase(subgraph), POSITIVE, True, rule, ())
 
 
-def usable_subgraphs(reading: GraphReading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
+def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
     """The sub-graphs that can be positives, and how many cannot, by reason.
 
     Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
@@ -458,7 +450,7 @@ def usable_subgraphs(reading: GraphReading) -> tuple[tuple[SubGraph, ...], Count
             refused[NOT_ASSERTED] += 1
         elif not subgraph.sure:
             refused[NOT_SURE] += 1
-        elif any(node.name.rpartition(" ")[2] in _NO_THINGS for node in subgraph.objects):
+        elif any(node.name.rpartition(" ")[2] in NO_THINGS for node in subgraph.objects):
             refused[NO_THING] += 1
         elif token_key(text) == token_key(reading.caption.text):
             refused[TAKEN] += 1
@@ -486,7 +478,7 @@ class GraphNegative:
     """
 
     name: str
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     vocabulary: GraphVocabulary | None = None
     graph_filter: GraphFilter = "valid"
@@ -517,7 +509,7 @@ class GraphPositive:
     """The text of one sub-graph, drawn uniformly from all that the caption asserts."""
 
     name: str = POSITIVE
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = True
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -531,13 +523,13 @@ GRAPH_REL = GraphNegative(REL)
 GRAPH_ATTR = GraphNegative(ATTR)
 
 
-def _usable(caption: Caption) -> tuple[GraphReading, tuple[SubGraph, ...]] | Refused:
+def _usable(caption: Caption) -> tuple[Reading, tuple[SubGraph, ...]] | Refused:
     """The caption's reading and its sub-graphs, at least one; or the commonest reason for none."""
     if not caption.tokens:
         return Refused(EMPTY)
-    reading = read_graph(caption)
-    if reading is None:
+    if caption.graph is None:
         return Refused(NO_GRAPH)
+    reading = read(caption)
     usable, refused = usable_subgraphs(reading)
     if usable:
         return reading, usable

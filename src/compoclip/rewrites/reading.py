@@ -1,20 +1,41 @@
-"""How the noun phrases of a caption hang together, as far as rewrites need to know.
+"""The reading of a caption that all rewrites share: its words, noun phrases and scene graph.
 
 A caption is read as a row of mentions (noun phrases) with a link before each: the words between it
 and the mention before. Links say whether exchanging two mentions can change what is true: "a cat
-and a dog" and "a cat next to a dog" cannot, "a cat on a dog" can.
+and a dog" and "a cat next to a dog" cannot, "a cat on a dog" can. What the caption says of each
+thing, and of two things, is in its scene graph, in the caption's own words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import NamedTuple, TypeVar
 
-from compoclip.captions.tagwords import PREPOSITIONS, is_symmetric
-from compoclip.captions.types import Caption, Token, word_set
+from compoclip.captions.lists import word_lists
+from compoclip.captions.subgraphs import (
+    SubGraph,
+    decompose,
+    phrase,
+    pieces,
+    relation_words,
+    tokens_in,
+    worded,
+)
+from compoclip.captions.tagger import lemma_of
+from compoclip.captions.types import Caption, SceneGraph, Span, Token
+from compoclip.rewrites.base import token_key
+from compoclip.rewrites.relations import (
+    PLACING_VERBS,
+    PREPOSITIONS,
+    is_symmetric,
+    phrases,
+    preposition_size,
+)
+
+_LISTS = word_lists(__file__, "rules")
 
 # --- Which words of a caption it does not simply assert, so that editing them proves nothing. ---
 #
@@ -22,15 +43,8 @@ from compoclip.captions.types import Caption, Token, word_set
 # the dog turns into a cow.
 
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
-# These open a scope that runs to the end of the clause ...
-_NO = word_set("no without neither nor none nobody nothing lacking missing minus except")
-# ... and these colour the whole clause.
-_NOT = word_set(
-    "not n't n’t cannot never or either maybe perhaps possibly probably might may could would "
-    "should if only unless hardly barely almost supposedly fake pretend"
-)
-
-
+_NO = _LISTS.words("no")  # these open a scope that runs to the end of the clause,
+_NOT = _LISTS.words("not")  # these colour the whole clause
 _TRIGGERS = _NO | _NOT
 
 
@@ -96,54 +110,19 @@ def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
 
 # --- How the noun phrases of a caption hang together, as far as rewrites need to know. ---
 
-NOUNS = frozenset(("NN", "NNS"))
 _COORDINATORS = frozenset(
     ("and", "or", ",", ";", ".", ":", "&", "/", "-", "plus", "while", "as", "but", "nor", "whilst")
 )
 _RELATIVE = frozenset(("that", "which", "who", "whose", "where", "there"))
-_STATIC = word_set(
-    "sit stand lie lay kneel crouch squat lean rest hang sleep park place locate situate position "
-    "perch pose display live stay wait walk run play swim float graze drive"
-)
-_PLACE_PREPOSITIONS = word_set(
-    "on in at inside within upon atop under above over below beneath underneath behind outside "
-    "of from during for"
-) | {"on top of", "in front of", "in the middle of"}
-#: Phrasal prepositions and positions that the preposition table does not hold.
-_MORE_PHRASES = frozenset(
-    (
-        "on the left of",
-        "on the right of",
-        "on the left side of",
-        "on the right side of",
-        "to the side of",
-        "to the rear of",
-        "in the back of",
-        "in the front of",
-        "on the top of",
-        "on the bottom of",
-        "in the corner of",
-        "to the left",
-        "to the right",
-        "on the left",
-        "on the right",
-        "in the middle",
-        "in the front",
-        "in the back",
-        "in front",
-    )
-)
-_PHRASES = {tuple(p.split()) for p in {*PREPOSITIONS, *_MORE_PHRASES} if " " in p}
-_LONGEST = max(map(len, _PHRASES))
-#: How long the phrases with this first word are, longest first.
-_SIZES = {
-    head: sorted({len(phrase) for phrase in _PHRASES if phrase[0] == head}, reverse=True)
-    for head in {phrase[0] for phrase in _PHRASES}
-}
-
+_RELATIONS = word_lists(__file__, "relations")
+_STATIC_VERBS = PLACING_VERBS | _RELATIONS.words("verbs within a place")
+_PLACE_PREPOSITIONS = _RELATIONS.words("of places")
+_SYMMETRIC_PAIRS = {tuple(pair.split()) for pair in _RELATIONS.words("symmetric pairs")}
+_SYMMETRIC_WORDS = _RELATIONS.words("symmetric words")
 
 _Word = tuple[str, str, str, str, bool]
 """Text and lemma in lower case, part of speech, tag, and whether in a phrasal preposition."""
+_PLURAL_TAGS = frozenset(("NNS", "NNPS"))
 
 
 class MentionLink(Enum):
@@ -171,11 +150,14 @@ class Mention(NamedTuple):
     root: int
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """The mentions of a caption in order, and which mention each token belongs to (or -1).
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What is known of a caption: by token, by mention, and by object of its scene graph.
 
-    lows, lemmas: text and lemma of every token in lower case.
+    lows, lemmas: text and lemma of every token in lower case. mentions: in order; owner: which
+    mention each token belongs to, or -1. phrasal: tokens of phrasal prepositions. unasserted:
+    tokens that the caption does not claim. Graph members are read when they are asked for; they
+    are empty for a caption without a graph.
     """
 
     caption: Caption
@@ -190,14 +172,120 @@ class Structure:
         """Whether the caption claims what token `index` says (no "not", "no", "or" governs it)."""
         return index not in self.unasserted
 
+    def head_lemma(self, mention: int) -> str:
+        """Lemma of the head noun of a mention, in lower case."""
+        return self.lemmas[self.mentions[mention].head]
+
+    @cached_property
+    def graph(self) -> SceneGraph:
+        """The scene graph in the caption's own words."""
+        return worded(self.caption)
+
+    @cached_property
+    def subgraphs(self) -> tuple[SubGraph, ...]:
+        """All sub-graphs, those that the caption does not assert included."""
+        return decompose(self.graph)
+
+    @cached_property
+    def said(self) -> frozenset[tuple[str, ...]]:
+        """Token keys of the caption and of its sub-graphs."""
+        return frozenset(map(token_key, (self.caption.text, *map(phrase, self.subgraphs))))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each object in lemmas, in lower case."""
+        objects = self.caption.graph.objects if self.caption.graph else ()
+        return tuple(node.name.lower() for node in objects)
+
+    @cached_property
+    def attributes(self) -> tuple[tuple[str, ...], ...]:
+        """What is said of each object besides numbers, in lower case."""
+        objects = self.caption.graph.objects if self.caption.graph else ()
+        return tuple(
+            tuple([a.name.lower() for a in node.attributes if a.kind != "number"])
+            for node in objects
+        )
+
+    @cached_property
+    def plural(self) -> tuple[bool, ...]:
+        """Whether each object is named in the plural."""
+        objects = self.caption.graph.objects if self.caption.graph else ()
+        last = [tokens_in(self.caption, node.span)[-1:] for node in objects]
+        return tuple(any(token.tag in _PLURAL_TAGS for token in tokens) for tokens in last)
+
+    @cached_property
+    def links(self) -> Mapping[tuple[int, int], Sequence[str]]:
+        """The words of all relations from one object to another."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for relation in self.graph.relations:
+            ends = (relation.subject, relation.object)
+            found.setdefault(ends, []).append(relation_words(relation))
+        return found
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Every word as written and as lemma, in lower case."""
+        return frozenset((*self.lows, *self.lemmas))
+
+    @cached_property
+    def things(self) -> tuple[str, ...]:
+        """The names of all objects, then the nouns that are no name of one."""
+        nouns = (
+            lemma
+            for token, lemma in zip(self.caption.tokens, self.lemmas, strict=True)
+            if token.pos == "NOUN"
+        )
+        return tuple(dict.fromkeys((*self.names, *nouns)))
+
+    def described(self, index: int) -> tuple[int, ...]:
+        """The objects that the word at token `index` is an attribute of."""
+        start = self.caption.tokens[index].start
+        objects = self.caption.graph.objects if self.caption.graph else ()
+        return tuple(
+            number
+            for number, node in enumerate(objects)
+            if any(a.span.start <= start < a.span.end for a in node.attributes)
+        )
+
+    def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """The pairs of objects that the words at tokens [first, stop) relate."""
+        start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
+        relations = self.caption.graph.relations if self.caption.graph else ()
+        return tuple(
+            (each.subject, each.object)
+            for each in relations
+            if each.span.start < end and start < each.span.end
+        )
+
+    def holds(self, word: str) -> bool:
+        """Whether the word or phrase occurs in the caption, in the singular or the plural."""
+        low = word.lower()
+        if " " in low:
+            return f" {low} " in f" {self.caption.text.lower()} " or low in self.names
+        return low in self.words or lemma_of(low, "NOUN", "NNS") in self.words
+
+    def asserts(self, subgraph: SubGraph) -> bool:
+        """Whether the caption claims every part of the sub-graph."""
+        doubtful = [self.caption.tokens[index] for index in self.unasserted]
+        return not any(
+            span.start < doubt.end and doubt.start < span.end
+            for _, span in pieces(subgraph)
+            for doubt in doubtful
+        )
+
+    def tag(self, span: Span) -> str:
+        """Penn tag of the first token in the span, "" when there is none."""
+        tokens = tokens_in(self.caption, span)
+        return tokens[0].tag if tokens else ""
+
 
 @of_last
-def structure_of(caption: Caption) -> Structure:
-    """Reads the structure off tokens and chunks; works for any caption, even without chunks."""
+def read(caption: Caption) -> Reading:
+    """The reading of a caption; works for any, even without chunks or graph."""
     tokens = caption.tokens
     lows = tuple([token.text.lower() for token in tokens])
     lemmas = tuple([token.lemma.lower() for token in tokens])
-    phrasal = frozenset([i for start, stop in _phrases(lows) for i in range(start, stop)])
+    phrasal = frozenset([i for start, stop in phrases(lows) for i in range(start, stop)])
     spans = _mention_spans(caption, phrasal)
     mentions: list[Mention] = []
     for place, (first, stop, head) in enumerate(spans):
@@ -220,26 +308,7 @@ def structure_of(caption: Caption) -> Structure:
         for index in range(mention.first, mention.stop):
             owner[index] = number
     scope = unasserted(tokens, lows)
-    return Structure(caption, tuple(mentions), tuple(owner), phrasal, scope, lows, lemmas)
-
-
-def phrases(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
-    """Token spans of phrasal prepositions such as "in front of", longest first, left to right."""
-    return _phrases(tuple([token.text.lower() for token in tokens]))
-
-
-def _phrases(low: tuple[str, ...]) -> list[tuple[int, int]]:
-    found = []
-    end = 0
-    for index, word in enumerate(low):
-        if word not in _SIZES or index < end:
-            continue
-        for size in _SIZES[word]:
-            if low[index : index + size] in _PHRASES:
-                end = index + size
-                found.append((index, end))
-                break
-    return found
+    return Reading(caption, tuple(mentions), tuple(owner), phrasal, scope, lows, lemmas)
 
 
 def _mention_spans(caption: Caption, phrasal: frozenset[int]) -> list[tuple[int, int, int]]:
@@ -295,19 +364,12 @@ def _link(between: tuple[_Word, ...]) -> tuple[MentionLink, tuple[str, ...]]:
         return (MentionLink.ACTION if compared else MentionLink.PLACE), words
     if core[-1][2] == "VERB":
         return MentionLink.ACTION, words
-    preposition = " ".join(plain[len(plain) - _preposition_size(plain) :])
+    preposition = " ".join(plain[len(plain) - preposition_size(plain) :])
     lemma, tag = verbs[-1]
-    stays = lemma in _STATIC or preposition in ("of",)
+    stays = lemma in _STATIC_VERBS or preposition in ("of",)
     if preposition in _PLACE_PREPOSITIONS and (stays or tag != "VBN"):
         return MentionLink.PLACE, words
     return MentionLink.ACTION, words
-
-
-def _preposition_size(words: list[str]) -> int:
-    for size in range(min(_LONGEST, len(words)), 1, -1):
-        if tuple(words[-size:]) in _PHRASES:
-            return size
-    return 1
 
 
 def _symmetric(core: list[str], low: list[str]) -> bool:
@@ -317,22 +379,3 @@ def _symmetric(core: list[str], low: list[str]) -> bool:
     if core[-1] == "as" and ("as" in core[:-1] or "same" in low):
         return True
     return tuple(core[-2:]) in _SYMMETRIC_PAIRS or core[-1] in _SYMMETRIC_WORDS
-
-
-_SYMMETRIC_PAIRS = frozenset(
-    (
-        ("similar", "to"),
-        ("equal", "to"),
-        ("identical", "to"),
-        ("different", "from"),
-        ("far", "from"),
-        ("away", "from"),
-        ("apart", "from"),
-        ("parallel", "to"),
-        ("perpendicular", "to"),
-        ("close", "by"),
-    )
-)
-_SYMMETRIC_WORDS = word_set(
-    "resembling matching overlapping intersecting crossing joining sharing like"
-)
