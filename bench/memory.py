@@ -116,7 +116,7 @@ def count_step_memory(
     longest = ids.shape[1] if plan is None else int(plan.last.max()) + 1
     features = _features(seen, read, len(pixels), len(ids), longest)
     with SavedBytes(known) as saved:
-        _, loss = weighted_loss(active, features, batch.block.layout(method.kinds, device, ids))
+        _, loss = weighted_loss(active, features, batch.block.layout(device, ids))
     del loss
     learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
     whole = (features.image, features.text, features.patches, features.tokens)

@@ -56,7 +56,7 @@ def plain_step(
     """
     device = torch.device(settings.device)
     forwards, row = separate_forwards(batch, method.kinds)
-    layout = batch.block.layout(method.kinds, device, tokenize(list(batch.block.texts)))
+    layout = batch.block.layout(device, tokenize(list(batch.block.texts)))
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
         image = encoder.encode_images(batch.normalised(device), patches=True)
         texts = [_full_length(encoder.model, tokenize(each).to(device)) for each in forwards]

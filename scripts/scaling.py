@@ -99,7 +99,7 @@ def seconds_of(setting: Setting) -> dict[str, float]:
 
     def plain() -> None:
         ids = tokenize(list(batch.block.texts))
-        layout = batch.block.layout(method.kinds, torch.device("cpu"), ids)
+        layout = batch.block.layout(torch.device("cpu"), ids)
         image: Tensor = tower.encode_image(batch.normalised(torch.device("cpu")))
         text: Tensor = tower.encode_text(ids)
         features = Features(

@@ -270,7 +270,7 @@ def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None
     plan = CaptionPlan(rewrites=("given",))
     require_columns(source, plan, NegativeImages())
     batch = next(loader(source, NegativeImages(), tmp_path, plan, batch_size=2).epoch(0))
-    layout = batch.block.layout(["given"])
+    layout = batch.block.layout()
     assert layout.images == 3
     assert layout.side is not None
     assert layout.pair is not None

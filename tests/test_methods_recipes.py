@@ -101,9 +101,9 @@ def test_negclip(missing) -> None:  # type: ignore[no-untyped-def]
     method = negclip.negclip(missing_hn=missing)
     assert method.plan.rewrites == ("negclip",)
     assert method.settings == {"missing_hn": missing}
-    layout = layout_of([t for t in CASES["ragged"] if t[2] < 1])
+    layout = layout_of([t for t in CASES["ragged"] if t[2] < 1], method.kinds)
     features = features_for(layout)
-    expected = negclip_loss(features, layout, missing, rewrites=1)
+    expected = negclip_loss(features, layout, missing, kinds=method.kinds)
     assert _sum(method, features, layout) == expected
     assert _sum(method, features, layout) != clip_loss(features, layout)
 
@@ -138,7 +138,7 @@ def test_fsc_clip_is_the_weighted_sum_of_the_paper() -> None:
     ids=str,
 )
 def test_fsc_clip_switches_reach_the_loss(option, name: str) -> None:  # type: ignore[no-untyped-def]
-    layout = layout_of(CASES["ragged"])
+    layout = layout_of(CASES["ragged"], fsc_clip.PLAN.kinds)
     features = features_for(layout)
     recipe = load_recipe(f"fsc-clip{name}")
     usual = recipe()
@@ -163,7 +163,7 @@ def test_fsc_clip_attention_gradient_switch(name: str) -> None:
 
 
 def test_variants_of_fsc_clip_are_it_with_other_numbers() -> None:
-    layout = layout_of(CASES["ragged"])
+    layout = layout_of(CASES["ragged"], fsc_clip.PLAN.kinds)
     features = features_for(layout)
     changed = {"gamma": 1.0, "beta": 0.1, "attention": "softmax", "missing_hn": "zero"}
     for name in ("cc3m", "b16", "l14", "lora"):
@@ -270,11 +270,12 @@ def test_dac_draws_as_released_and_by_switches_as_the_rules_alone() -> None:
     assert rules.plan.bags == replace(bags, draw="distinct", negatives=either[:1])
     # The same texts give the same losses, whatever their places among the kinds are.
     texts = [t for t in CASES["bags"] if t[1] != Role.NEGATIVE or t[2] == 0]
-    layout = layout_of([(o, r, {3: 1, 0: 0}.get(k, k)) for o, r, k in texts])
-    moved = replace(layout, rewrite=torch.where(layout.rewrite == 1, 2, layout.rewrite))
+    layout = layout_of([(o, r, {3: 1, 0: 0}.get(k, k)) for o, r, k in texts], rules.kinds)
+    moved = replace(layout, kinds=("bag", rules.kinds[0]), rewrite=1 - layout.rewrite)
+    moved = replace(moved, rewrite=moved.rewrite.masked_fill(layout.rewrite == -1, -1))
     features = features_for(layout)
     assert _sum(rules, features, layout) == _sum(method, features, moved)
-    other = replace(moved, rewrite=torch.where(moved.rewrite == 0, 1, moved.rewrite))
+    other = replace(moved, kinds=("bag", either[1]))
     assert _sum(method, features, other) == _sum(method, features, moved)
 
 

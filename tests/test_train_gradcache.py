@@ -213,7 +213,7 @@ def test_dropout_repeats_what_it_drew() -> None:
         block.mlp = _Noisy(block.mlp)
     batch, method = batch_for(model), load_recipe("negclip")()
     ids = model.tokenizer(list(batch.block.texts))
-    layout = batch.block.layout(method.kinds, ids=ids)
+    layout = batch.block.layout(ids=ids)
     torch.manual_seed(7)
     features = model.encoder.work(
         batch.normalised(CPU), ids, micro_batch=2

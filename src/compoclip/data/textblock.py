@@ -42,16 +42,16 @@ class TextBlock:
 
     def layout(
         self,
-        rewrites: Sequence[str],
         device: torch.device | str = "cpu",
         ids: torch.Tensor | None = None,
     ) -> Layout:
-        """The tensors a loss may see; `rewrites` fixes the index of each rewrite name.
+        """The tensors a loss may see.
 
         ids: (T, context) token ids, on the CPU. With them texts are the same when their ids are;
         without, when CLIP's tokenizer cannot tell them apart.
         """
-        index = {name: i for i, name in enumerate(rewrites)}
+        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
+        place = {name: i for i, name in enumerate(kinds)}
         texts: Iterable[Hashable] = map(token_key, self.texts)
         if ids is not None:
             texts = (row.tobytes() for row in ids.numpy())
@@ -62,8 +62,9 @@ class TextBlock:
         return Layout(
             owner=tensor(self.owner),
             role=tensor(map(int, self.role)),
-            rewrite=tensor(index.get(name, -1) for name in self.rewrite),
+            rewrite=tensor(place.get(name, -1) for name in self.rewrite),
             images=self.images,
+            kinds=kinds,
             text_id=tensor(_numbered(texts)),
             image_id=tensor(_numbered(self.photos)) if self.photos else None,
             side=tensor(int(row >= 0) for row in self.pair) if self.pair else None,

@@ -43,8 +43,7 @@ class LossTerm:
     """A weighted loss. `needs_local` asks the encoder for patch and token features.
 
     on: the kind of batch ("composed", "single") whose loss it is part of; "" is every batch. reads:
-    the roles of the texts it reads beside captions. by_kind: whether it tells kinds of text apart
-    by their number, `Layout.rewrite`.
+    the roles of the texts it reads beside captions.
     """
 
     name: str
@@ -53,7 +52,6 @@ class LossTerm:
     needs_local: bool = False
     on: str = ""
     reads: tuple[Role, ...] = ()
-    by_kind: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,10 +220,7 @@ class Method:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of all rewrites; `Layout.rewrite` is an index into them.
-
-        What a method brings is in front of what is added to it, so that its losses find it.
-        """
+        """The names of all kinds of text beside captions."""
         return tuple(dict.fromkeys((*image_kinds(self.images), *self.plan.kinds)))
 
     @property

@@ -55,10 +55,10 @@ def ce_clip(
             target is a negative; for comparison only.
         optim: Optimiser and schedule.
     """
-    ranking = RankingLoss(kinds=len(PLAN.kinds), largest=largest_margin)
+    ranking = RankingLoss(PLAN.kinds, largest=largest_margin)
     terms = (
         LossTerm("negclip", negclip_loss, reads=NEGATIVES),
-        LossTerm("ranking", ranking, weight=ranking_weight, reads=NEGATIVES, by_kind=True),
+        LossTerm("ranking", ranking, weight=ranking_weight, reads=NEGATIVES),
         LossTerm(
             "intra_modal", partial(intra_modal_loss, imc=imc), weight=intra_weight, reads=NEGATIVES
         ),

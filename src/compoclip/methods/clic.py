@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.plans import Composed
+from compoclip.data.plans import CLIC_TEXTS, CROSS_SWAP, Composed
 from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (
@@ -37,7 +37,6 @@ DIFFERENCES = (
     ),
     PaperDifference("crop", "As the published runs showed single images: whole.", released=False),
 )
-TEXTS = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
 
 
 def clic(
@@ -79,23 +78,14 @@ def clic(
             Parquet {"caption", "positive"}, a text, several, or "None".
         optim: Optimiser and schedule.
     """
-    contrast = partial(composite_contrast_loss, positives=TEXTS)
-    negative = partial(single_negative_loss, positives=TEXTS)
-    uni = partial(unimodal_loss, positive=TEXTS[0])
+    contrast = partial(composite_contrast_loss, positives=CLIC_TEXTS)
+    negative = partial(single_negative_loss, positives=CLIC_TEXTS, negative=CROSS_SWAP)
+    uni = partial(unimodal_loss, positive=CLIC_TEXTS[0])
     both = (*POSITIVES, *NEGATIVES)
     terms = (
-        LossTerm(
-            "contrast",
-            contrast,
-            weight=contrast_weight,
-            on="composed",
-            reads=POSITIVES,
-            by_kind=True,
-        ),
-        LossTerm(
-            "negative", negative, weight=negative_weight, on="composed", reads=both, by_kind=True
-        ),
-        LossTerm("uni", uni, weight=uni_weight, on="composed", reads=POSITIVES, by_kind=True),
+        LossTerm("contrast", contrast, weight=contrast_weight, on="composed", reads=POSITIVES),
+        LossTerm("negative", negative, weight=negative_weight, on="composed", reads=both),
+        LossTerm("uni", uni, weight=uni_weight, on="composed", reads=POSITIVES),
     )
     single = (LossTerm("clip", clip_loss, on="single"),) if alternate else ()
     return Method(

@@ -10,7 +10,7 @@ from compoclip.errors import UsageError
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.rows import OnlyRewrites
+from compoclip.losses.rows import OnlyKinds
 from compoclip.methods import tsvlc
 from compoclip.methods.base import (
     NEGATIVES,
@@ -98,24 +98,16 @@ def dac(
         bags=BagPlan(bags, bag_size, either if both_types else (by_rule,), bag_draw),
         written=negatives,
     )
-    # Losses know the texts by their place among the kinds of the method: negatives of captions, the
-    # sentences of bags, their negatives.
-    places = {kind: place for place, kind in enumerate(plan.kinds)}
-    own = tuple(range(places[BAG]))
-    bag = partial(bag_loss, bag=places[BAG])
-    against = partial(bag_negative_loss, bag=places[BAG], bag_negative=places[BAG_NEGATIVE])
+    # The negatives of bags are for their own loss alone.
+    contrast, negative = (OnlyKinds(f, plan.rewrite_names) for f in (negclip_loss, global_hn_loss))
+    bag = partial(bag_loss, bag=BAG)
+    against = partial(bag_negative_loss, bag=BAG, bag_negative=BAG_NEGATIVE)
     both = (*POSITIVES, *NEGATIVES)
     terms = (
-        LossTerm("negclip", OnlyRewrites(negclip_loss, own), reads=NEGATIVES, by_kind=True),
-        LossTerm(
-            "negative",
-            OnlyRewrites(global_hn_loss, own),
-            weight=negative_weight,
-            reads=NEGATIVES,
-            by_kind=True,
-        ),
-        LossTerm("bag", bag, weight=bag_weight, reads=POSITIVES, by_kind=True),
-        LossTerm("bag_negative", against, weight=bag_negative_weight, reads=both, by_kind=True),
+        LossTerm("negclip", contrast, reads=NEGATIVES),
+        LossTerm("negative", negative, weight=negative_weight, reads=NEGATIVES),
+        LossTerm("bag", bag, weight=bag_weight, reads=POSITIVES),
+        LossTerm("bag_negative", against, weight=bag_negative_weight, reads=both),
     )
     return Method(
         name="dac",

@@ -88,7 +88,7 @@ def fsc_clip(
         beta=beta,
         reduction=hn_reduction,
         missing_hn=missing_hn,
-        rewrites=len(PLAN.rewrites),
+        kinds=PLAN.kinds,
     )
     local_hn = partial(
         local_hn_loss,
@@ -98,7 +98,7 @@ def fsc_clip(
         beta=beta,
         reduction=hn_reduction,
         missing_hn=missing_hn,
-        rewrites=len(PLAN.rewrites),
+        kinds=PLAN.kinds,
     )
     terms = (
         LossTerm("clip", clip_loss),

@@ -33,7 +33,7 @@ def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
             logit of 0, as in released code; for comparison only.
         optim: Optimiser and schedule.
     """
-    loss = partial(negclip_loss, missing_hn=missing_hn, rewrites=len(PLAN.rewrites))
+    loss = partial(negclip_loss, missing_hn=missing_hn, kinds=PLAN.kinds)
     return Method(
         name="negclip",
         paper="Yuksekgonul et al., ICLR 2023",

@@ -181,12 +181,12 @@ class Whole:
         sizes = ((len(images), len(texts)),)
         return Whole(ALONE, Merged(block, tuple(images), tuple(texts), sizes))
 
-    def layout(self, kinds: Sequence[str], device: torch.device, ids: Tensor) -> Layout:
+    def layout(self, device: torch.device, ids: Tensor) -> Layout:
         """Of the whole batch. ids: (t, context) token ids of this process's texts."""
         if self.ranks.world > 1:
             counts = [texts for _, texts in self.merged.sizes]
             ids = self.ranks.gather(ids, counts)[list(self.merged.texts)]
-        return self.merged.block.layout(kinds, device, ids)
+        return self.merged.block.layout(device, ids)
 
     def features(self, own: Features, images: int) -> Features:
         """Of the whole batch, from those of this process's part; see `gather_features`.

@@ -175,7 +175,7 @@ def step(
     whole = whole or Whole.alone(batch.block)
     pixels = batch.normalised(device)
     ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = whole.layout(method.kinds, device, ids)
+    layout = whole.layout(device, ids)
     images = len(pixels)
     if images == 0:  # a part without a readable image: encode a stand-in with the others
         pixels, ids = pixels.new_zeros(1, *pixels.shape[1:]), tokenize([""])
