@@ -18,6 +18,7 @@ from compoclip.methods.base import (
     PaperDifference,
     Trains,
 )
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(
     epochs=1,
@@ -39,6 +40,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def clic(
     *,
     contrast_weight: float = 0.5,
@@ -97,15 +99,5 @@ def clic(
         trains=Trains(image_tower=False),
         crop=False,
         optim=optim,
-        settings={
-            "contrast_weight": contrast_weight,
-            "negative_weight": negative_weight,
-            "uni_weight": uni_weight,
-            "layout": layout,
-            "normalisation": normalisation,
-            "alternate": alternate,
-            "sentences": sentences,
-            "paraphrases": paraphrases,
-        },
         differences=DIFFERENCES,
     )

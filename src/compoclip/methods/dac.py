@@ -22,6 +22,7 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(batch_size=32, warmup=10_000, warmup_share=0.1)
 DIFFERENCES = (
@@ -39,6 +40,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def dac(
     *,
     bags: str = "",
@@ -116,17 +118,6 @@ def dac(
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         lora=Lora(),
-        settings={
-            "bags": bags,
-            "bag_size": bag_size,
-            "bag_draw": bag_draw,
-            "neg_type": neg_type,
-            "negatives": negatives,
-            "actions": actions,
-            "negative_weight": negative_weight,
-            "bag_weight": bag_weight,
-            "bag_negative_weight": bag_negative_weight,
-        },
         stand_ins=tsvlc.STAND_INS,
         differences=DIFFERENCES,
     )

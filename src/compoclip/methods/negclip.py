@@ -9,6 +9,7 @@ from compoclip.data.plans import GIVEN, Neighbours
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip",))
@@ -21,6 +22,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
     """Contrastive loss in which swapped captions compete for every image.
 
@@ -40,7 +42,6 @@ def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
         plan=PLAN,
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
-        settings={"missing_hn": missing_hn},
         differences=DIFFERENCES,
     )
 
@@ -62,6 +63,7 @@ NEGCLIP_ORIGINAL_DIFFERENCES = (
 )
 
 
+@recipe
 def negclip_original(
     *,
     negatives: Literal["given", "negclip"] = "given",
@@ -99,11 +101,5 @@ def negclip_original(
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
-        settings={
-            "negatives": negatives,
-            "hard_images": hard_images,
-            "neighbours": neighbours,
-            "mask_duplicates": mask_duplicates,
-        },
         differences=NEGCLIP_ORIGINAL_DIFFERENCES,
     )

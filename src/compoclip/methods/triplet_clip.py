@@ -7,6 +7,7 @@ from typing import Literal
 from compoclip.data.plans import GIVEN, NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 DIFFERENCES = (
@@ -19,6 +20,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def triplet_clip(
     *,
     negatives: Literal["given", "negclip"] = "given",
@@ -55,5 +57,4 @@ def triplet_clip(
         optim=optim,
         crop=False,
         differences=DIFFERENCES,
-        settings={"negatives": negatives, "negative_images": negative_images},
     )
