@@ -15,7 +15,7 @@ from bench.train import caption_batch
 from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import device_named, parse
 from compoclip.console import emit_json, table
-from compoclip.data.sample import Batch
+from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method

@@ -20,9 +20,9 @@ from compoclip.captions.parse import parse_many
 from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import device_named, parse
 from compoclip.console import emit_json, table
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.plan import TextPlan
-from compoclip.data.sample import Batch, Sample
-from compoclip.data.textblock import TextBlock
+from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method

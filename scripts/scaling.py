@@ -26,8 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from bench.rows import machine
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.losses.contract import Features, Role
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe

@@ -13,6 +13,22 @@ import torch
 
 from compoclip.captions.parse import parse
 from compoclip.captions.types import Caption
+from compoclip.data.batch import TextBlock
+from compoclip.data.caption_plan import (
+    BAG,
+    BAG_NEGATIVE,
+    GRAPH_POSITIVE,
+    OWN_CAPTIONS,
+    WRITTEN_NEGATIVE,
+    BagPlan,
+    Bags,
+    CaptionPlan,
+    GraphPlan,
+    OneOf,
+    Stage,
+)
+from compoclip.data.images.groups import Groups
+from compoclip.data.images.neighbours import Neighbours
 from compoclip.data.plan import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
@@ -20,26 +36,10 @@ from compoclip.data.plan import (
     NONE_APPLIES,
     NONE_WRITTEN,
     NOT_CHOSEN,
-    Bags,
     PlanCounts,
     TextPlan,
 )
-from compoclip.data.plans import (
-    BAG,
-    BAG_NEGATIVE,
-    GRAPH_POSITIVE,
-    OWN_CAPTIONS,
-    WRITTEN_NEGATIVE,
-    BagPlan,
-    CaptionPlan,
-    GraphPlan,
-    Groups,
-    Neighbours,
-    OneOf,
-    Stage,
-)
-from compoclip.data.sample import Sample
-from compoclip.data.textblock import TextBlock
+from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key

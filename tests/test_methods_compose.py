@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from compoclip.cli.main import main
-from compoclip.data.plans import Composed, OneOf
+from compoclip.data.caption_plan import OneOf
+from compoclip.data.images.composed import Composed
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role

@@ -15,7 +15,7 @@ import torch
 import tyro
 from torch.nn.functional import cross_entropy, normalize
 
-from compoclip.data.plans import OneOf
+from compoclip.data.caption_plan import OneOf
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss

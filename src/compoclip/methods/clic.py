@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.plans import CLIC_TEXTS, CROSS_SWAP, Composed
+from compoclip.data.images.composed import CLIC_TEXTS, CROSS_SWAP, Composed
 from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (

@@ -9,7 +9,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from compoclip.console import note
-from compoclip.data.plans import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf, Single
+from compoclip.data.caption_plan import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
+from compoclip.data.images import SINGLE
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
@@ -106,7 +107,7 @@ def _with_terms(method: Method, name: str) -> Method:
     found = _method_named(origin)
     if found is None:
         raise UsageError(f"--terms {name}: no method '{origin}'; {_hint(origin, method_names())}")
-    if not isinstance(found.images, Single):
+    if found.images != SINGLE:
         raise UsageError(
             f"--terms {name}: the terms of {found.name} need its own batches of images"
         )

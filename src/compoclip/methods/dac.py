@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.plans import BAG, BAG_NEGATIVE, WRITTEN_NEGATIVE, BagPlan, OneOf
+from compoclip.data.caption_plan import BAG, BAG_NEGATIVE, WRITTEN_NEGATIVE, BagPlan, OneOf
 from compoclip.errors import UsageError
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.plans import Groups
+from compoclip.data.images.groups import Groups
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
 from compoclip.methods.registry import recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.data.plans import GraphPlan
+from compoclip.data.caption_plan import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
 from compoclip.methods.base import (
     NEGATIVES,

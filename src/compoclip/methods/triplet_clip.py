@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.plans import GIVEN, NegativeImages, Single
+from compoclip.data.caption_plan import GIVEN
+from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
 from compoclip.methods.registry import recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from compoclip.data.plans import WRITTEN_NEGATIVE, CaptionPlan, OneOf
+from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss

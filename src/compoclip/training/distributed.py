@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compoclip.data.batch import Batch, Merged, TextBlock, from_record, merge, to_record
 from compoclip.data.plan import PlanCounts
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.ranks import ALONE, Ranks, failure, raise_first

@@ -1,4 +1,4 @@
-"""All texts that accompany a batch of images, as one flat ragged list."""
+"""A batch: pixels, and all texts that accompany them as one flat ragged list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from compoclip.data.transform import normalised
 from compoclip.losses.contract import Layout, Role
 from compoclip.rewrites.base import token_key
 
@@ -78,6 +79,29 @@ def _numbered(items: Iterable[Hashable]) -> list[int]:
     """Equal numbers for equal items, counted from 0 in order of appearance."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(item, len(seen)) for item in items]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the training loop receives: pixels (B, 3, H, W) uint8 and the texts that go with them.
+
+    ids: of the samples drawn; there may be more images, such as neighbours, after theirs.
+    skipped: ids of samples left out of this batch because they could not be read.
+    kind: "single" or "composed", for methods whose steps differ. mean, std: what the pixels are to
+    be normalised by, of values in [0, 1].
+    """
+
+    pixels: torch.Tensor
+    block: TextBlock
+    ids: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    kind: str = "single"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def normalised(self, device: torch.device) -> torch.Tensor:
+        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
+        return normalised(self.pixels.to(device, non_blocking=True), self.mean, self.std)
 
 
 # --- The parts of a batch that several processes make, put together as one process would make
