@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.cli.main import main
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Trains
@@ -215,7 +214,7 @@ def test_dropout_repeats_what_it_drew() -> None:
         block.mlp = _Noisy(block.mlp)
     batch, method = batch_for(model), load_recipe("negclip")()
     ids = model.tokenizer(list(batch.block.texts))
-    layout = batch.block.layout(method.kinds, ids=ids)
+    layout = batch.block.layout(ids=ids)
     torch.manual_seed(7)
     features = model.encoder.work(
         batch.normalised(CPU), ids, micro_batch=2

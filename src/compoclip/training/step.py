@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compoclip.data.sample import Batch
+from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
@@ -70,7 +70,7 @@ def step(
     global_batch = global_batch or GlobalBatch.of_one(batch.block)
     pixels = batch.normalised(device)
     ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = global_batch.layout(method.kinds, device, ids)
+    layout = global_batch.layout(device, ids)
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
     # stand-in, whose features `GlobalBatch.features` drops.

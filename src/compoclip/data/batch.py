@@ -1,4 +1,4 @@
-"""All texts that accompany a batch of images, as one flat ragged list."""
+"""A batch: pixels, and all texts that accompany them as one flat ragged list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from compoclip.data.transform import normalised
 from compoclip.losses.contract import Layout, Role
 from compoclip.rewrites.base import token_key
 
@@ -42,16 +43,16 @@ class TextBlock:
 
     def layout(
         self,
-        rewrites: Sequence[str],
         device: torch.device | str = "cpu",
         ids: torch.Tensor | None = None,
     ) -> Layout:
-        """The tensors a loss may see; `rewrites` fixes the index of each rewrite name.
+        """The tensors a loss may see.
 
         ids: (T, context) token ids, on the CPU. With them texts are the same when their ids are;
         without, when CLIP's tokenizer cannot tell them apart.
         """
-        index = {name: i for i, name in enumerate(rewrites)}
+        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
+        place = {name: i for i, name in enumerate(kinds)}
         texts: Iterable[Hashable] = map(token_key, self.texts)
         if ids is not None:
             texts = (row.tobytes() for row in ids.numpy())
@@ -62,8 +63,9 @@ class TextBlock:
         return Layout(
             owner=tensor(self.owner),
             role=tensor(map(int, self.role)),
-            rewrite=tensor(index.get(name, -1) for name in self.rewrite),
+            rewrite=tensor(place.get(name, -1) for name in self.rewrite),
             images=self.images,
+            kinds=kinds,
             text_id=tensor(_numbered(texts)),
             image_id=tensor(_numbered(self.photos)) if self.photos else None,
             side=tensor(int(row >= 0) for row in self.pair) if self.pair else None,
@@ -77,6 +79,29 @@ def _numbered(items: Iterable[Hashable]) -> list[int]:
     """Equal numbers for equal items, counted from 0 in order of appearance."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(item, len(seen)) for item in items]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the training loop receives: pixels (B, 3, H, W) uint8 and the texts that go with them.
+
+    ids: of the samples drawn; there may be more images, such as neighbours, after theirs.
+    skipped: ids of samples left out of this batch because they could not be read.
+    kind: "single" or "composed", for methods whose steps differ. mean, std: what the pixels are to
+    be normalised by, of values in [0, 1].
+    """
+
+    pixels: torch.Tensor
+    block: TextBlock
+    ids: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    kind: str = "single"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def normalised(self, device: torch.device) -> torch.Tensor:
+        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
+        return normalised(self.pixels.to(device, non_blocking=True), self.mean, self.std)
 
 
 # --- The parts of a batch that several processes make, put together as one process would make

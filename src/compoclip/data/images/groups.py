@@ -1,100 +1,52 @@
-"""Which samples make which batch of an epoch, by seed and epoch alone."""
+"""Batches of variations of one object among ordinary pairs (GNM-CLIP)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from compoclip.console import counted, note
-from compoclip.data.plans import Composed, Groups, ImagePlan
-from compoclip.data.sample import Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.images import BatchTask, ImagePlan, RankShare
+from compoclip.data.sources import GROUP, Source
+from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
 T = TypeVar("T")
-_Scores = list[float | None]
 
 
 @dataclass(frozen=True)
-class BatchTask:
-    """The samples of one batch, by their index in the source; kind: see `Batch`."""
+class Groups(ImagePlan):
+    """Batches of variations of one object among ordinary pairs (GNM-CLIP).
 
-    epoch: int
-    indices: tuple[int, ...]
-    kind: str = "single"
-
-
-@dataclass(frozen=True)
-class RankShare:
-    """This process makes the `rank`-th of `world` equal parts of every batch of `batch_size`."""
-
-    batch_size: int
-    rank: int = 0
-    world: int = 1
-
-
-class Schedule(Protocol):
-    """The batches of every epoch."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """The batches of an epoch from `start_step` on, this process's part of each."""
-        ...
-
-
-def schedule_of(source: Source, images: ImagePlan, share: RankShare, seed: int) -> Schedule:
-    """The schedule that an image plan asks for.
-
-    Raises CompoclipError when the batch cannot be split evenly, UsageError when it cannot be made
-    of whole groups.
-    """
-    if share.batch_size < 1 or share.batch_size % share.world:
-        raise CompoclipError(
-            f"batch size {share.batch_size} cannot be split over {share.world} processes; change it"
-        )
-    if isinstance(images, Groups):
-        return GroupedSchedule(source, images, share, seed)
-    alternate = isinstance(images, Composed) and images.alternate
-    kind = "composed" if isinstance(images, Composed) else "single"
-    return ShuffledSchedule(len(source), share, seed, kind, alternate)
-
-
-@dataclass(frozen=True)
-class ShuffledSchedule:
-    """A fresh permutation of all samples every epoch; the last incomplete batch is dropped.
-
-    alternate: every other step, counted over all epochs, is "single".
+    A group takes `variations` samples with the same `group` column, and `pairs` without one.
+    Variations whose `score` is not above least_score, or whose `image_score` is not above
+    least_image_score, are left out; those without a score stay.
     """
 
-    samples: int
-    share: RankShare
-    seed: int
-    kind: str = "single"
-    alternate: bool = False
+    variations: int = 2
+    pairs: int = 8
+    least_score: float = 0.0
+    least_image_score: float = 14.0
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Full batches in the source."""
-        return self.samples // self.share.batch_size
+    def __post_init__(self) -> None:
+        """Raises UsageError for impossible numbers."""
+        if self.variations < 1 or self.pairs < 0:
+            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
 
-    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """The batches of an epoch from `start_step` on."""
-        bits = rng_for(self.seed, "", epoch, "order").getrandbits(64)
-        order = np.random.Generator(np.random.PCG64(bits)).permutation(self.samples)
-        part = self.share.batch_size // self.share.world
-        tasks = []
-        for step in range(start_step, self.steps_per_epoch):
-            first = step * self.share.batch_size + self.share.rank * part
-            odd = (epoch * self.steps_per_epoch + step) % 2
-            kind = "single" if self.alternate and odd else self.kind
-            tasks.append(BatchTask(epoch, tuple(order[first : first + part].tolist()), kind))
-        return tasks
+    def require(self, source: Source) -> None:
+        """Variations come with the data."""
+        if GROUP not in source.brings():
+            raise UsageError(
+                f"{source.describe()}: brings no variations; it needs a column group that "
+                "variations of one object share (empty for ordinary pairs) and may have a column "
+                "score"
+            )
+
+    def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
+        """Whole groups in every batch. Raises UsageError when it cannot be made of them."""
+        return GroupedSchedule(source, self, share, seed)
 
 
 class GroupedSchedule:
@@ -129,13 +81,12 @@ class GroupedSchedule:
 
     def _members(self, source: Source, plan: Groups) -> tuple[list[int], dict[str, list[int]]]:
         """The ordinary pairs, and the variations that are good enough by group."""
-        read: Callable[[], tuple[list[str], _Scores]] | None = getattr(source, "groups", None)
-        names, self._scores = read() if read else ([], [])
-        more: Callable[[], _Scores] | None = getattr(source, "image_scores", None)
-        images: _Scores = more() if more else [None] * len(names)
+        names, self._scores = source.groups()
         members: dict[str, list[int]] = {}
         low = 0
-        for index, (name, score, image) in enumerate(zip(names, self._scores, images)):
+        for index, (name, score, image) in enumerate(
+            zip(names, self._scores, source.image_scores())
+        ):
             poor = score is not None and score <= plan.least_score
             poor |= image is not None and image <= plan.least_image_score
             if name and poor:

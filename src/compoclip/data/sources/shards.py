@@ -7,7 +7,7 @@ import os
 import tarfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -21,21 +21,9 @@ from numpy.typing import NDArray
 
 from compoclip.console import track
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.rows import EMPTY_NEGATIVE, NO_NEIGHBOUR, any_of
-from compoclip.data.sample import Sample
-from compoclip.data.tarmembers import (
-    BAD_JSON,
-    BAD_NAME,
-    BAD_TEXT,
-    CAPTION_LIMIT,
-    SECOND,
-    TOO_LONG,
-    member_json,
-    member_text,
-    sample_captions,
-    sample_key,
-    whole_members,
-)
+from compoclip.data.members import forward
+from compoclip.data.sources import GROUP, NEGATIVE_IMAGE, NEGATIVES, NEIGHBOURS, Sample, Source
+from compoclip.data.sources.rows import EMPTY_NEGATIVE, NO_NEIGHBOUR, any_of
 from compoclip.data.textfiles import (
     EMPTY_CAPTION,
     NEG_IMAGE,
@@ -43,11 +31,145 @@ from compoclip.data.textfiles import (
     Extras,
     encodable,
     expand_braces,
+    parse_json,
     read_extras,
     usable_texts,
 )
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, write_cache
+from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
+
+# --- Members of a shard: which sample they belong to, and where its captions are. ---
+
+BAD_JSON = "unreadable .json member"
+BAD_TEXT = ".txt member that is not UTF-8"
+BAD_NAME = "tar member whose name is not UTF-8"
+SECOND = "second image, .txt or .json member of a sample"
+CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
+TOO_LONG = f".txt or .json member of more than {CAPTION_LIMIT >> 20} MiB"
+
+
+def sample_key(member: str) -> tuple[str, str]:
+    """The sample that a member belongs to, and what kind of member of it this is.
+
+    Consecutive members that share folder and name up to the first dot are one sample; the rest of
+    the name is the kind: "00/17.neg_image.jpg" is "neg_image.jpg" of "00/17". The key of hidden
+    files, such as those that macOS adds, is "".
+    """
+    folder, _, base = member.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return (f"{folder}/{stem}" if folder and stem else stem), extension
+
+
+def member_text(data: bytes) -> str | None:
+    """The text of a .txt member, None when it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def member_json(data: bytes) -> tuple[str, Any] | None:
+    """The text of a .json member and the value in it, None when it is damaged.
+
+    A value with half characters, which JSON can spell and UTF-8 cannot hold, is damaged.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+        value = parse_json(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return text, value
+
+
+def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """The members of a tar, in order, checking that it is whole up to its end mark.
+
+    Raises CompoclipError for a file that is cut off or is no plain tar.
+    """
+    end = 0
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in forward(tar):
+                end = member.offset_data + -(-member.size // 512) * 512
+                yield member
+                tar.members = []  # type: ignore[attr-defined]  # the list would only take memory
+    except tarfile.TarError as error:
+        raise CompoclipError(
+            f"{shard}: not a whole tar file ({error}); fetch or make the shard again"
+        ) from None
+    except OSError as error:
+        raise unreadable(shard, error) from None
+    file.seek(end)
+    if len(file.read(512)) < 512:
+        raise CompoclipError(f"{shard}: the tar file is cut off; fetch or make the shard again")
+
+
+def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
+    """(key, members) of every sample of a tar, in order.
+
+    What belongs to no sample (folders, links, hidden files, names that are no text) does not part
+    those it lies between; before the first sample its key is "". Raises as `whole_members` does.
+    """
+    key = ""
+    members: list[tarfile.TarInfo] = []
+    for member in whole_members(shard, file):
+        named = member.isreg() and member.sparse is None and encodable(member.name)
+        own = sample_key(member.name)[0] if named else ""
+        if own and own != key:
+            if members:
+                yield key, members
+            key, members = own, []
+        members.append(member)
+    if members:
+        yield key, members
+
+
+@dataclass
+class SampleTexts:
+    """What the .txt and the .json member of a sample hold.
+
+    text: of the .txt member. json, fields: the text of the .json member and the value in it.
+    """
+
+    text: str | None = None
+    json: str | None = None
+    fields: Any = None
+    seen: set[str] = field(default_factory=set)
+
+    def take(self, kind: str, size: int, read: Callable[[], bytes]) -> str | None:
+        """Read a member of the kind "txt" or "json"; returns the reason for leaving it out."""
+        if size > CAPTION_LIMIT:
+            return TOO_LONG
+        if kind in self.seen:
+            return SECOND
+        self.seen.add(kind)
+        if kind == "txt":
+            self.text = member_text(read())
+            return BAD_TEXT if self.text is None else None
+        found = member_json(read())
+        if found is None:
+            return BAD_JSON
+        self.json, self.fields = found
+        return None
+
+    def captions(self, caption_key: str | None) -> list[Any]:
+        """What is in the place of captions; `usable_texts` keeps the captions among them.
+
+        caption_key: the name in the .json member; without it the .txt member comes first, then
+        "caption" or "text" of the .json member.
+        """
+        if caption_key is None and self.text is not None:
+            return [self.text]
+        if not isinstance(self.fields, dict):
+            return []
+        keys = ("caption", "text") if caption_key is None else (caption_key,)
+        value: object = next((self.fields[key] for key in keys if key in self.fields), None)
+        if isinstance(value, list):
+            return value
+        return [] if value is None else [value]
+
 
 # --- The index of a tar shard: where each sample's image lies, its captions and extra columns. ---
 #
@@ -91,9 +213,7 @@ class _Group:
     key: str
     image: tuple[int, int] | None = None
     negative: tuple[int, int] | None = None
-    text: str | None = None
-    fields: object = None
-    seen: set[str] = field(default_factory=set)
+    texts: SampleTexts = field(default_factory=SampleTexts)
 
 
 def load_index(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -142,7 +262,7 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
     spare: list[str] = []  # images of samples that have one already
     row = -1
     for row, group in enumerate(_groups(shard, left_out, places, spare)):
-        captions = sample_captions(group.text, group.fields, caption_key)
+        captions = group.texts.captions(caption_key)
         kept = usable_texts(captions, EMPTY_CAPTION, left_out)
         if group.image is None:
             left_out[NO_IMAGE] += 1
@@ -172,72 +292,65 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
 
 
 def _extras(group: _Group, shard: Path) -> Extras:
-    fields = group.fields if isinstance(group.fields, dict) else {}
+    fields = group.texts.fields if isinstance(group.texts.fields, dict) else {}
     return read_extras(fields, shard, f"{shard}, sample {group.key}")
 
 
 def _groups(
     shard: Path, left_out: Counter[str], places: dict[str, tuple[int, int]], spare: list[str]
 ) -> Iterator[_Group]:
-    """Consecutive members that share folder and name up to the first dot are one sample.
+    """What the index keeps of every sample.
 
     places: gets offset and size of every image by the name of its member; spare: the names of
     images of samples that have one already.
     """
-    group: _Group | None = None
     with shard.open("rb") as file:
-        for member in whole_members(shard, file):
-            if member.isdir():
-                continue
-            if not member.isreg() or member.sparse is not None:
-                left_out[NOT_A_FILE] += 1
-                continue
-            if not encodable(member.name):
-                left_out[BAD_NAME] += 1
-                continue
-            key, extension = sample_key(member.name)
-            if not key:
-                continue
-            if group is None or group.key != key:
-                if group is not None:
-                    yield group
-                group = _Group(key)
-            name = os.path.normpath(member.name)
-            if extension.rpartition(".")[2].lower() in EXTENSIONS:
-                places[name] = (member.offset_data, member.size)
-            if extension.lower() in EXTENSIONS and group.image is not None:
-                spare.append(name)
-            _take(group, member, extension.lower(), file, left_out)
-    if group is not None:
-        yield group
+        for key, members in grouped(shard, file):
+            group = _Group(key)
+            for member in members:
+                if member.isdir():
+                    continue
+                if not member.isreg() or member.sparse is not None:
+                    left_out[NOT_A_FILE] += 1
+                elif not encodable(member.name):
+                    left_out[BAD_NAME] += 1
+                else:
+                    _take(group, member, file, left_out, places, spare)
+            if key:
+                yield group
 
 
 def _take(
-    group: _Group, member: tarfile.TarInfo, extension: str, file: IO[bytes], left_out: Counter[str]
+    group: _Group,
+    member: tarfile.TarInfo,
+    file: IO[bytes],
+    left_out: Counter[str],
+    places: dict[str, tuple[int, int]],
+    spare: list[str],
 ) -> None:
-    if extension in EXTENSIONS:
-        group.image = group.image or (member.offset_data, member.size)
-    elif extension.startswith(f"{NEG_IMAGE}.") and extension.rpartition(".")[2] in EXTENSIONS:
-        group.negative = (member.offset_data, member.size)
-    elif extension not in ("txt", "json"):
+    key, extension = sample_key(member.name)
+    if not key:
         return
-    elif member.size > CAPTION_LIMIT:
-        left_out[TOO_LONG] += 1
-    elif extension in group.seen:
-        left_out[SECOND] += 1
-    else:
-        group.seen.add(extension)
-        position = file.tell()
-        file.seek(member.offset_data)
-        data = file.read(member.size)
-        file.seek(position)
-        if extension == "txt":
-            group.text = member_text(data)
-            left_out[BAD_TEXT] += group.text is None
-        else:
-            found = member_json(data)
-            group.fields = found and found[1]
-            left_out[BAD_JSON] += found is None
+    place, extension = (member.offset_data, member.size), extension.lower()
+    name = os.path.normpath(member.name)
+    last = extension.rpartition(".")[2]
+    if last in EXTENSIONS:
+        places[name] = place
+    if extension in EXTENSIONS and group.image is not None:
+        spare.append(name)
+    elif extension in EXTENSIONS:
+        group.image = place
+    elif extension.startswith(f"{NEG_IMAGE}.") and last in EXTENSIONS:
+        group.negative = place
+    elif extension in ("txt", "json"):
+
+        def read() -> bytes:
+            file.seek(member.offset_data)
+            return file.read(member.size)
+
+        reason = group.texts.take(extension, member.size, read)
+        if reason is not None:
+            left_out[reason] += 1
 
 
 # --- Webdataset tar shards, read at random by offset; nothing is ever unpacked to disk. ---
@@ -246,7 +359,7 @@ _TEXTS = ("captions", "negatives", "neighbours")
 _READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size", "group")
 
 
-class ShardSource:
+class ShardSource(Source):
     """Samples of tar shards in shard order. Ids are "shard.tar/key".
 
     left_out: how many captions, samples and members were left out, by reason.
@@ -347,10 +460,10 @@ class ShardSource:
         found: frozenset[str] = frozenset()
         for table in self._tables:
             sizes = {
-                "negatives": table.column("negatives").value_lengths(),
-                "neighbours": table.column("neighbours").value_lengths(),
-                "negative_image": table.column("negative_size"),
-                "group": pc.binary_length(table.column("group")),
+                NEGATIVES: table.column("negatives").value_lengths(),
+                NEIGHBOURS: table.column("neighbours").value_lengths(),
+                NEGATIVE_IMAGE: table.column("negative_size"),
+                GROUP: pc.binary_length(table.column("group")),
             }
             found |= any_of(sizes)
         return found

@@ -8,8 +8,7 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.rows import FolderImages, RowBuilder, RowSource
-from compoclip.data.splits import ALL, Split
+from compoclip.data.sources.rows import ALL, FolderImages, RowBuilder, RowSource, Split
 from compoclip.data.textfiles import (
     delimited_header,
     read_delimited,

@@ -1,21 +1,25 @@
-"""The rows of an annotation file, held compactly, as a source of samples.
+"""The rows of an annotation file, held compactly, as a source of samples; which split is read.
 
 Every reader of annotation files fills a `RowBuilder`; what comes out is a `RowSource`. Texts live
 in Arrow buffers, not Python objects: millions of captions stay small, and forked workers share
 them.
+
+Data sets hold what models are tested on beside what they are trained on: the training split is
+read unless another one is asked for. Reading all of it takes `--split all`.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.data.sample import Sample
+from compoclip.data.sources import GROUP, NEGATIVE_IMAGE, NEGATIVES, NEIGHBOURS, Sample, Source
 from compoclip.data.textfiles import (
     EMPTY_CAPTION,
     NO_CAPTION,
@@ -24,7 +28,7 @@ from compoclip.data.textfiles import (
     require_texts,
     usable_texts,
 )
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 
 EMPTY_NEGATIVE = "empty negative"
 NO_NEIGHBOUR = "similar image that the data has not"
@@ -62,7 +66,7 @@ class FolderImages:
         return self.root / image
 
 
-class RowSource:
+class RowSource(Source):
     """Samples in the order of their rows.
 
     left_out: how many captions and samples the reader left out, by reason.
@@ -117,10 +121,10 @@ class RowSource:
     def brings(self) -> frozenset[str]:
         """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
         sizes = {
-            "negatives": self._negatives.value_lengths(),
-            "neighbours": self._neighbours.value_lengths(),
-            "negative_image": pc.binary_length(self._negative_images),
-            "group": pc.binary_length(self._groups),
+            NEGATIVES: self._negatives.value_lengths(),
+            NEIGHBOURS: self._neighbours.value_lengths(),
+            NEGATIVE_IMAGE: pc.binary_length(self._negative_images),
+            GROUP: pc.binary_length(self._groups),
         }
         return any_of(sizes)
 
@@ -227,3 +231,81 @@ def any_of(sizes: Mapping[str, pa.Array]) -> frozenset[str]:
 
 def _no_rows() -> tuple[list[Any], ...]:
     return tuple([] for _ in _SCHEMA.names)
+
+
+# --- Which split of the data is read. ---
+
+TRAIN, ALL = "train", "all"
+COLUMN = "split"  # of tables that say the split of every row
+# Karpathy's "train" leaves out the part of COCO val2014 that everybody trains on as well.
+_TRAINED_ON = (TRAIN, "restval")
+_KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test|eval)(?![a-z])", re.IGNORECASE)
+
+
+class Split:
+    """Takes the samples of one split and counts the others.
+
+    wanted: its name; None for the training split, "all" for every sample. "train" takes "restval",
+    too.
+    """
+
+    def __init__(self, wanted: str | None) -> None:
+        self.name = wanted or TRAIN
+        self._asked = wanted is not None
+        self._names = _TRAINED_ON if self.name == TRAIN else (self.name,)
+        self._taken = 0
+        self._others: Counter[str] = Counter()
+
+    def takes(self, split: str | None) -> bool:
+        """Whether a sample of this split (None: of no split) is read."""
+        if self.name == ALL or split in self._names:
+            self._taken += 1
+            return True
+        self._others[split or ""] += 1
+        return False
+
+    def named(self, name: str) -> str | None:
+        """The split that the name of a file or folder begins with, if it begins with one."""
+        return self.name if name.startswith(self.name) else split_of(name)
+
+    def require(self, origin: object) -> None:
+        """Raise UsageError, naming the splits there are, when there are only others."""
+        if self._others and not self._taken:
+            have = ", ".join(sorted(name or "samples of no split" for name in self._others))
+            ask = "" if self._asked else "; name one with --split, or take everything: --split all"
+            raise UsageError(f"{origin}: no split {self.name!r}; it has: {have}{ask}")
+
+    def left_out(self, noun: str = "sample") -> dict[str, int]:
+        """How many were left out without anybody having asked for it, by reason."""
+        if self._asked:
+            return {}
+        return {
+            f"{noun} of {f'split {name!r}' if name else 'no split'} (--split all takes it)": number
+            for name, number in sorted(self._others.items())
+        }
+
+    def __str__(self) -> str:
+        """ ", split train", for descriptions; empty when every sample is read."""
+        return f", split {self.name}" if self._others else ""
+
+
+def split_of(name: str) -> str | None:
+    """The split that the name of a file or folder begins with ("val-000.tar"), if it is one."""
+    found = _KNOWN.match(name)
+    return found and found.group(1).lower()
+
+
+def files_of(
+    files: Sequence[Path], wanted: str | None, origin: object
+) -> tuple[list[Path], dict[str, int]]:
+    """The files of a split by the beginning of their names, and how many others were left out.
+
+    wanted: see `Split`. When none is asked for and no file is named after one, all are taken.
+    Raises UsageError for a split that no file is named after.
+    """
+    split = Split(wanted)
+    if wanted is None and not any(split_of(file.name) for file in files):
+        return list(files), {}
+    chosen = [f for f in files if split.takes(split.named(f.name) or f.name.split("-")[0])]
+    split.require(origin)
+    return chosen, split.left_out("file")

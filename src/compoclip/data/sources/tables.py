@@ -10,8 +10,15 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from compoclip.data.members import EmbeddedImages, holds_bytes, holds_text
-from compoclip.data.rows import FolderImages, Images, RowBuilder, RowSource
-from compoclip.data.splits import ALL, COLUMN, Split
+from compoclip.data.sources.rows import (
+    ALL,
+    COLUMN,
+    FolderImages,
+    Images,
+    RowBuilder,
+    RowSource,
+    Split,
+)
 from compoclip.data.textfiles import (
     EXTRA_COLUMNS,
     NEG_IMAGE,
