@@ -20,8 +20,8 @@ from compoclip.benchmarks.case import (
     present,
     without,
 )
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import classification_rules
+from compoclip.benchmarks.registry import listed
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.classification import (

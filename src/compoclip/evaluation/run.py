@@ -22,8 +22,8 @@ from compoclip.benchmarks.case import (
     present,
     without,
 )
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import classification_rules
+from compoclip.benchmarks.registry import listed
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import RESAMPLES, rule_to_json
