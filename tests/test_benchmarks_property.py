@@ -142,7 +142,8 @@ def readers(root: Path) -> dict[str, Reader]:
         folders = FOLDERS.get(name, (name,))
         paths = [path for each in folders for path in sorted((root / each).rglob("*"))]
         files = [path for path in paths if path.is_file() and path.suffix not in PICTURES]
-        found[name] = (known[spec], files)
+        if spec in known:
+            found[name] = (known[spec], files)
     return found | write_more(root)
 
 
@@ -275,6 +276,8 @@ def judge(target: Target, root: Path) -> None:
 def test_every_reader_ends_with_items_or_one_line(
     name: str, root: Path, readers: dict[str, Reader]
 ) -> None:
+    if name not in readers:
+        pytest.skip("no writer of its official format in tests/official")
     target, files = readers[name]
     target.load()
     kept = {path: path.read_bytes() for path in files}

@@ -19,8 +19,8 @@ from compoclip.benchmarks.case import (
     image_key,
     present,
 )
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import classification_rules
+from compoclip.benchmarks.registry import listed
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import compare

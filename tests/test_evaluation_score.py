@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks import cola
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.cases import BUCKETS
@@ -284,7 +284,7 @@ def test_photos_that_chain_everything_together_are_clusters_of_their_own():
 
 def test_the_pairs_of_cola_make_88_clusters(shared_data: Path):
     path = shared_data / "annotations/cola/COLA_multiobjects_matching_benchmark.json"
-    cases = cola.load(Path("nowhere"), Path("photos"), annotations=path).content
+    cases = load_benchmark("cola", Path("nowhere"), Path("photos"), annotations=path).content
     assert isinstance(cases, tuple)
     assert len({case.images[0].photo for case in cases}) == 115
     assert len(set(case_clusters(cases))) == 88

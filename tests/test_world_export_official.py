@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import SKILLS, Benchmark, Case, Form, present
-from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import listed, load_benchmark
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.items import EncodedFeatures

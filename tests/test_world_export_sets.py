@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval, present
-from compoclip.benchmarks.edition import listed
+from compoclip.benchmarks.registry import listed
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from compoclip.benchmarks.sources import SHARED, RemoteFile
+
 
 class Form(StrEnum):
     """The name of a form of item; `evaluation.forms` holds the object that scores and judges it.
@@ -391,6 +393,7 @@ class Meta:
     hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
     part_folders: set of a family -> its folder under the root, where that has another name.
     same_rows_as: another benchmark whose items this one edits under the same ids, "" for none.
+    remote: where those of the files and image folders that anybody may fetch come from.
     """
 
     id: str
@@ -414,6 +417,16 @@ class Meta:
     part_folders: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    remote: tuple[RemoteFile, ...] = ()
+
+    @property
+    def sources(self) -> dict[str, RemoteFile]:
+        """Those of the files and image folders that can be fetched, with where they come from.
+
+        What several benchmarks share (`sources.SHARED`) needs no mention in `remote`.
+        """
+        known = {**SHARED, **{each.target: each for each in self.remote}}
+        return {each: known[each] for each in (*self.files, *self.images) if each in known}
 
     def place(self, root: Path, file: str) -> str | None:
         """Where one of the files (or of those of a pattern) lies below `root`; None for nowhere."""
