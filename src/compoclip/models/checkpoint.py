@@ -389,7 +389,8 @@ class Format(ABC):
 
     Attributes:
         order: Formats are asked in ascending order whether a model is theirs.
-        markers: Files that a folder of this format has, all of them; for `sniff`.
+        prefix: What the names of models of this format start with, if they are no folders.
+        markers: Files that a folder of this format has, all of them.
         stored: The file of a folder that holds the tensors.
         downloads: Patterns of weights in a repository of the hub; the first that is there is
             fetched, beside all small files.
@@ -399,6 +400,7 @@ class Format(ABC):
     """
 
     order: ClassVar[int]
+    prefix: ClassVar[str] = ""
     markers: ClassVar[tuple[str, ...]] = ()
     stored: ClassVar[str] = ""
     downloads: ClassVar[tuple[str, ...]] = ()
@@ -407,8 +409,10 @@ class Format(ABC):
     adapters_only: ClassVar[bool] = False
 
     def sniff(self, source: str) -> bool:
-        """Whether a model that a user names so is of this format. Takes no time: looks at names and
-        at small files."""
+        """Whether a model that a user names so is of this format, by `prefix` or `markers`. Looks
+        at names and small files alone."""
+        if self.prefix:
+            return source.startswith(self.prefix)
         folder = Path(source)
         return bool(self.markers) and all((folder / name).is_file() for name in self.markers)
 

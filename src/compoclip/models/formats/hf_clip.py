@@ -434,7 +434,7 @@ class SplitClip(HFClip):
     in the files.
     """
 
-    order = 20
+    order = 42
     title = "two-tower CLIP"
     downloads = ("*-encoder/*.safetensors", "*-encoder/pytorch_model*.bin")
     forms = ()

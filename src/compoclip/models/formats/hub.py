@@ -45,10 +45,7 @@ class HubRepository(Format):
     """`hf-hub:ORG/REPO`: a folder of any format on the Hugging Face hub."""
 
     order = 3
-
-    def sniff(self, source: str) -> bool:
-        """By the prefix."""
-        return source.startswith(HUB)
+    prefix = HUB
 
     def describe(self, source: str) -> tuple[str, str]:
         """See `Format.describe`."""

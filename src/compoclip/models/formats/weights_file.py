@@ -189,10 +189,7 @@ class RandomWeights(Format):
     """random:ARCHITECTURE[:SEED]: a network that nobody trained."""
 
     order = 2
-
-    def sniff(self, source: str) -> bool:
-        """By the prefix."""
-        return source.startswith("random:")
+    prefix = "random:"
 
     def describe(self, source: str) -> tuple[str, str]:
         """See `Format.describe`."""
@@ -202,7 +199,7 @@ class RandomWeights(Format):
         self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
     ) -> LoadedModel:
         """The weights that the seed gives. Raises UsageError for a seed that is no number."""
-        model, _, number = source.removeprefix("random:").partition(":")
+        model, _, number = source.removeprefix(self.prefix).partition(":")
         if number and not (number.isdecimal() and len(number) < 19):
             raise UsageError(f"{source}: the seed '{number}' is not a number below 10^18")
         config = with_activation(named_config(model), activation)
