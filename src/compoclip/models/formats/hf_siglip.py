@@ -37,6 +37,7 @@ from compoclip.models.formats.hf_folder import (
     WEIGHTS,
     HFContent,
     HuggingFaceFolder,
+    Names,
     image_processor,
     own_tokenizer,
     read_tensors,
@@ -71,38 +72,40 @@ PREPROCESS = {
 }
 """SigLIP's own, for folders that do not say."""
 
-_NAMES = (
-    ("vision_model.embeddings.patch_embedding.", "visual.trunk.patch_embed.proj."),
-    ("vision_model.encoder.layers.#.layer_norm1.", "visual.trunk.blocks.#.norm1."),
-    ("vision_model.encoder.layers.#.layer_norm2.", "visual.trunk.blocks.#.norm2."),
-    ("vision_model.encoder.layers.#.self_attn.out_proj.", "visual.trunk.blocks.#.attn.proj."),
-    ("vision_model.encoder.layers.#.mlp.", "visual.trunk.blocks.#.mlp."),
-    ("vision_model.post_layernorm.", "visual.trunk.norm."),
-    ("vision_model.head.probe", "visual.trunk.attn_pool.latent"),
-    ("vision_model.head.attention.out_proj.", "visual.trunk.attn_pool.proj."),
-    ("vision_model.head.layernorm.", "visual.trunk.attn_pool.norm."),
-    ("vision_model.head.mlp.", "visual.trunk.attn_pool.mlp."),
-    ("text_model.embeddings.token_embedding.weight", "text.token_embedding.weight"),
-    ("text_model.embeddings.position_embedding.weight", "text.positional_embedding"),
-    ("text_model.encoder.layers.#.layer_norm1.", "text.transformer.resblocks.#.ln_1."),
-    ("text_model.encoder.layers.#.layer_norm2.", "text.transformer.resblocks.#.ln_2."),
-    (
-        "text_model.encoder.layers.#.self_attn.out_proj.",
-        "text.transformer.resblocks.#.attn.out_proj.",
+_NAMES = Names(
+    same=(
+        ("vision_model.embeddings.patch_embedding.", "visual.trunk.patch_embed.proj."),
+        ("vision_model.encoder.layers.#.layer_norm1.", "visual.trunk.blocks.#.norm1."),
+        ("vision_model.encoder.layers.#.layer_norm2.", "visual.trunk.blocks.#.norm2."),
+        ("vision_model.encoder.layers.#.self_attn.out_proj.", "visual.trunk.blocks.#.attn.proj."),
+        ("vision_model.encoder.layers.#.mlp.", "visual.trunk.blocks.#.mlp."),
+        ("vision_model.post_layernorm.", "visual.trunk.norm."),
+        ("vision_model.head.probe", "visual.trunk.attn_pool.latent"),
+        ("vision_model.head.attention.out_proj.", "visual.trunk.attn_pool.proj."),
+        ("vision_model.head.layernorm.", "visual.trunk.attn_pool.norm."),
+        ("vision_model.head.mlp.", "visual.trunk.attn_pool.mlp."),
+        ("text_model.embeddings.token_embedding.weight", "text.token_embedding.weight"),
+        ("text_model.embeddings.position_embedding.weight", "text.positional_embedding"),
+        ("text_model.encoder.layers.#.layer_norm1.", "text.transformer.resblocks.#.ln_1."),
+        ("text_model.encoder.layers.#.layer_norm2.", "text.transformer.resblocks.#.ln_2."),
+        (
+            "text_model.encoder.layers.#.self_attn.out_proj.",
+            "text.transformer.resblocks.#.attn.out_proj.",
+        ),
+        ("text_model.encoder.layers.#.mlp.fc1.", "text.transformer.resblocks.#.mlp.c_fc."),
+        ("text_model.encoder.layers.#.mlp.fc2.", "text.transformer.resblocks.#.mlp.c_proj."),
+        ("text_model.final_layer_norm.", "text.ln_final."),
+        ("text_model.head.", "text.text_projection."),
+        ("logit_scale", "logit_scale"),
+        ("logit_bias", "logit_bias"),
     ),
-    ("text_model.encoder.layers.#.mlp.fc1.", "text.transformer.resblocks.#.mlp.c_fc."),
-    ("text_model.encoder.layers.#.mlp.fc2.", "text.transformer.resblocks.#.mlp.c_proj."),
-    ("text_model.final_layer_norm.", "text.ln_final."),
-    ("text_model.head.", "text.text_projection."),
+    fused=(
+        ("vision_model.encoder.layers.#.self_attn.", "visual.trunk.blocks.#.attn.qkv."),
+        ("text_model.encoder.layers.#.self_attn.", "text.transformer.resblocks.#.attn.in_proj_"),
+    ),
 )
-"""Starts of names, theirs and open_clip's; # is the number of a layer."""
 _POSITIONS = ("vision_model.embeddings.position_embedding.weight", "visual.trunk.pos_embed")
 _POOL, _OUR_POOL = "vision_model.head.attention.in_proj_", "visual.trunk.attn_pool."
-_Q = re.compile(r"(vision|text)_model\.encoder\.layers\.(\d+)\.self_attn\.q_proj\.(weight|bias)")
-_FUSED = {
-    "vision": ("visual.trunk.blocks.", ".attn.qkv."),
-    "text": ("text.transformer.resblocks.", ".attn.in_proj_"),
-}
 _TRUNK = re.compile(rf"vit_(\w+?)_patch(\d+)_siglip_(\d+)({TANH})?")
 # What of an open_clip configuration a SiglipModel can express: values that must be so, and keys.
 _FIXED_VISION = {"timm_pool": "map", "timm_proj": "none"}
@@ -127,7 +130,7 @@ class HFSiglip(HuggingFaceFolder):
 
     order = 40
     model_type = "siglip"
-    title = "SiglipModel"
+    kind = "Hugging Face SiglipModel folder"
     family = "SigLIP"
     forms = ("hf",)
 
@@ -331,36 +334,21 @@ def from_siglip_state(state: Mapping[str, Tensor], source: str) -> dict[str, Ten
     Raises CompoclipError naming `source` for one that is unknown, and for projections of an
     attention that are not all there.
     """
-    out: dict[str, Tensor] = {}
-    for key, value in state.items():
-        query = _Q.fullmatch(key)
-        if key.endswith(".position_ids") or re.search(r"self_attn\.[kv]_proj\.", key):
-            continue
-        if query:
-            names = [key.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
-            lacking = next((name for name in names if name not in state), None)
-            if lacking is not None:
-                raise CompoclipError(f"{source}: the file lacks '{lacking}'")
-            start, end = _FUSED[query[1]]
-            out[f"{start}{query[2]}{end}{query[3]}"] = torch.cat([state[name] for name in names])
-        elif key == _POSITIONS[0]:
-            out[_POSITIONS[1]] = value[None]
-        elif key.startswith(_POOL):
-            kind = key.removeprefix(_POOL)
-            third = len(value) // 3
-            out[f"{_OUR_POOL}q.{kind}"] = value[:third].contiguous()
-            out[f"{_OUR_POOL}kv.{kind}"] = value[third:].contiguous()
-        elif key in ("logit_scale", "logit_bias"):
-            out[key] = value
-        else:
-            name = _renamed(key, _NAMES)
-            if name is None:
-                raise CompoclipError(
-                    f"{source}: '{key}' is no parameter of a SiglipModel; expected the weights of "
-                    "transformers' SiglipModel"
-                )
-            out[name] = value
-    return out
+    left, out = dict(state), {}
+    if _POSITIONS[0] in left:
+        out[_POSITIONS[1]] = left.pop(_POSITIONS[0])[None]
+    for kind in ("weight", "bias"):
+        if (whole := left.pop(f"{_POOL}{kind}", None)) is not None:
+            third = len(whole) // 3
+            out[f"{_OUR_POOL}q.{kind}"] = whole[:third].contiguous()
+            out[f"{_OUR_POOL}kv.{kind}"] = whole[third:].contiguous()
+    try:
+        return out | _NAMES.read(left, source)
+    except KeyError as error:
+        raise CompoclipError(
+            f"{source}: {error} is no parameter of a SiglipModel; expected the weights of "
+            "transformers' SiglipModel"
+        ) from error
 
 
 def to_siglip_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -368,38 +356,17 @@ def to_siglip_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Raises CompoclipError for a parameter that SiglipModel does not have.
     """
-    out: dict[str, Tensor] = {}
-    ours = tuple((b, a) for a, b in _NAMES)
-    for key, value in state.items():
-        fused = None
-        for tower, (start, end) in _FUSED.items():
-            fused = re.fullmatch(rf"{re.escape(start)}(\d+){re.escape(end)}(weight|bias)", key)
-            if fused:
-                layer = f"{tower}_model.encoder.layers.{fused[1]}.self_attn"
-                for part, third in zip("qkv", value.chunk(3)):
-                    out[f"{layer}.{part}_proj.{fused[2]}"] = third.contiguous()
-                break
-        if fused or key.startswith(f"{_OUR_POOL}kv."):
-            continue
-        if key == _POSITIONS[1]:
-            out[_POSITIONS[0]] = value[0].contiguous()
-        elif key.startswith(f"{_OUR_POOL}q."):
-            kind = key.removeprefix(f"{_OUR_POOL}q.")
-            out[f"{_POOL}{kind}"] = torch.cat([value, state[f"{_OUR_POOL}kv.{kind}"]])
-        elif key in ("logit_scale", "logit_bias"):
-            out[key] = value.reshape(1)
-        else:
-            name = _renamed(key, ours)
-            if name is None:
-                raise _inexpressible(f"'{key}'")
-            out[name] = value
-    return out
-
-
-def _renamed(key: str, names: tuple[tuple[str, str], ...]) -> str | None:
-    """`key` by a table of starts (old, new); None when there is none for it."""
-    for old, new in names:
-        found = re.match(re.escape(old).replace(r"\#", r"(\d+)"), key)
-        if found:
-            return new.replace("#", "".join(found.groups())) + key[found.end() :]
-    return None
+    left, out = dict(state), {}
+    if _POSITIONS[1] in left:
+        out[_POSITIONS[0]] = left.pop(_POSITIONS[1])[0].contiguous()
+    for kind in ("weight", "bias"):
+        if f"{_OUR_POOL}q.{kind}" in left:
+            parts = [left.pop(f"{_OUR_POOL}{part}.{kind}") for part in ("q", "kv")]
+            out[f"{_POOL}{kind}"] = torch.cat(parts)
+    for name in ("logit_scale", "logit_bias"):
+        if name in left:
+            out[name] = left.pop(name).reshape(1)
+    try:
+        return out | _NAMES.write(left)
+    except KeyError as error:
+        raise _inexpressible(str(error)) from error
