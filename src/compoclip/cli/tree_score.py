@@ -18,7 +18,8 @@ from compoclip.errors import UsageError
 from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.analysis.trees import Estimate, TreeScores
+    from compoclip.analysis.trees import TreeScores
+    from compoclip.evaluation.statistics import Estimate
 
 
 @dataclass(frozen=True)

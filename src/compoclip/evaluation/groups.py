@@ -15,7 +15,13 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
+from compoclip.evaluation.aggregate import (
+    MeanOf,
+    Plan,
+    evaluate,
+    resample,
+    rows_of,
+)
 from compoclip.evaluation.comparison import (
     Difference,
     Evidence,
@@ -28,6 +34,7 @@ from compoclip.evaluation.comparison import (
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.tables import percent, span
 
 

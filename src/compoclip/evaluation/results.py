@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import FEWEST, RANKED
+from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.files import only_writer, read_json, write_atomically
 from compoclip.models.card import CardResult
 from compoclip.models.config import ModelIdentity
@@ -35,7 +36,7 @@ class Score:
     n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
     low, high: 95 % interval; interval: "wilson" or "bootstrap"; "none", and both None, for a single
     photo. chance: what is reached without looking (`items.Outcomes`). photos: how many the items
-    are about; below `aggregate.FEWEST` the value is not judged. ties: items whose outcome
+    are about; below `statistics.FEWEST` the value is not judged. ties: items whose outcome
     hung on equal scores; strict, fractional: value under those policies.
     """
 

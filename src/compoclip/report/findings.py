@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compoclip.evaluation.aggregate import FEWEST
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -18,6 +17,7 @@ from compoclip.evaluation.groups import (
     SENSITIVITY,
 )
 from compoclip.evaluation.results import Score
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.report.study import Study
 from compoclip.report.wording import listed, percent, points, signed_interval, words_for
 

@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import FEWEST, RESAMPLES
 from compoclip.evaluation.groups import COMPOSITION, LOWER_IS_BETTER, MATCH, NEITHER_IS_BETTER
 from compoclip.evaluation.published.beside import (
     Measured,
@@ -35,6 +34,10 @@ from compoclip.evaluation.published.read import (
     table_names,
 )
 from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.statistics import (
+    FEWEST,
+    RESAMPLES,
+)
 from compoclip.evaluation.tables import Layout, comparison_text, laid_out, percent, span
 from compoclip.files import write_atomically
 from compoclip.models.loaded import LoadedModel
