@@ -77,8 +77,9 @@ def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
     try:
         if not part.metric:
             return each.aggregates[part.name]
-        metrics = each.scores[part.name]
-        return metrics[part.metric] if part.metric != MAIN else next(iter(metrics.values()))
+        if part.metric == MAIN:
+            return each.main(part.name)
+        return each.scores[part.name][part.metric]
     except (KeyError, StopIteration) as error:
         raise CompoclipError(
             f"{each.model} on {each.benchmark}: no {part.metric or 'aggregate'} of '{part.name}'; "
@@ -383,7 +384,7 @@ def overall_text(model: str, scores: dict[str, Score]) -> str:
             percent(score.value),
             span(score.low, score.high),
             percent(score.chance),
-            str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}",
+            score.items(),
         ]
         for name, score in scores.items()
     ]

@@ -62,6 +62,11 @@ class Score:
             return "at"
         return "above" if self.low > self.chance else "below"
 
+    def items(self, separator: str = "") -> str:
+        """ "30", or "12 of 30" where items are missing; separator: of thousands."""
+        here = f"{self.n:{separator}}"
+        return here if self.n == self.expected else f"{here} of {self.expected:{separator}}"
+
 
 def too_few(photos: int) -> str:
     """What stands in the place of a verdict that so many photos do not allow."""
@@ -129,6 +134,15 @@ class Results:
     def reader_name(self) -> str:
         """What the benchmark's reader calls it: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
+
+    @property
+    def headline_score(self) -> Score:
+        """The score to quote."""
+        return self.aggregates[self.headline]
+
+    def main(self, subtask: str) -> Score:
+        """The sub-task's score in its main metric."""
+        return next(iter(self.scores[subtask].values()))
 
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---
@@ -442,7 +456,7 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
 
 
 def _row(result: Results) -> CardResult:
-    score = result.aggregates[result.headline]
+    score = result.headline_score
     part = f" ({score.n:,} of {score.expected:,} items)" if result.partial else ""
     return CardResult(
         result.benchmark + part,

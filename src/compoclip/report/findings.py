@@ -159,8 +159,7 @@ def _chance(study: Study, model: str) -> dict[str, list[str]]:
         if len(parts) > 1 and after.standing == "above":
             for part in parts:
                 ours, theirs = (
-                    next(iter(study.results[m][part.benchmark].scores[part.name].values()))
-                    for m in (study.base, model)
+                    study.results[m][part.benchmark].main(part.name) for m in (study.base, model)
                 )
                 judge(f"{part.name} of {part.benchmark}", ours, theirs, risen=False)
     order = dict.fromkeys(_AGAINST_CHANCE.values())
