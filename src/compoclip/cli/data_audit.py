@@ -106,7 +106,7 @@ def audit_text(found: Audit, solved: Sequence[Solvability] = ()) -> str:
         lines += _counts(found.counts, found.by_subtask)
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
     if solved:
-        from compoclip.evaluation.aggregate import wilson
+        from compoclip.evaluation.statistics import wilson
         from compoclip.evaluation.tables import percent
 
         rows = []
