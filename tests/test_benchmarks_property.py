@@ -27,7 +27,7 @@ from benchmark_files import expect_one_line
 from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.registry import benchmark_names, option_types
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.score import candidates
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.targets import Target, parse_targets, read_suite
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
@@ -261,7 +261,7 @@ def judge(target: Target, root: Path) -> None:
         found = target.load()
         content, _ = present(found)
         for case in content if isinstance(content, tuple) else ():
-            candidates(case)
+            FORMS[case.form].candidates(case)
             assert case.form is not Form.BINARY or case.truth in (0, 1)
             "".join((case.id, case.subtask, *case.texts)).encode()
     except CompoclipError as error:

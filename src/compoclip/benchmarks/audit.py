@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +18,9 @@ from PIL import Image
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
+    Cases,
     Classification,
+    Content,
     Form,
     ImageRef,
     Retrieval,
@@ -28,7 +30,6 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.benchmarks.defects import Defect, Kind, count, exchanged, synonymous
 from compoclip.benchmarks.files import LEVELS, key, same, same_bag
-from compoclip.benchmarks.registry import listed
 from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
@@ -39,7 +40,7 @@ from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
 
 
 def audit_images(
-    items: Iterable[tuple[str, str, tuple[ImageRef, ...]]], decoding: bool
+    items: Iterable[Pictured], decoding: bool
 ) -> Iterator[tuple[str, str, Kind, str, str]]:
     """(sub-task, id, kind, "", detail) of items, given with their images, that have a bad image.
 
@@ -143,20 +144,11 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
     decoding: also decode every image. Items have one defect of a kind at most, at its strictest
     level.
     """
-    content = benchmark.content
-    if isinstance(content, Retrieval):
-        found = [*_gallery(content), *audit_images(_retrieval_refs(content), decoding)]
-    elif isinstance(content, Classification):
-        parts = content.classes if content.tags else ("zero_shot",)
-        names = image_names(content.images)
-        refs = [(part, n, (ref,)) for part in parts for n, ref in zip(names, content.images)]
-        found = [*_classes(content), *audit_images(refs, decoding)]
-    else:
-        found = [*(each for case in content for each in _case(case)), *_repeats(content)]
-        found += audit_images([(c.subtask, c.id, c.images) for c in content], decoding)
+    found, pictured = _look(benchmark.content)
+    found += audit_images(pictured, decoding)
     return Audit(
         benchmark=benchmark.name,
-        items=listed(benchmark),
+        items=benchmark.content.counts(),
         defects=tuple(Defect(benchmark.name, *each) for each in found),
         left_out=dict(benchmark.left_out),
     )
@@ -164,6 +156,32 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
 
 Found = tuple[str, str, Kind, str, str]
 """Sub-task, id, kind, level, detail."""
+Pictured = tuple[str, str, tuple[ImageRef, ...]]
+"""Sub-task, id, images."""
+
+
+@singledispatch
+def _look(content: Content) -> tuple[list[Found], list[Pictured]]:
+    """What is wrong with the texts of the items, and the items with their images."""
+    raise TypeError(f"no audit of {type(content).__name__}")
+
+
+@_look.register
+def _(content: Cases) -> tuple[list[Found], list[Pictured]]:
+    found = [*(each for case in content for each in _case(case)), *_repeats(content)]
+    return found, [(case.subtask, case.id, case.images) for case in content]
+
+
+@_look.register
+def _(content: Retrieval) -> tuple[list[Found], list[Pictured]]:
+    names = image_names(content.images)
+    return list(_gallery(content)), [("i2t", *each) for each in zip(names, zip(content.images))]
+
+
+@_look.register
+def _(content: Classification) -> tuple[list[Found], list[Pictured]]:
+    named = list(zip(image_names(content.images), zip(content.images)))
+    return list(_classes(content)), [(part, *each) for part in content.counts() for each in named]
 
 
 def compare_texts(caption: str, negative: str) -> Iterator[tuple[Kind, str, str]]:
@@ -267,11 +285,6 @@ def _gallery(content: Retrieval) -> Iterator[Found]:
             yield "t2i", names[index], Kind.REPEATED, level, repr(text[:_SHOWN])
         for kind, _, detail in too_long([text]):
             yield "t2i", names[index], kind, "", detail
-
-
-def _retrieval_refs(content: Retrieval) -> list[tuple[str, str, tuple[ImageRef, ...]]]:
-    names = image_names(content.images)
-    return [("i2t", name, (ref,)) for name, ref in zip(names, content.images)]
 
 
 def _classes(content: Classification) -> Iterator[Found]:

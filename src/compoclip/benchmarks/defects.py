@@ -138,8 +138,7 @@ _NORMALS: Mapping[str, Callable[[str], Any]] = {
 
 def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
     """Caption and negative of every case with texts to choose from, of the sub-tasks of both."""
-    content = benchmark.content
-    cases = content if isinstance(content, tuple) else ()
+    cases = benchmark.content.cases
     return {(case.subtask, case.id): _texts(case) for case in cases if len(case.texts) > 1}
 
 

@@ -37,6 +37,7 @@ from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
     Case,
+    Cases,
     Form,
     ImageRef,
     Meta,
@@ -116,7 +117,7 @@ def _load(
     rules, headline = aggregates(_rules(tuned_on), kept, "macro")
     return Benchmark(
         name=META.id,
-        content=tuple(case for case in cases if case.subtask in wanted),
+        content=Cases(case for case in cases if case.subtask in wanted),
         data_hash=files.data_hash({path.name: path for path in paths}),
         ties={"": TiePolicy.STRICT},
         skills={name: skills[name] for name in kept if name in skills},

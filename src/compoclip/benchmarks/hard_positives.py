@@ -12,7 +12,7 @@ bbox_x, bbox_y, bbox_w, bbox_h, cropped to that box). image_id and false_caption
 must agree. Images: `<root>/vg/{VG_100K,VG_100K_2}` without the leading "data/", and
 `<root>/aro/images` for SWAP (argument `images` and option `aro_images`: other folders).
 
-Texts of a case: (c, c_p, c_n). Metrics (see `case.METRICS`): original, augmented, brittleness,
+Texts of a case: (c, c_p, c_n). Metrics (see `evaluation.forms`): original, augmented, brittleness,
 both_below; ties are wrong. The headline `replace` is the plain mean of the two REPLACE files.
 """
 

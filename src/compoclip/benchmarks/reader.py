@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Meta, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
 from compoclip.benchmarks.files import close
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
@@ -189,7 +189,7 @@ class CaseReader(Reader):
         defined, headline = aggregates(rules, kept, self.headline)
         return Benchmark(
             name=data.name,
-            content=tuple(data.cases),
+            content=Cases(data.cases),
             data_hash=files.data_hash(data.files, data.stated),
             ties=data.ties,
             skills={name: about.skills[name] for name in kept if name in about.skills},

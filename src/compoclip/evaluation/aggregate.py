@@ -18,7 +18,7 @@ from scipy import sparse, special, stats
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.classification import weighted_ap_11, weighted_auc
+from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
 from compoclip.evaluation.items import Flags, Indices, Values
 
 # --- Intervals and tests for benchmark scores: what a difference between two numbers is worth. ---

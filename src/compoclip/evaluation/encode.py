@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from compoclip.benchmarks.case import Classification, Content, ImageRef, Retrieval
+from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
@@ -161,26 +161,12 @@ class EncodeOptions:
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
     """All images of some benchmarks, each photo and box once, in order of appearance."""
-    seen: dict[ImageRef, None] = {}
-    for content in contents:
-        if isinstance(content, Retrieval | Classification):
-            seen.update(dict.fromkeys(content.images))
-        else:
-            seen.update(dict.fromkeys(ref for case in content for ref in case.images))
-    return list(seen)
+    return list(dict.fromkeys(ref for content in contents for ref in content.images))
 
 
 def distinct_texts(contents: Sequence[Content]) -> list[str]:
     """All texts of some benchmarks, each string once, in order of appearance."""
-    seen: dict[str, None] = {}
-    for content in contents:
-        if isinstance(content, Retrieval):
-            seen.update(dict.fromkeys(content.texts))
-        elif isinstance(content, Classification):
-            seen.update(dict.fromkeys(text for prompts in content.prompts for text in prompts))
-        else:
-            seen.update(dict.fromkeys(text for case in content for text in case.texts))
-    return list(seen)
+    return list(dict.fromkeys(text for content in contents for text in content.texts))
 
 
 def encode_contents(

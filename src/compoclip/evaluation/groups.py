@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
-from compoclip.evaluation.classification import SUBTASK as ZERO_SHOT
 from compoclip.evaluation.compare import Difference, corrected, difference, own_seed, with_counts
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
 from compoclip.evaluation.layout import span

@@ -25,6 +25,7 @@ from compoclip.evaluation.aggregate import (
     rule_from_json,
     sign_flip,
 )
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Values
 from compoclip.evaluation.results import Results, load_items
 
@@ -103,9 +104,8 @@ class Pair:
                 f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
             )
         left, right = (tables[k].take([pair[k] for pair in rows]) for k in (0, 1))
-        if "retrieval" in left["form"].to_pylist() and not len(rows) == len(keys[0]) == len(
-            keys[1]
-        ):
+        one_gallery = any(FORMS[name].one_gallery for name in set(left["form"].to_pylist()))
+        if one_gallery and not len(rows) == len(keys[0]) == len(keys[1]):
             raise CompoclipError(
                 f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
                 "queries), so ranks cannot be compared; evaluate both on the same images"

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compoclip.benchmarks.case import Form
 from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import FEWEST, RANKED, rule_from_json
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
 from compoclip.evaluation.layout import span
 from compoclip.files import only_writer, read_json, write_atomically
@@ -229,22 +229,10 @@ def _fitting(table: pa.Table) -> np.ndarray:
         pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
     )
     truth, forms = table["truth"].to_numpy(), np.asarray(table["form"].to_pylist(), dtype=object)
-    some = (images >= 1) & (texts >= 1) & (scores >= 1) & (scores <= 2)
-    shapes: dict[str, np.ndarray] = {
-        Form.CHOOSE_TEXT: (images == 1) & (texts >= 2) & (scores == texts),
-        Form.CHOOSE_IMAGE: (texts == 1) & (images >= 2) & (scores == images),
-        Form.GROUP: (images == 2) & (texts == 2) & (scores == 4),
-        Form.TRIPLE: (images == 1) & (texts == 3) & (scores == 3),
-        Form.TEXT_ONLY: (images == 0) & (texts == 3) & (scores == 3),
-        Form.BINARY: (images == 1) & (texts == 1) & (scores == 1),
-        "retrieval": some,
-        "classification": some,
-    }
     fitting = np.zeros(table.num_rows, dtype=bool)
-    for form, fits in shapes.items():
-        fitting |= (forms == form) & fits
-    found: np.ndarray = fitting & (truth >= 0) & (truth < np.maximum(scores, 2))
-    return found
+    for name, form in FORMS.items():
+        fitting |= (forms == name) & form.fits(images, texts, scores, truth)
+    return fitting
 
 
 def _check_counts(table: pa.Table, results: Results) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.audit import Audit
+from compoclip.benchmarks.case import Aggregate, Benchmark, Cases, Listed
 from compoclip.evaluation.aggregate import (
     RANKED,
     RESAMPLES,
@@ -28,8 +29,9 @@ from compoclip.evaluation.aggregate import (
     rows_of,
     wilson,
 )
+from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Items, Outcomes, Values
-from compoclip.evaluation.results import Score
+from compoclip.evaluation.results import Clean, Score
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,6 @@ class Summary:
 
     scores: dict[str, dict[str, Score]]
     aggregates: dict[str, Score]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """All items of the annotation files, photos there or not: what they are, one entry each."""
-
-    subtasks: Sequence[str] = ()
-    labels: Sequence[Mapping[str, str]] = ()
-    truth: Sequence[int] = ()
 
 
 def summarise(
@@ -147,13 +140,13 @@ class _Frame:
         n = len(items)
         names = tuple(items.outcomes)
         main_of = np.full(n, -1)
-        arrays = {part: np.full(n, np.nan) for part in ("used", "strict", "fractional", "chance")}
+        main = Outcomes.nowhere(n)
         for number, each in enumerate(items.outcomes.values()):
             new = (main_of < 0) & ~np.isnan(each.used)
             main_of[new] = number
-            for part, out in arrays.items():
-                out[new] = getattr(each, part)[new]
-        outcomes = {**items.outcomes, MAIN: Outcomes(**arrays)}
+            for whole, part in zip(main, each):
+                whole[new] = part[new]
+        outcomes = {**items.outcomes, MAIN: main}
         used = {name: each.used for name, each in outcomes.items()}
         applies = {**used, POSITIVE_SCORE: items.positive}
         scores = np.array([each[0] for each in items.scores]) if RANKED.keys() & names else None
@@ -265,3 +258,67 @@ def _independent(tree: Plan, clusters: np.ndarray) -> bool:
     if not isinstance(tree, Mean) or tree.metric == POSITIVE_SCORE:
         return False
     return len(np.unique(clusters[tree.rows])) == len(tree.rows)
+
+
+# --- Scores without the items that an audit found faulty, ties wrong. ---
+
+
+def clean_scores(
+    items: Items,
+    audit: Audit,
+    benchmark: Benchmark,
+    rules: Mapping[str, Aggregate],
+    expected: Mapping[str, int],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Clean:
+    """Every sub-task and rule over the items without a fault, as `summarise`, with strict ties.
+
+    benchmark: as audited, images there or not. expected: items of the full benchmark by sub-task.
+    A group of which one item is faulty is left out of joint metrics. What was fitted or ranked
+    against all items stays: the thresholds of true-or-false statements and the galleries of
+    retrieval hold the faulty ones.
+    """
+    faulty = audit.faulty
+    keep = np.array(
+        [k for k, each in enumerate(zip(items.subtasks, items.ids)) if each not in faulty],
+        dtype=np.int64,
+    )
+    kept = items.take(keep)
+    kept = replace(kept, outcomes={n: o._replace(used=o.strict) for n, o in kept.outcomes.items()})
+    sizes = group_sizes(benchmark.content.cases, benchmark.joint)
+    if benchmark.joint:
+        own = {name: each for name, each in kept.outcomes.items() if name not in benchmark.joint}
+        kept = with_joint(replace(kept, outcomes=own), benchmark.joint, sizes)
+    clean: dict[str, int] = {
+        part: n - sum(subtask == part for subtask, _ in faulty) for part, n in expected.items()
+    }
+    if benchmark.joint:
+        left = group_sizes(
+            (case for case in benchmark.content.cases if (case.subtask, case.id) not in faulty),
+            benchmark.joint,
+        )
+        whole = {group: n for group, n in sizes.items() if left.get(group) == n}
+        clean |= groups_by_part(whole)
+    listed = Cases(
+        case for case in benchmark.content.cases if (case.subtask, case.id) not in faulty
+    ).listed
+    summary = (
+        summarise(kept, rules, clean, resamples, seed, lenient=True, listed=listed)
+        if len(kept)
+        else None
+    )
+    return Clean(
+        faulty=len(faulty),
+        left_out=len(items) - len(keep),
+        faults=audit.faults,
+        scores=summary.scores if summary else {},
+        aggregates=summary.aggregates if summary else {},
+    )
+
+
+def same_faults(clean: Clean | None, audit: Audit | None) -> bool:
+    """Whether a result holds the clean scores that `audit` asks for; without one, anything does."""
+    if audit is None:
+        return True
+    return clean is not None and (clean.faulty, clean.faults) == (len(audit.faulty), audit.faults)
