@@ -10,9 +10,17 @@ from typing import Annotated, Any
 
 import tyro
 
-from compoclip.benchmarks.audit import Audit, audit
+from compoclip.benchmarks.audit import (
+    FAULTS,
+    MEANING,
+    Audit,
+    Defect,
+    Differences,
+    Kind,
+    audit,
+    differences,
+)
 from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.defects import FAULTS, MEANING, Defect, Differences, Kind, differences
 from compoclip.benchmarks.files import IGNORED, LEVELS
 from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.solvability import Solvability, solvability
