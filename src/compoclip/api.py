@@ -35,10 +35,10 @@ from typing import (
 
 from compoclip.cli.evaluate import EvaluateOptions, measure, named_models
 from compoclip.cli.options import device_named
-from compoclip.cli.rewrite import names_of
 from compoclip.cli.train import TrainOptions, adapted, execute, push
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
+from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def rewrite(
         _require(name, value, str)
     _require("seed", seed, int)
     _require("epoch", epoch, int)
-    return records([("0", caption)], Settings(names_of(rewrites), seed, epoch, tagger))
+    return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
 
 
 def _recipe(name: str, parameters: Mapping[str, Any]) -> Method:
