@@ -12,7 +12,7 @@ from statistics import median
 
 from bench.rows import PROGRAM, Inputs, Row, machine, shown
 from compoclip.captions.chunks import noun_chunks
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import Tagger, get_tagger, tagger_version
 from compoclip.captions.types import Caption

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.captions.parse import parse_many
+from compoclip.captions.parser import parse_many
 from compoclip.cli.options import device_named, parse
 from compoclip.console import emit_json, table
 from compoclip.data.plan import TextPlan

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rewrite_truth import judge_rewrites
 
-from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
 from compoclip.rewrites.base import (
     Refused,

@@ -222,7 +222,7 @@ def load(
         if name in _VG:
             cases += _vg_cases(paths[name], name, images or root / "aro" / "images")
         else:
-            from compoclip.captions.parse import PARSER_VERSION
+            from compoclip.captions.parser import PARSER_VERSION
             from compoclip.captions.tagger import tagger_version
 
             cases += _order_cases(paths[name], name, *photos[name], tagger, workers)
@@ -292,7 +292,7 @@ def _order_cases(
     path: Path, subtask: str, default: Path, flat: Path | None, tagger: str, workers: int
 ) -> list[Case]:
     """The order cases of a caption file: caption and four shuffles, cleaned."""
-    from compoclip.captions.parse import parse_many
+    from compoclip.captions.parser import parse_many
 
     photos = read_captions(path, remedy=_REMEDY)
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))

@@ -14,8 +14,8 @@ import tyro
 
 from compoclip import console
 from compoclip.captions.graph import graph_tree
-from compoclip.captions.parse import parse as parse_caption
-from compoclip.captions.parse import parse_records, provenance
+from compoclip.captions.parser import parse as parse_caption
+from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
