@@ -14,7 +14,7 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
 )
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary
+from compoclip.rewrites.mosaic import GraphVocabulary
 
 WORDS = GraphVocabulary(
     objects=("table", "puppy", "kitten", "dog", "hat"),
