@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions import chunks
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore, decode, encode
 from compoclip.captions.tagger import HantaTagger
 from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning, is_cut

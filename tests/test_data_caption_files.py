@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compoclip.cli.caption import caption_items
+from compoclip.cli.caption_input import caption_items
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.open_source import NO_IMAGE, open_folder, open_source
 from compoclip.data.sources.karpathy import (

@@ -13,7 +13,7 @@ import torch
 from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan

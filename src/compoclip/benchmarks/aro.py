@@ -202,7 +202,7 @@ def _cases(
             path = (annotations or data.root / "aro") / f"{_VG[part]}.json"
             yield from _vg_cases(data, path, part)
             continue
-        from compoclip.captions.parse import PARSER_VERSION
+        from compoclip.captions.parser import PARSER_VERSION
         from compoclip.captions.tagger import tagger_version
 
         data.stated = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
@@ -260,7 +260,7 @@ def _order_cases(
     subtask: str, path: Path, default: Path, flat: Path | None, tagger: str, workers: int
 ) -> Iterator[Case]:
     """The order cases of a caption file: caption and four shuffles, cleaned."""
-    from compoclip.captions.parse import parse_many
+    from compoclip.captions.parser import parse_many
 
     photos = read_captions(path, remedy=_REMEDY)
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))
