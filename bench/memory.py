@@ -201,24 +201,27 @@ class Options:
     """Bytes that a training step of FSC-CLIP holds at its peak, counted: weights, gradients and
     moments of AdamW, features of the whole batch, and what operations keep for the backward pass
     of one micro-batch, each storage once. Nothing is trained; micro-batches are encoded one at a
-    time."""
+    time.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+        model: Anything `compoclip evaluate` takes.
+        batch_size: Images a step.
+        micro_batch: Images encoded at once, as for `compoclip train`; 0 is all.
+        grad_checkpointing: Activations computed again in backward, as for `compoclip train`.
+        precision: Arithmetic of the towers (bf16: autocast).
+        seed: Seed of the draw.
+        json: Print JSON.
+    """
 
     captions: Path | None = None
-    """captions: a .txt, .json, .jsonl file or a folder of them; else those of the world"""
     model: str = "random:ViT-B-32"
-    """anything `compoclip evaluate` takes"""
     batch_size: int = 256
-    """images a step"""
     micro_batch: int = 32
-    """images encoded at once, as for `compoclip train`; 0 is all"""
     grad_checkpointing: bool = False
-    """activations computed again in backward, as for `compoclip train`"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """arithmetic of the towers (bf16: autocast)"""
     seed: int = 0
-    """seed of the draw"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:
