@@ -23,7 +23,7 @@ from compoclip.console import emit_json, table
 from compoclip.data.decode import opened, reduce, to_rgb
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sample import Source
+from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import UsageError
 from compoclip.models.preprocess import Preprocess

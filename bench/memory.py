@@ -15,13 +15,12 @@ from bench.train import caption_batch
 from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
-from compoclip.data.sample import Batch
+from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.work import Outputs, Piece
 from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
@@ -118,7 +117,7 @@ def count_step_memory(
     longest = ids.shape[1] if plan is None else int(plan.last.max()) + 1
     features = _features(seen, read, len(pixels), len(ids), longest)
     with SavedBytes(known) as saved:
-        _, loss = weighted_loss(active, features, batch.block.layout(method.kinds, device, ids))
+        _, loss = weighted_loss(active, features, batch.block.layout(device, ids))
     del loss
     learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
     whole = (features.image, features.text, features.patches, features.tokens)

@@ -16,12 +16,12 @@ from bench.rows import PROGRAM, Inputs, Row, machine
 from compoclip.cli.options import parse
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
-from compoclip.evaluation.classification import class_embeddings
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.forms.classification import class_embeddings
+from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import Scores
-from compoclip.evaluation.retrieval import rank
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import device_named
 
 

@@ -17,8 +17,7 @@ from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
 
 

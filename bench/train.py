@@ -20,17 +20,16 @@ from compoclip.captions.parse import parse_many
 from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.plan import TextPlan
-from compoclip.data.sample import Batch, Sample
-from compoclip.data.textblock import TextBlock
+from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.loaded import LoadedModel
-from compoclip.models.tokenizer import Tokenizer
+from compoclip.models.preprocess import Tokenizer
 from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
@@ -57,7 +56,7 @@ def plain_step(
     """
     device = torch.device(settings.device)
     forwards, row = separate_forwards(batch, method.kinds)
-    layout = batch.block.layout(method.kinds, device, tokenize(list(batch.block.texts)))
+    layout = batch.block.layout(device, tokenize(list(batch.block.texts)))
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
         image = encoder.encode_images(batch.normalised(device), patches=True)
         texts = [_full_length(encoder.model, tokenize(each).to(device)) for each in forwards]

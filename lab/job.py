@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from compoclip.data.images import RankShare
 from compoclip.data.open_source import open_source
-from compoclip.data.plans import ImagePlan, NegativeImages, Neighbours
-from compoclip.data.sample import Source
-from compoclip.data.schedule import RankShare, schedule_of
+from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, load_results
@@ -26,7 +25,7 @@ from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.models.interpolate import interpolate
+from compoclip.models.wise_ft import interpolate
 from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
@@ -197,8 +196,8 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) ->
 
     A batch of a method that shows further images with each sample has fewer samples.
     """
-    samples = max(1, settings.batch_size // images_a_sample(method.images))
-    epoch = schedule_of(source, method.images, RankShare(samples), 0).steps_per_epoch
+    samples = max(1, settings.batch_size // method.images.images_per_sample)
+    epoch = method.images.schedule(source, RankShare(samples), 0).steps_per_epoch
     if epoch < 1:
         raise UsageError(
             f"arm '{arm.name}': {len(source)} samples are fewer than a batch; raise scenes"
@@ -211,10 +210,3 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) ->
         warmup=settings.warmup,
         clip_grad=settings.clip_grad,
     )
-
-
-def images_a_sample(images: ImagePlan) -> int:
-    """The number of images encoded for each sample drawn."""
-    if isinstance(images, Neighbours):
-        return 1 + images.count
-    return 2 if isinstance(images, NegativeImages) else 1

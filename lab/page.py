@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.layout import span
 from compoclip.evaluation.results import too_few
+from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from lab.columns import COLUMNS, Difference, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings

@@ -26,13 +26,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from bench.rows import machine
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.losses.contract import Features, Role
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import ModelConfig, create_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import ModelConfig
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step, weighted_loss
 
@@ -100,7 +99,7 @@ def seconds_of(setting: Setting) -> dict[str, float]:
 
     def plain() -> None:
         ids = tokenize(list(batch.block.texts))
-        layout = batch.block.layout(method.kinds, torch.device("cpu"), ids)
+        layout = batch.block.layout(torch.device("cpu"), ids)
         image: Tensor = tower.encode_image(batch.normalised(torch.device("cpu")))
         text: Tensor = tower.encode_text(ids)
         features = Features(

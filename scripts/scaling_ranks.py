@@ -26,8 +26,7 @@ import torch
 from scaling import Setting, batch_of, mark, model_of, timed
 
 from bench.rows import machine
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock, merge
+from compoclip.data.batch import Batch, TextBlock, merge
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import Ranks, process_group
 from compoclip.training.distributed import GlobalBatch, average_gradients

@@ -12,7 +12,8 @@ from bench.__main__ import main
 from bench.memory import SavedBytes, count_step_memory
 from bench.train import caption_batch, measure_step_speed, plain_step, separate_forwards
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
+from compoclip.models.checkpoint import LoadedModel, create_model, save_model
+from compoclip.models.config import ModelConfig
 from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step

@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from compoclip.cli.main import main
-from compoclip.data.plans import Composed, OneOf
+from compoclip.data.caption_plan import OneOf
+from compoclip.data.images.composed import Composed
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
-from compoclip.losses.rows import Translated
+from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names
@@ -118,7 +119,7 @@ def test_texts_that_no_term_reads_are_noted(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
+def test_added_terms_see_their_own_texts() -> None:
     made = compose(method("negclip"), ["+ce-clip"], ["+ce-clip"])
     assert [term.name for term in made.losses] == [
         "negclip",
@@ -127,10 +128,12 @@ def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
         "intra_modal",
     ]
     ranking = made.losses[2].loss
-    assert isinstance(ranking, Translated)
-    assert ranking.kinds == (1, 2, 3, 4)  # "negclip" is 0
+    assert isinstance(ranking, OnlyKinds)
+    assert made.kinds == ("negclip", *ranking.kinds)
     # ce-clip's own ranking of a batch without the foreign kind is the same loss.
-    layout = layout_of([(0, 0, -1), (0, 2, 0), (0, 2, 2), (1, 0, -1), (1, 2, 4)])
+    texts = [(0, Role.CAPTION, -1), (0, Role.NEGATIVE, 0), (0, Role.NEGATIVE, 2)]
+    texts += [(1, Role.CAPTION, -1), (1, Role.NEGATIVE, 4)]
+    layout = layout_of(texts, made.kinds)
     features = features_for(layout)
     keep = torch.tensor([0, 2, 3, 4])
     alone = Layout(
@@ -138,9 +141,10 @@ def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
         role=layout.role[keep],
         rewrite=torch.tensor([-1, 1, -1, 3]),
         images=2,
+        kinds=ranking.kinds,
     )
     few = Features(features.image, features.text[keep], features.logit_scale)
-    own = RankingLoss(kinds=4)
+    own = RankingLoss(ranking.kinds)
     for _ in range(3):
         assert ranking(features, layout).item() == pytest.approx(own(few, alone).item())
         assert ranking.state_dict() == own.state_dict()
@@ -148,25 +152,29 @@ def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
     assert set(ranking.state_dict().values()) == {0.0}
 
 
-def test_terms_that_count_kinds_are_not_shown_foreign_texts() -> None:
-    made = compose(method("ce-clip"), ["+negclip"])
-    layout = layout_of([(0, 0, -1), (0, 2, 4), (1, 0, -1), (1, 2, 3)])
+@pytest.mark.parametrize(("name", "terms"), [("ce-clip", {"ranking"}), ("dac", {"negclip", "bag"})])
+def test_terms_that_name_kinds_do_not_read_foreign_texts(name: str, terms: set[str]) -> None:
+    made = compose(method(name), ["+bigram-shuffle"])
+    own, foreign = made.kinds[0], made.kinds[-1]
+    texts = [(i, Role.CAPTION, -1) for i in range(2)]
+    texts += [(0, Role.NEGATIVE, 0), (1, Role.NEGATIVE, 0)]
+    layout = layout_of([*texts, (1, Role.NEGATIVE, 1)], (own, foreign))
     features = features_for(layout)
-    terms = {term.name: term.loss(features, layout) for term in made.losses}
-    assert all(torch.isfinite(value) for value in terms.values())
-    bare = RankingLoss(kinds=4)
-    with pytest.raises(ValueError, match="outside the 4 kinds"):
-        bare(features, layout)
+    for term in made.losses:
+        value = term.loss(features, layout)
+        assert torch.isfinite(value)
+        (grad,) = torch.autograd.grad(value, features.text, allow_unused=True)
+        assert term.name not in terms or not grad[-1].any()
 
 
-def test_a_translated_loss_without_a_state_has_none() -> None:
+def test_a_loss_without_a_state_has_none_behind_a_filter() -> None:
     layout = layout_of(CASES["ragged"])
     features = features_for(layout)
     loss = method("negclip").losses[0].loss
-    translated = Translated(loss, (0, 1, 2))
-    assert translated(features, layout) == loss(features, layout)
-    assert translated.state_dict() == {}
-    translated.load_state_dict({})
+    filtered = OnlyKinds(loss, layout.kinds)
+    assert filtered(features, layout) == loss(features, layout)
+    assert filtered.state_dict() == {}
+    filtered.load_state_dict({})
     assert Role.NEGATIVE in method("negclip").losses[0].reads
 
 

@@ -16,12 +16,10 @@ import hub_server
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import save_results
-from compoclip.models import hub
-from compoclip.models.card import CardResult
-from compoclip.models.checkpoint import load_model
-from compoclip.models.convert import convert
-from compoclip.models.directory import save_model
-from compoclip.models.inspection import inspect_model
+from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.conversion import convert, inspect_model
+from compoclip.models.formats import hub
+from compoclip.models.formats.hub import CardResult
 from method_data import arguments, write_world
 from test_models_card import card, new, result
 

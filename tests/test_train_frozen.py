@@ -11,7 +11,7 @@ from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
-from compoclip.models.image_tower import ImageTower
+from compoclip.models.dual_encoder import ImageTower
 from compoclip.training.caches import FrozenImages
 from compoclip.training.log import read_log
 from method_data import arguments, write_world

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_record
+from compoclip.data.batch import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Role
 from compoclip.ranks import SINGLE, Ranks, launched

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.cli.main import main
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Trains
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.training import loop
 from compoclip.training.caches import refuse_batch_norm
@@ -214,7 +214,7 @@ def test_dropout_repeats_what_it_drew() -> None:
         block.mlp = _Noisy(block.mlp)
     batch, method = batch_for(model), load_recipe("negclip")()
     ids = model.tokenizer(list(batch.block.texts))
-    layout = batch.block.layout(method.kinds, ids=ids)
+    layout = batch.block.layout(ids=ids)
     torch.manual_seed(7)
     features = model.encoder.work(
         batch.normalised(CPU), ids, micro_batch=2

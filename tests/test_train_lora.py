@@ -17,8 +17,9 @@ from compoclip.data.open_source import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Lora, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model, read_config
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.checkpoint import save_model as save
+from compoclip.models.config import read_config
 from compoclip.run import named_models
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training

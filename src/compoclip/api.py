@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from compoclip.evaluation.results import Results
     from compoclip.methods.base import Method
+    from compoclip.models.checkpoint import LoadedModel
     from compoclip.models.config import ModelIdentity
-    from compoclip.models.loaded import LoadedModel
 
     Features = NDArray[np.float32]
 
@@ -89,7 +89,7 @@ class Model:
     @property
     def identity(self) -> ModelIdentity:
         """All that its features depend on: architecture, activation, tokenizer, weights, ..."""
-        from compoclip.models.loaded import current_identity
+        from compoclip.models.checkpoint import current_identity
 
         return current_identity(self.loaded)
 
@@ -359,7 +359,7 @@ def _recipe(name: str, parameters: Mapping[str, Any]) -> Method:
 
 def _copy(loaded: LoadedModel) -> LoadedModel:
     """The same model with weights of its own."""
-    from compoclip.models.loaded import assemble, current_identity
+    from compoclip.models.checkpoint import assemble, current_identity
 
     state = loaded.encoder.model.state_dict()
     other = assemble(loaded.config, loaded.name, state=state, path=loaded.path)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
     from compoclip.evaluation.run import Options
     from compoclip.methods.base import Method
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
     from compoclip.training.run import RunSummary
 
 
@@ -211,7 +211,7 @@ def train(
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
     if options.push_to_hub:
-        from compoclip.models.hub import require_pushable
+        from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
     from compoclip.data.open_source import open_source
@@ -233,7 +233,8 @@ def train(
 
 
 def _start(options: TrainOptions) -> LoadedModel:
-    from compoclip.models.checkpoint import create_model, load_model, read_config
+    from compoclip.models.checkpoint import create_model, load_model
+    from compoclip.models.config import read_config
 
     if options.from_scratch:
         config = read_config(Path(options.model))
@@ -250,7 +251,7 @@ def push(options: TrainOptions, summary: RunSummary) -> None:
     repository = options.push_to_hub
     if not repository or launched()[0]:
         return
-    from compoclip.models.hub import publish
+    from compoclip.models.formats.hub import publish
 
     if summary.model is None:
         note(f"  not pushed to {repository}: the run is not finished")

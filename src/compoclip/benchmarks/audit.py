@@ -27,8 +27,8 @@ from compoclip.benchmarks.case import (
     text_names,
 )
 from compoclip.benchmarks.defects import Defect, Kind, count, exchanged, synonymous
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import LEVELS, key, same, same_bag
+from compoclip.benchmarks.registry import listed
 from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
@@ -287,7 +287,7 @@ def _classes(content: Classification) -> Iterator[Found]:
 
 
 class AuditedRow(Protocol):
-    """An image with captions and the hard negatives that came with them (`data.sample.Sample`)."""
+    """An image with captions and the hard negatives that came with them (`data.sources.Sample`)."""
 
     @property
     def id(self) -> str: ...

@@ -16,7 +16,7 @@ from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.options import parse
 from compoclip.cli.rewrite import CaptionFile
 from compoclip.console import note
-from compoclip.data.karpathy import is_token_line
+from compoclip.data.sources.karpathy import is_token_line
 from compoclip.data.textfiles import (
     CAPTION_COLUMNS,
     IMAGE_COLUMNS,

@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--allow-partial goes with --against")
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
-    from compoclip.evaluation.compare import compare, one_model
+    from compoclip.evaluation.comparison import compare, one_model
     from compoclip.evaluation.results import load_results
     from compoclip.evaluation.tables import comparison_text
 
@@ -83,9 +83,8 @@ def _against(options: CompareOptions, name: str) -> int:
     """Print a published table with our rows."""
     if not options.results:
         raise UsageError("give the results to be put beside the published ones")
-    from compoclip.evaluation.published.beside import beside
+    from compoclip.evaluation.published.beside import beside, shown, to_json
     from compoclip.evaluation.published.read import published_table
-    from compoclip.evaluation.published.show import shown, to_json
 
     table = published_table(name)
     measured = beside(
@@ -111,7 +110,7 @@ def _against(options: CompareOptions, name: str) -> int:
 
 def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
     """Rows to be: one a model, and one for the models that are named for different blocks."""
-    from compoclip.evaluation.compare import one_model
+    from compoclip.evaluation.comparison import one_model
     from compoclip.evaluation.published.beside import TableEntry, entries_of
     from compoclip.evaluation.results import load_results
 

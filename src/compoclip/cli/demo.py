@@ -20,7 +20,7 @@ from compoclip.run import EvaluateOptions, evaluate
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
 
@@ -172,8 +172,8 @@ def _models(options: DemoOptions) -> dict[str, LoadedModel]:
 
 
 def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
-    from compoclip.evaluation.card_rows import card_rows
-    from compoclip.models.card import write_card
+    from compoclip.evaluation.results import card_rows
+    from compoclip.models.formats.hub import write_card
 
     def done(name: str, found: list[Results]) -> None:
         console.note(f"measured {name}")

@@ -16,7 +16,7 @@ from compoclip.run import load_models, require_least
 
 if TYPE_CHECKING:
     from compoclip.analysis.pointing import MeanShare
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 Shares = Mapping[str, Mapping[str, "MeanShare"]]
 
@@ -79,7 +79,7 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     assert options.image is not None
     assert options.caption is not None
     assert options.out is not None
-    from compoclip.analysis.patch_maps import overlay, patch_maps
+    from compoclip.analysis.maps import overlay, patch_maps
     from compoclip.data.decode import decode
 
     image = decode(options.image, name=str(options.image))
@@ -144,7 +144,7 @@ def _record(found: Shares) -> dict[str, Any]:
 def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
     """A row a model and sort of word; below, the differences to the first model."""
     from compoclip.analysis.pointing import MEASURES
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     def cell(share: MeanShare, sign: str = "") -> str:
         return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"

@@ -104,14 +104,13 @@ def _shown(value: float | str) -> str:
 
 
 def _row(method: Method) -> list[str]:
-    from compoclip.data.plans import image_name  # recipes, and torch with them, only when called
 
     optim = method.optim
     return [
         method.name,
         method.paper,
         _texts(method),
-        image_name(method.images),
+        method.images.name,
         _terms(method),
         f"{optim.epochs:g}",
         str(optim.batch_size),

@@ -16,8 +16,8 @@ from compoclip.files import require_writable, write_json
 from compoclip.run import Measuring
 
 if TYPE_CHECKING:
-    from compoclip.analysis.sweep import BaseAndTuned, Point, Rule, Sweep, TowerStudy
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule, Sweep, TowerStudy
+    from compoclip.models.checkpoint import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _one(options: WiseFtOptions) -> int:
         raise UsageError("several scopes, --on and --keep are for --sweep; add it")
     require_writable(options.out)
     from compoclip.models.checkpoint import save_model
-    from compoclip.models.interpolate import interpolate
+    from compoclip.models.wise_ft import interpolate
 
     base, tuned = load_both(options.base, options.tuned)
     (scope,) = options.scope
@@ -122,7 +122,14 @@ def _sweep(options: WiseFtOptions) -> int:
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
     benchmarks = options.measuring.benchmarks()
-    from compoclip.analysis.sweep import BaseAndTuned, Rule, choose, shares, sweep, sweep_record
+    from compoclip.analysis.interpolation import (
+        BaseAndTuned,
+        Rule,
+        choose,
+        shares,
+        sweep,
+        sweep_record,
+    )
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
@@ -155,7 +162,7 @@ def _picked(
     options: WiseFtOptions, pair: BaseAndTuned, chosen: Point, rule: Rule
 ) -> dict[str, Any]:
     """Save the model that the rule picks, unless it is the base or saved already."""
-    from compoclip.analysis.sweep import BASE
+    from compoclip.analysis.interpolation import BASE
     from compoclip.models.checkpoint import current_identity, load_model, save_model
 
     name, place = chosen.mix.name, options.out / "model"
@@ -181,8 +188,8 @@ def _picked(
 
 
 def _told(picked: dict[str, Any], chosen: Point) -> str:
-    from compoclip.analysis.sweep import Rule
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.analysis.interpolation import Rule
+    from compoclip.evaluation.tables import bracketed
 
     rule = Rule(**picked["rule"])
     if picked["model"] is None:
@@ -200,9 +207,8 @@ def _told(picked: dict[str, Any], chosen: Point) -> str:
 
 def _table(measured: Sweep) -> str:
     """Every point by scope, with intervals; under it what each column is the mean of."""
-    from compoclip.evaluation.compare import not_judged
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.comparison import not_judged
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = []
     for scope, line in measured.lines.items():
@@ -259,7 +265,7 @@ def towers_main(argv: Sequence[str]) -> int:
     options = parse(TowersOptions, "towers", joined(argv, "--on"))
     require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
-    from compoclip.analysis.sweep import BaseAndTuned, study_towers, towers_record
+    from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
 
     settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
@@ -275,8 +281,7 @@ def towers_main(argv: Sequence[str]) -> int:
 
 
 def _scores(study: TowerStudy) -> str:
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = [
         [
@@ -297,7 +302,7 @@ def _scores(study: TowerStudy) -> str:
 
 
 def _differences(study: TowerStudy) -> str:
-    from compoclip.evaluation.compare import not_judged
+    from compoclip.evaluation.comparison import not_judged
 
     rows = []
     for group in study.groups:
@@ -317,7 +322,7 @@ def _differences(study: TowerStudy) -> str:
 
 
 def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
     return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"

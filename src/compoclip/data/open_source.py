@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.karpathy import (
+from compoclip.data.sources.karpathy import (
     COLUMNS,
     KAGGLE_FILE,
     is_token_line,
@@ -19,10 +19,18 @@ from compoclip.data.karpathy import (
     open_karpathy,
     open_negclip,
 )
-from compoclip.data.rows import FolderImages, RowBuilder, RowSource
-from compoclip.data.shards import ShardSource, find_shards
-from compoclip.data.splits import ALL, COLUMN, Split, files_of, split_of
-from compoclip.data.tables import open_table
+from compoclip.data.sources.rows import (
+    ALL,
+    COLUMN,
+    FolderImages,
+    RowBuilder,
+    RowSource,
+    Split,
+    files_of,
+    split_of,
+)
+from compoclip.data.sources.shards import ShardSource, find_shards
+from compoclip.data.sources.tables import open_table
 from compoclip.data.textfiles import (
     ROW_FILES,
     delimited_header,

@@ -25,10 +25,9 @@ from PIL import Image
 from compoclip.console import counted, note, track
 from compoclip.data.decode import opened, to_rgb
 from compoclip.data.open_source import open_source
-from compoclip.data.rows import RowSource
-from compoclip.data.sample import Sample
-from compoclip.data.shards import ShardSource
-from compoclip.data.tarmembers import CAPTION_LIMIT
+from compoclip.data.sources import Sample
+from compoclip.data.sources.rows import RowSource
+from compoclip.data.sources.shards import CAPTION_LIMIT, ShardSource
 from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import LOCK, only_writer, read_json, require_writable, write_atomically

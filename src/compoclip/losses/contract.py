@@ -26,8 +26,9 @@ class Layout:
 
     owner: (T,) int64, index of the image a text belongs to; one owner's texts need not be adjacent.
     role: (T,) int64, a `Role`.
-    rewrite: (T,) int64, index into the method's list of rewrites; -1 for captions.
+    rewrite: (T,) int64, the kind of a text as an index into `kinds`; -1 for captions.
     images: B, all images of the batch, also those that a method adds (neighbours, negative images).
+    kinds: the names of the kinds of text; losses ask for texts by name (`kind`), never by number.
     text_id: (T,) int64, equal exactly where two texts are equal after tokenisation, or None.
     image_id: (B,) int64, equal exactly where two images are the same photo, or None.
     side: (B,) int64, 0 for the images of the data, 1 for the generated negative image that a row
@@ -40,10 +41,16 @@ class Layout:
     role: Tensor
     rewrite: Tensor
     images: int
+    kinds: tuple[str, ...] = ()
     text_id: Tensor | None = None
     image_id: Tensor | None = None
     side: Tensor | None = None
     pair: Tensor | None = None
+
+    def kind(self, *names: str) -> Tensor:
+        """(T,) bool, the texts of these kinds: none for a name that no text of the batch has."""
+        wanted = [place for place, name in enumerate(self.kinds) if name in names]
+        return torch.isin(self.rewrite, self.rewrite.new_tensor(wanted))
 
 
 @dataclass(frozen=True)

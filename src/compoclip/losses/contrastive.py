@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -72,7 +74,7 @@ def negclip_loss(
     features: Features,
     layout: Layout,
     missing_hn: MissingHN = "mask",
-    rewrites: int | None = None,
+    kinds: Sequence[str] = (),
     mask_duplicates: bool = False,
 ) -> Tensor:
     r"""Contrastive loss whose image-to-text direction also ranks every negative of the batch.
@@ -86,15 +88,15 @@ def negclip_loss(
 
     missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0 in
     the place of each, which is what zero-filled features of the released code amount to.
-    rewrites: how many kinds of negative a caption should have; read under "zero" only.
+    kinds: the kinds of negative a caption should have; read under "zero" only.
     mask_duplicates: leave out of both directions the pairs of image and text that are true without
     being the target: the text equals a caption of the image or of the same photo (`true_pairs`).
 
     With hard images (the original NegCLIP) the batch holds neighbours as well: 2B images, the 2B
     captions and the negatives of both. Neighbours may already be in the batch; hence the mask.
 
-    Raises: ValueError when an image has no caption, when "zero" comes without `rewrites`, or when
-    duplicates shall be masked and the layout tells neither which texts nor which images are the
+    Raises: ValueError when an image has no caption, when "zero" comes without `kinds`, or when
+    duplicates are to be masked and the layout tells neither which texts nor which images are the
     same.
     Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
     the negatives share the softmax with the other captions.
@@ -111,6 +113,6 @@ def negclip_loss(
         masked = true_pairs(layout)[:, column].fill_diagonal_(False)
     phantoms = None
     if missing_hn == "zero":
-        phantoms = phantom_count(layout, missing_hn, rewrites).sum()
+        phantoms = phantom_count(layout, missing_hn, kinds).sum()
     with full_precision(features) as f:
         return symmetric_contrast(f.logit_scale, f.image, f.text[column], masked, phantoms)

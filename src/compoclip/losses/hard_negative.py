@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -87,7 +89,7 @@ def global_hn_loss(
     beta: float = 0.0,
     reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
-    rewrites: int | None = None,
+    kinds: Sequence[str] = (),
 ) -> Tensor:
     r"""Hard-negative loss on global features: each image ranks its caption above its own negatives.
 
@@ -101,9 +103,9 @@ def global_hn_loss(
     gamma, beta, reduction: see `selective_calibrated_loss`.
     missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of logit
     0 in the softmax of its row, as the released code does.
-    rewrites: how many kinds of negative a caption should have; read under "zero" only.
+    kinds: the kinds of negative a caption should have; read under "zero" only.
 
-    Raises: ValueError when an image has no caption, or "zero" comes without `rewrites`.
+    Raises: ValueError when an image has no caption, or "zero" comes without `kinds`.
     Relation: added to `clip_loss`, whose softmax holds no negatives; `local_hn_loss` is the same
     loss on patch-token scores.
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
@@ -113,5 +115,5 @@ def global_hn_loss(
     with full_precision(features) as f:
         image, text = f.image[layout.owner[rows.texts]], f.text[rows.texts]
         logits = rows.spread(f.logit_scale * (image * text).sum(-1))
-        phantoms = phantom_count(layout, missing_hn, rewrites)
+        phantoms = phantom_count(layout, missing_hn, kinds)
         return selective_calibrated_loss(logits, rows.valid, gamma, beta, reduction, phantoms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Literal
 
@@ -79,7 +80,7 @@ def local_hn_loss(
     beta: float = 0.0,
     reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
-    rewrites: int | None = None,
+    kinds: Sequence[str] = (),
 ) -> Tensor:
     r"""Local hard-negative loss (LHN): as `global_hn_loss`, on log local scores.
 
@@ -92,9 +93,9 @@ def local_hn_loss(
     of its own image only: memory grows with T, not with B T.
 
     attention, attention_grad: see `local_similarity`. gamma, beta, reduction: see
-    `selective_calibrated_loss`. missing_hn, rewrites: see `global_hn_loss`.
+    `selective_calibrated_loss`. missing_hn, kinds: see `global_hn_loss`.
 
-    Raises: ValueError when an image has no caption, when "zero" comes without `rewrites`, or when
+    Raises: ValueError when an image has no caption, when "zero" comes without `kinds`, or when
     the features hold no patches or tokens.
     Relation: the fine-grained companion of `global_hn_loss`; adds resistance to the loss of
     multi-modal ability that hard negatives on global features cause.
@@ -114,7 +115,7 @@ def local_hn_loss(
             attention,
             attention_grad,
         )
-        phantoms = phantom_count(layout, missing_hn, rewrites)
+        phantoms = phantom_count(layout, missing_hn, kinds)
         return selective_calibrated_loss(
             rows.spread(scores), rows.valid, gamma, beta, reduction, phantoms
         )

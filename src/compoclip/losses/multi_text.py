@@ -40,7 +40,7 @@ def multi_text_loss(
     mask_duplicates: leave out of both directions the pairs of image and text that are true without
     being a target: the text equals a positive of the image or of the same photo (`true_pairs`).
 
-    Raises: ValueError when an image has no caption, or when duplicates shall be masked and the
+    Raises: ValueError when an image has no caption, or when duplicates are to be masked and the
     layout tells neither which texts nor which images are the same.
     Relation: with captions alone this is `clip_loss`. Unlike `negclip_loss`, positives are targets
     too.

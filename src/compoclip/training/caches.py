@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.sample import Batch
+from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder

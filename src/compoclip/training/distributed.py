@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compoclip.data.batch import Batch, Merged, TextBlock, from_record, merge, to_record
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import PlanCounts
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.ranks import SINGLE, Ranks, failure, raise_first
@@ -179,12 +178,12 @@ class GlobalBatch:
         sizes = ((len(images), len(texts)),)
         return GlobalBatch(SINGLE, Merged(block, tuple(images), tuple(texts), sizes))
 
-    def layout(self, kinds: Sequence[str], device: torch.device, ids: Tensor) -> Layout:
+    def layout(self, device: torch.device, ids: Tensor) -> Layout:
         """The layout of the global batch. ids: (t, context) token ids of this rank's texts."""
         if self.ranks.world > 1:
             counts = [texts for _, texts in self.merged.sizes]
             ids = self.ranks.all_gather(ids, counts)[list(self.merged.texts)]
-        return self.merged.block.layout(kinds, device, ids)
+        return self.merged.block.layout(device, ids)
 
     def features(self, own: Features, images: int) -> Features:
         """The features of the global batch, from this rank's; see `gather_features`.

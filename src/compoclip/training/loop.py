@@ -21,7 +21,7 @@ from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.config import part_of
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import lora_parameters
-from compoclip.models.tokenizer import Tokenizer
+from compoclip.models.preprocess import Tokenizer
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
 from compoclip.training.caches import FrozenImages
 from compoclip.training.distributed import (

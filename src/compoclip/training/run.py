@@ -15,18 +15,17 @@ from typing import Any
 import torch
 
 from compoclip.console import counted, note
-from compoclip.data.companions import Companions, brought, find_companions, require_columns
+from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
-from compoclip.data.prepare import prepare_captions, with_sentences
-from compoclip.data.sample import Source
+from compoclip.data.plan import TextPlan, prepare_captions
+from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable
 from compoclip.methods.base import Method
-from compoclip.models.adapter import save_adapter
 from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
 from compoclip.models.config import part_of
+from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import FrozenImages
@@ -138,10 +137,11 @@ def _run(
     if method.needs_local:
         model.encoder.require_local()
 
-    # The method for this data, and the data for this method.
-    source = with_sentences(source, method.images)
-    method = method.for_data(brought(source))
-    require_columns(source, method.plan, method.images)
+    # The data for this method, and the method for this data.
+    source = method.images.source(source)
+    method = method.for_data(source.brings())
+    method.plan.require(source)
+    method.images.require(source)
     for rewrite, instead in method.stand_ins.items():
         if rewrite in method.plan.rewrite_names:
             note(f"{method.name}: {instead}")
@@ -346,7 +346,7 @@ def _companions(
     model.encoder.to(settings.device).eval()
     with ranks.rank0_first():  # the others read what rank 0 has written
         kept = settings.resume or not ranks.first
-        return find_companions(source, method.images, encode, model.preprocess, settings.out, kept)
+        return method.images.prepare(source, encode, model.preprocess, settings.out, kept)
 
 
 def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
@@ -371,7 +371,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
 
 def _left_out(source: Source) -> dict[str, int]:
     """How many captions and samples the reader of `source` left out, by reason."""
-    return {reason: n for reason, n in getattr(source, "left_out", {}).items() if n}
+    return {reason: n for reason, n in source.left_out.items() if n}
 
 
 class _Reporter:

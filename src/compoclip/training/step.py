@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compoclip.data.sample import Batch
+from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.tokenizer import Tokenizer
+from compoclip.models.preprocess import Tokenizer
 from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch
 from compoclip.training.settings import RunSettings
@@ -70,7 +70,7 @@ def step(
     global_batch = global_batch or GlobalBatch.of_one(batch.block)
     pixels = batch.normalised(device)
     ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = global_batch.layout(method.kinds, device, ids)
+    layout = global_batch.layout(device, ids)
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
     # stand-in, whose features `GlobalBatch.features` drops.
