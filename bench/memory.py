@@ -21,7 +21,7 @@ from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.models.work import Outputs, Piece
+from compoclip.models.work import MicroBatch, Outputs
 from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
@@ -92,26 +92,26 @@ def count_step_memory(
 
     known = {t.untyped_storage().data_ptr() for t in (pixels, *encoder.parameters())}
 
-    def kept(pieces: Iterable[Piece]) -> tuple[list[int], Outputs]:
-        """What each of the pieces keeps, and what the last one gives."""
+    def kept(micro_batches: Iterable[MicroBatch]) -> tuple[list[int], Outputs]:
+        """What each micro-batch keeps, and what the last one gives."""
         sizes: list[int] = []
         outputs: Outputs = ()
-        for piece in pieces:
+        for encode in micro_batches:
             del outputs
             with SavedBytes(known) as saved, amp():
-                outputs = piece()
+                outputs = encode()
             sizes.append(saved.bytes)
         return sizes, tuple(each.detach() for each in outputs)
 
-    images, seen = kept(work.image.pieces[:1])  # all are alike, or smaller
-    texts, read = kept(work.text.pieces)
+    images, seen = kept(work.image.micro_batches[:1])  # all are alike, or smaller
+    texts, read = kept(work.text.micro_batches)
     image, text = images[0], max(texts)
     if encoder.recomputes:
         encoder.set_grad_checkpointing(False)
         blocks = len(repeated_units(encoder.model.get_submodule("visual")))
-        image += kept(work.image.pieces[:1])[0][0] // max(1, blocks)
+        image += kept(work.image.micro_batches[:1])[0][0] // max(1, blocks)
         blocks = len(repeated_units(encoder.model)) - blocks
-        text += max(kept(work.text.pieces)[0]) // max(1, blocks)
+        text += max(kept(work.text.micro_batches)[0]) // max(1, blocks)
         encoder.set_grad_checkpointing()
     plan = encoder.plan_texts(ids)
     longest = ids.shape[1] if plan is None else int(plan.last.max()) + 1
