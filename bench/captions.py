@@ -115,18 +115,21 @@ _LIMIT = (
 class Options:
     """Rewrites per second of processor time on one core, from stored parses, against tagging each
     caption whenever it is rewritten, as training code of others does. A draw that finds no valid
-    rewrite counts as one."""
+    rewrite counts as one.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's).
+        rewrites: Names joined by commas, or all.
+        repeats: Timed passes after the one that fills the caches.
+        tagger: Hanta, spacy or spacy:MODEL.
+        json: Print JSON.
+    """
 
     captions: Path
-    """captions: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's)"""
     rewrites: str = DEFAULT_REWRITES
-    """names joined by commas, or all"""
     repeats: int = 3
-    """timed passes after the one that fills the caches"""
     tagger: str = "hanta"
-    """hanta, spacy or spacy:MODEL"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

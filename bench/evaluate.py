@@ -115,18 +115,21 @@ def _counts(content: Content) -> tuple[int, int, int]:
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
     benchmarks, against encoding every item's on its own. Nothing is encoded, and no image has to be
-    there: absent ones are told apart by their path."""
+    there: absent ones are told apart by their path.
+
+    Args:
+        on: Benchmarks or suites, as for `compoclip evaluate`.
+        data: Data root in the default layout.
+        model: Whose tokenizer tells texts apart: anything `compoclip evaluate` takes.
+        workers: Threads that read images.
+        json: Print JSON.
+    """
 
     on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
-    """benchmarks or suites, as for `compoclip evaluate`"""
     data: Path = Path("data")
-    """data root in the default layout"""
     model: str = "bundled"
-    """whose tokenizer tells texts apart: anything `compoclip evaluate` takes"""
     workers: int = 2
-    """threads that read images"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -142,22 +142,25 @@ if TYPE_CHECKING:
 class Options:
     """Ranks of random features in both directions, by the code of evaluate, which works through
     blocks, against all scores at once and sorted; and the class weights of ImageNet classes
-    against open_clip's build_zero_shot_classifier with the same model."""
+    against open_clip's build_zero_shot_classifier with the same model.
+
+    Args:
+        images: Images (COCO's test set: 5000).
+        texts: Captions (COCO's test set: 25010).
+        width: Numbers a feature has.
+        model: Whose text encoder makes class weights: anything `compoclip evaluate` takes.
+        classes: ImageNet classes to make weights of, from the first.
+        templates: Of CLIP's 80 prompt templates, from the first.
+        json: Print JSON.
+    """
 
     images: int = 5000
-    """images (COCO's test set: 5000)"""
     texts: int = 25010
-    """captions (COCO's test set: 25010)"""
     width: int = 512
-    """numbers a feature has"""
     model: str = "bundled"
-    """whose text encoder makes class weights: anything `compoclip evaluate` takes"""
     classes: int = 100
-    """ImageNet classes to make weights of, from the first"""
     templates: int = 80
-    """of CLIP's 80 prompt templates, from the first"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -271,26 +271,29 @@ class Options:
     negatives that could not be made, an additive attention mask.
 
     Images cost the same in both and are random numbers. On a CPU the ratio is one of processor
-    time, so that other work on the machine matters less."""
+    time, so that other work on the machine matters less.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+        model: Anything `compoclip evaluate` takes, with open_clip's own causal text tower.
+        batch_size: Images a step.
+        repeats: Timed steps of each way after a first one; medians are shown.
+        quick: A batch of 8 images, one repeat.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        precision: Arithmetic of the towers (bf16: autocast).
+        seed: Seed of the draw.
+        json: Print JSON.
+    """
 
     captions: Path | None = None
-    """captions: a .txt, .json, .jsonl file or a folder of them; else those of the world"""
     model: str = "random:ViT-B-32"
-    """anything `compoclip evaluate` takes, with open_clip's own causal text tower"""
     batch_size: int = 32
-    """images a step"""
     repeats: int = 3
-    """timed steps of each way after a first one; medians are shown"""
     quick: bool = False
-    """a batch of 8 images, one repeat"""
     device: str = "auto"
-    """cpu, cuda, cuda:N or mps; auto takes a GPU when there is one"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """arithmetic of the towers (bf16: autocast)"""
     seed: int = 0
-    """seed of the draw"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

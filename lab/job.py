@@ -19,14 +19,14 @@ from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, load_results
-from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
+from compoclip.evaluation.run import evaluate
 from compoclip.files import read_json, write_json
 from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.wise_ft import interpolate
+from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
@@ -168,10 +168,10 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
 
 
 def _measure(job: Job, model: LoadedModel) -> None:
-    wanted = set(job.settings.benchmarks)
-    targets = parse_targets([str(job.out / "suite")], Path("data"))
-    benchmarks = [target.load() for target in targets if target.id in wanted]
-    evaluate(job.name, ModelEncoder(model), benchmarks, job.out / "results", Options(workers=1))
+    measuring = Measuring(on=(str(job.out / "suite"),), workers=1, device="cpu")
+    benchmarks = measuring.benchmarks(only=job.settings.benchmarks)
+    settings, _ = measuring.settings(cache=None)
+    evaluate(job.name, ModelEncoder(model), benchmarks, job.out / "results", settings)
 
 
 def method_of(arm: Arm, data: Path) -> Method:

@@ -161,7 +161,7 @@ def test_a_frozen_tower_is_encoded_once(frozen: str, monkeypatch: pytest.MonkeyP
     work = model.encoder.work(
         batch.normalised(CPU), model.tokenizer(list(batch.block.texts)), True, 2
     )
-    pieces = {"image": len(work.image.pieces), "text": len(work.text.pieces)}
+    pieces = {"image": len(work.image.micro_batches), "text": len(work.text.micro_batches)}
     assert pieces["image"] == 3
     assert pieces["text"] > 1
     step(model.encoder, model.tokenizer, method, batch, RunSettings(out=Path(), micro_batch=2))

@@ -26,6 +26,15 @@ def emit_json(data: Any) -> None:
     print(json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True))
 
 
+def tell(as_json: bool, record: Any, text: str) -> int:
+    """Print what a verb did, as JSON or as text; returns exit code 0."""
+    if as_json:
+        emit_json(record)
+    else:
+        print(text)
+    return 0
+
+
 def track(
     items: Iterable[T], description: str, total: int | None = None, unit: str = "items"
 ) -> Iterator[T]:

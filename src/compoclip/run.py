@@ -7,7 +7,7 @@ here prints results; notes on progress go to standard error. torch is imported w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -75,6 +75,8 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
 def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
     """Load models, by name, as `named_models` reads them; device: as --device names it."""
     named = named_models(texts)
+    if not named:
+        return {}
     from compoclip.models.checkpoint import load_model
 
     place = device_named(device)
@@ -297,8 +299,14 @@ class Measuring:
     resamples: int = 2000
     seed: int = 0
 
-    def benchmarks(self) -> list[Benchmark]:
-        """What `on` names, checked as far as it can be without a model.
+    def benchmarks(self, only: Collection[str] = ()) -> list[Benchmark]:
+        """Load what `on` names, checked as far as it can be without a model.
+
+        Args:
+            only: Names of those to load; all when empty.
+
+        Returns:
+            The benchmarks, in the order in which they are named.
 
         Raises:
             UsageError: For wrong options and names.
@@ -313,12 +321,19 @@ class Measuring:
         from compoclip.evaluation.targets import parse_targets
 
         targets = parse_targets(self.on, self.data, self.images)
-        benchmarks = [target.load() for target in targets]
+        benchmarks = [each.load() for each in targets if not only or each.id in only]
         require_data(benchmarks, self.allow_partial)
         return benchmarks
 
-    def settings(self, cache: Path) -> tuple[Options, torch.device]:
-        """Settings of `evaluation.run.evaluate`, with features kept in `cache`, and the device."""
+    def settings(self, cache: Path | None) -> tuple[Options, torch.device]:
+        """Make the settings of `evaluation.run.evaluate`, and find the device.
+
+        Args:
+            cache: Folder in which features are kept, if they are.
+
+        Returns:
+            Settings and device.
+        """
         from compoclip.evaluation.run import Options
 
         settings = Options(

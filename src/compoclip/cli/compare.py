@@ -72,11 +72,8 @@ def main(argv: Sequence[str]) -> int:
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
     found = [compare(base, other, options.resamples, options.seed) for other in others]
-    if options.json:
-        console.emit_json([asdict(each) for each in found])
-    else:
-        print("\n\n".join(comparison_text(each, options.format) for each in found))
-    return 0
+    text = "\n\n".join(comparison_text(each, options.format) for each in found)
+    return console.tell(options.json, [asdict(each) for each in found], text)
 
 
 def _against(options: CompareOptions, name: str) -> int:
@@ -101,11 +98,8 @@ def _against(options: CompareOptions, name: str) -> int:
             "no result fits a column, the published rows stand alone; the table is about "
             f"{', '.join(wanted[:12])}{more}"
         )
-    if options.json:
-        console.emit_json(to_json(table, measured))
-    else:
-        print(shown(table, measured, options.format))
-    return 0
+    text = shown(table, measured, options.format)
+    return console.tell(options.json, to_json(table, measured), text)
 
 
 def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:

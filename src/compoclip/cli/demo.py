@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,16 +73,11 @@ def _run(options: DemoOptions) -> int:
     models = _models(options)
     results = _evaluate(options, models)
     report = _report(options, models)
-    if options.json:
-        from dataclasses import asdict
-
-        console.emit_json({"report": str(report), "results": [asdict(r) for r in results]})
-        return 0
     from compoclip.evaluation.tables import overview_text
 
-    print(overview_text(results, base=BASE))
-    print(f"\nreport: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)")
-    return 0
+    record = {"report": str(report), "results": [asdict(each) for each in results]}
+    end = f"report: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)"
+    return console.tell(options.json, record, f"{overview_text(results, base=BASE)}\n\n{end}")
 
 
 def _write_world(options: DemoOptions) -> None:

@@ -97,11 +97,8 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
             rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
-    if options.json:
-        console.emit_json(records)
-    else:
-        print(console.table(rows, ["model", "word", "cosine", "picture"], left=2))
-    return 0
+    text = console.table(rows, ["model", "word", "cosine", "picture"], left=2)
+    return console.tell(options.json, records, text)
 
 
 def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
@@ -130,11 +127,7 @@ def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     ]
     if options.out is not None:
         write_json(options.out / "maps.json", records)
-    if options.json:
-        console.emit_json(records)
-    else:
-        print(_text(options, means, gaps))
-    return 0
+    return console.tell(options.json, records, _text(options, means, gaps))
 
 
 def _record(found: Shares) -> dict[str, Any]:

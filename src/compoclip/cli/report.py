@@ -74,9 +74,6 @@ def main(argv: Sequence[str]) -> int:
         seed=options.seed,
     )
     size = out.stat().st_size
-    if options.json:
-        tables = {"tables": str(options.tables)} if options.tables else {}
-        console.emit_json({"report": str(out), "bytes": size, **tables})
-    else:
-        print(f"{out} ({size / 1e6:.1f} MB); open it in a browser")
-    return 0
+    tables = {"tables": str(options.tables)} if options.tables else {}
+    record = {"report": str(out), "bytes": size, **tables}
+    return console.tell(options.json, record, f"{out} ({size / 1e6:.1f} MB); open it in a browser")

@@ -95,11 +95,8 @@ def main(argv: Sequence[str]) -> int:
     records = [_record(*each, options) for each in zip(scores, means, gaps)]
     if options.out is not None:
         _write(options.out, scores, means, records)
-    if options.json:
-        console.emit_json(records)
-    else:
-        print("\n\n".join(_text(*each) for each in zip(scores, means, gaps)))
-    return 0
+    text = "\n\n".join(_text(*each) for each in zip(scores, means, gaps))
+    return console.tell(options.json, records, text)
 
 
 Gap = tuple[int, list["Estimate"]]

@@ -90,16 +90,14 @@ def _one(options: WiseFtOptions) -> int:
     (scope,) = options.scope
     mixed = interpolate(base, tuned, options.alpha, scope, options.mix_scale, options.wise_lora)
     identity = save_model(mixed, options.out)
-    if options.json:
-        made = mixed.provenance["wise_ft"]
-        console.emit_json({"model": str(options.out), "weights": identity.weights, **made})
-    else:
-        what = "all weights" if scope == "all" else f"the {scope} tower"
-        print(
-            f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
-            f"{options.out} (weights {identity.weights})"
-        )
-    return 0
+    made = mixed.provenance["wise_ft"]
+    record = {"model": str(options.out), "weights": identity.weights, **made}
+    what = "all weights" if scope == "all" else f"the {scope} tower"
+    text = (
+        f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
+        f"{options.out} (weights {identity.weights})"
+    )
+    return console.tell(options.json, record, text)
 
 
 def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:
@@ -272,12 +270,7 @@ def towers_main(argv: Sequence[str]) -> int:
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     write_json(options.out / "towers.json", record)
-    if options.json:
-        console.emit_json(record)
-    else:
-        print(_scores(study))
-        print(f"\n{_differences(study)}")
-    return 0
+    return console.tell(options.json, record, f"{_scores(study)}\n\n{_differences(study)}")
 
 
 def _scores(study: TowerStudy) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import parse
-from compoclip.console import columns, emit_json
+from compoclip.console import columns, tell
 from compoclip.errors import UsageError
 from compoclip.files import write_atomically
 from compoclip.run import require_least
@@ -26,7 +26,7 @@ from compoclip.world.oracle import Oracle
 from compoclip.world.pairs import TAUGHT_SKILLS, PairSet, write_pair_set
 from compoclip.world.render import contact_sheet
 from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, Thing, WorldConfig
+from compoclip.world.scene import Scene, WorldConfig
 
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 
@@ -169,22 +169,18 @@ def train(arguments: Sequence[str]) -> int:
     )
     shards = write_training_set(options.out, spec, options.workers)
     seconds = time.monotonic() - start
-    if options.json:
-        emit_json(
-            {
-                "out": str(options.out),
-                "shards": [str(path) for path in shards],
-                "scenes": options.count,
-                "captions": options.count * options.captions,
-                "seconds": round(seconds, 2),
-            }
-        )
-    else:
-        print(
-            f"{options.count} scenes, {options.count * options.captions} captions, "
-            f"{len(shards)} shards, {seconds:.1f} s -> {options.out}"
-        )
-    return 0
+    record = {
+        "out": str(options.out),
+        "shards": [str(path) for path in shards],
+        "scenes": options.count,
+        "captions": options.count * options.captions,
+        "seconds": round(seconds, 2),
+    }
+    text = (
+        f"{options.count} scenes, {options.count * options.captions} captions, "
+        f"{len(shards)} shards, {seconds:.1f} s -> {options.out}"
+    )
+    return tell(options.json, record, text)
 
 
 def pairs(arguments: Sequence[str]) -> int:
@@ -204,12 +200,9 @@ def pairs(arguments: Sequence[str]) -> int:
     )
     rows = write_pair_set(options.out, spec, options.workers)
     seconds = time.monotonic() - start
-    if options.json:
-        seconds = round(seconds, 2)
-        emit_json({"out": str(options.out), "pairs": counts, "rows": rows, "seconds": seconds})
-    else:
-        print(f"{rows // 2} pairs, {rows} images, {seconds:.1f} s -> {options.out}")
-    return 0
+    record = {"out": str(options.out), "pairs": counts, "rows": rows, "seconds": round(seconds, 2)}
+    text = f"{rows // 2} pairs, {rows} images, {seconds:.1f} s -> {options.out}"
+    return tell(options.json, record, text)
 
 
 def _config(options: WorldTrainOptions | PairsOptions) -> WorldConfig:
@@ -239,24 +232,19 @@ def suite(arguments: Sequence[str]) -> int:
     seconds = time.monotonic() - start
     images = len({path for part in parts for path in part.images})
     items = sum(count for part in parts for count in part.items.values())
-    if options.json:
-        emit_json(
-            {
-                "out": str(options.out),
-                "images": images,
-                "items": {part.id: dict(part.items) for part in parts},
-                "seconds": round(seconds, 2),
-            }
-        )
-        return 0
+    record = {
+        "out": str(options.out),
+        "images": images,
+        "items": {part.id: dict(part.items) for part in parts},
+        "seconds": round(seconds, 2),
+    }
     rows = [
         [f"{part.id}/{name}", f"{count:>5}", part.about[name]]
         for part in parts
         for name, count in part.items.items()
     ]
-    print(columns(rows))
-    print(f"\n{items} items, {images} images, {seconds:.1f} s -> {options.out}")
-    return 0
+    total = f"{items} items, {images} images, {seconds:.1f} s -> {options.out}"
+    return tell(options.json, record, f"{columns(rows)}\n\n{total}")
 
 
 def show(arguments: Sequence[str]) -> int:
@@ -271,19 +259,14 @@ def show(arguments: Sequence[str]) -> int:
         captions = captions_for(scene, config, options.seed, index, options.captions)
         shown.append((scene, [caption.text for caption in captions]))
     _save(contact_sheet(shown, options.size), options.out)
-    if options.json:
-        emit_json(
-            {
-                "sheet": str(options.out),
-                "scenes": [
-                    {"index": options.start + i, "things": _things(scene), "captions": captions}
-                    for i, (scene, captions) in enumerate(shown)
-                ],
-            }
-        )
-    else:
-        print(f"{options.count} scenes -> {options.out}")
-    return 0
+    record = {
+        "sheet": str(options.out),
+        "scenes": [
+            {"index": options.start + i, "things": _things(scene), "captions": captions}
+            for i, (scene, captions) in enumerate(shown)
+        ],
+    }
+    return tell(options.json, record, f"{options.count} scenes -> {options.out}")
 
 
 def ask(arguments: Sequence[str]) -> int:
@@ -294,25 +277,19 @@ def ask(arguments: Sequence[str]) -> int:
         raise UsageError("the caption is empty")
     scene = scene_for(WorldConfig(), options.seed, options.split, options.scene)
     verdict = Oracle().verdict(options.caption, scene)
-    if options.json:
-        emit_json(
-            {
-                "caption": options.caption,
-                "truth": str(verdict.truth),
-                "reason": verdict.reason,
-                "foreign": verdict.foreign,
-                "things": _things(scene),
-                "background": f"{scene.backdrop.texture} {scene.backdrop.colour}",
-            }
-        )
-        return 0
+    background = f"{scene.backdrop.texture} {scene.backdrop.colour}"
+    record = {
+        "caption": options.caption,
+        "truth": str(verdict.truth),
+        "reason": verdict.reason,
+        "foreign": verdict.foreign,
+        "things": _things(scene),
+        "background": background,
+    }
     reason = f" ({verdict.reason})" if verdict.reason else ""
     note = ", with words that name nothing in the world" if verdict.foreign else ""
-    print(f"{verdict.truth}{reason}{note}")
-    for line in _things(scene):
-        print(f"  {line}")
-    print(f"  on a {scene.backdrop.texture} {scene.backdrop.colour} background")
-    return 0
+    seen = [*_things(scene), f"on a {background} background"]
+    return tell(options.json, record, "\n  ".join([f"{verdict.truth}{reason}{note}", *seen]))
 
 
 WHATS = Verbs(
@@ -331,12 +308,11 @@ main = WHATS.main
 
 
 def _things(scene: Scene) -> list[str]:
-    return [_thing(thing) for thing in scene.things]
-
-
-def _thing(thing: Thing) -> str:
-    looks = f"{thing.size} {thing.pattern} {thing.colour} {thing.kind}"
-    return f"{looks} at {thing.x:.2f} from the left, {thing.y:.2f} from the top"
+    return [
+        f"{each.size} {each.pattern} {each.colour} {each.kind} at {each.x:.2f} from the left, "
+        f"{each.y:.2f} from the top"
+        for each in scene.things
+    ]
 
 
 def _save(sheet: Image.Image, path: Path) -> None:

@@ -22,7 +22,7 @@ from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
 from compoclip.models.text_tower import EncodingPlan, TextFeatures, TextLayers, TextTower
-from compoclip.models.work import FeatureWork, Outputs, Piece, Work, joined
+from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ImageTower:
             )
 
     def work(self, pixels: Tensor, patches: bool = False, limit: int = 0) -> Work[ImageFeatures]:
-        """How (B, 3, H, W) pixels are encoded: `limit` images a piece, or all at once for 0.
+        """How (B, 3, H, W) pixels are encoded: `limit` images a micro-batch, or all at once for 0.
 
         Raises CompoclipError when patches are impossible.
         """
@@ -84,10 +84,10 @@ class ImageTower:
             self.require_local()
         parts = torch.split(pixels, limit or len(pixels))
 
-        def piece(part: Tensor) -> Piece:
+        def micro_batch(part: Tensor) -> MicroBatch:
             return lambda: (self._compiled or self._encode)(part, patches)
 
-        return Work(tuple(map(piece, parts)), _joined)
+        return Work(tuple(map(micro_batch, parts)), _joined)
 
     def compile(self) -> None:
         """Compile the tower, anew for every size of a batch until it is seen to vary."""
@@ -273,8 +273,8 @@ class DualEncoder(nn.Module):
     def work(
         self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
     ) -> FeatureWork:
-        """What `features` computes, in pieces of `micro_batch` images, and of as many texts as have
-        no more positions than that many texts of full length. 0 is one piece a tower."""
+        """What `features` computes, `micro_batch` images at a time, and as many texts as have no
+        more positions than that many texts of full length. 0 is everything at once."""
         image = self._image_work(pixels, local, micro_batch)
         text = self._text_work(ids, local, limit=micro_batch)
 
@@ -296,7 +296,7 @@ class DualEncoder(nn.Module):
     def _image_work(self, pixels: Tensor, patches: bool, limit: int = 0) -> Work[ImageFeatures]:
         learns = pixels.requires_grad or self._learns("image")
         work = self._image.work(pixels, patches, limit)
-        return work.within(lambda piece: self._run(piece, learns), learns)
+        return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _text_work(
         self, ids: Tensor, tokens: bool, deduplicate: bool = True, limit: int = 0
@@ -308,11 +308,11 @@ class DualEncoder(nn.Module):
             )
         learns = self._learns("text")
         work = self._text.work(ids, self.device, tokens, deduplicate, limit)
-        return work.within(lambda piece: self._run(piece, learns), learns)
+        return work.within(lambda encode: self._run(encode, learns), learns)
 
-    def _run(self, piece: Piece, learns: bool) -> Outputs:
+    def _run(self, encode: MicroBatch, learns: bool) -> Outputs:
         with torch.set_grad_enabled(torch.is_grad_enabled() and learns), self._merged_once():
-            return piece()
+            return encode()
 
     def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """`features`, so that wrappers which hook `forward` (DDP) work."""

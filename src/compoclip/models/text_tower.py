@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError
-from compoclip.models.work import Outputs, Piece, Work, joined
+from compoclip.models.work import MicroBatch, Outputs, Work, joined
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class EncodingPlan:
             return int((self.last + 1).sum())
         return sum((b.stop - b.start) * b.length for b in self.buckets)
 
-    def pieces(self, limit: int) -> tuple[tuple[Bucket, ...], ...]:
+    def micro_batches(self, limit: int) -> tuple[tuple[Bucket, ...], ...]:
         """The buckets, cut and grouped so that a group has at most `limit` positions (but at least
         one row); all in one group for 0."""
         if not limit:
@@ -443,9 +443,9 @@ class TextTower:
         deduplicate: bool = True,
         limit: int = 0,
     ) -> Work[TextFeatures]:
-        """How (T, context) int64 ids are encoded: as many texts a piece as have no more positions
-        than `limit` texts of full length, or all at once for 0. Fastest when `ids` are on the CPU:
-        planned there.
+        """How (T, context) int64 ids are encoded: as many texts a micro-batch as have no more
+        positions than `limit` texts of full length, or all at once for 0. Fastest when `ids` are on
+        the CPU: planned there.
 
         Raises CompoclipError when `tokens` is asked of a tower without them.
         """
@@ -455,7 +455,7 @@ class TextTower:
         last, place = plan.last.to(device), plan.place.to(device)
         longest = int(plan.last.max()) + 1 if self.causal else plan.ids.shape[1]
 
-        def piece(buckets: tuple[Bucket, ...]) -> Piece:
+        def micro_batch(buckets: tuple[Bucket, ...]) -> MicroBatch:
             if plan.packed:
                 packed = pack(plan, buckets).to(device)
                 return lambda: self._encode_packed(packed, tokens)
@@ -473,7 +473,7 @@ class TextTower:
                 pooled, states.masked_fill(~mask.unsqueeze(-1), 0.0)[place], mask[place]
             )
 
-        return Work(tuple(map(piece, plan.pieces(limit * ids.shape[1]))), join)
+        return Work(tuple(map(micro_batch, plan.micro_batches(limit * ids.shape[1]))), join)
 
     def _encode(
         self, ids: Tensor, last: Tensor, buckets: tuple[Bucket, ...], tokens: bool

@@ -24,7 +24,7 @@ from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.work import FeatureWork, Outputs, Piece, Work, joined
+from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 Amp = Callable[[], AbstractContextManager[object]]
 
@@ -43,7 +43,7 @@ class _Encoded:
     generators (CPU, then the device if it is another) before it was encoded.
     """
 
-    piece: Piece
+    encode: MicroBatch
     outputs: Outputs
     learns: bool
     random: tuple[Tensor, ...]
@@ -63,8 +63,8 @@ class GradientCache:
 
     def __init__(self, work: FeatureWork, amp: Amp, device: torch.device) -> None:
         self._amp, self._device = amp, device
-        image = [self._encoded(piece, work.image.learns) for piece in work.image.pieces]
-        text = [self._encoded(piece, work.text.learns) for piece in work.text.pieces]
+        image = [self._encoded(each, work.image.learns) for each in work.image.micro_batches]
+        text = [self._encoded(each, work.text.learns) for each in work.text.micro_batches]
         self._encodings = [*image, *text]
         with amp():
             self.features: Features = work.join(
@@ -82,17 +82,17 @@ class GradientCache:
             if not each.learns or not wanted:
                 continue
             with _random_states(self._device, each.random), self._amp():
-                outputs = each.piece()
+                outputs = each.encode()
             torch.autograd.backward(
                 [outputs[i] for i in wanted], [each.outputs[i].grad for i in wanted]
             )
 
-    def _encoded(self, piece: Piece, learns: bool) -> _Encoded:
+    def _encoded(self, encode: MicroBatch, learns: bool) -> _Encoded:
         random = _states(self._device)
         with torch.no_grad(), self._amp():
-            outputs = piece()
+            outputs = encode()
         leaves = tuple(each.detach().requires_grad_(learns) for each in outputs)
-        return _Encoded(piece, leaves, learns, random)
+        return _Encoded(encode, leaves, learns, random)
 
 
 def refuse_batch_norm(network: nn.Module) -> None:

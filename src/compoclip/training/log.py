@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from compoclip.errors import CompoclipError
@@ -32,17 +31,12 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._file is None:
             return
         with suppress(OSError):
             self._file.close()
-        if kind is not None:  # a run that fails before there is anything to log leaves no trace
+        if error[0] is not None:  # a run that fails before there is anything to log leaves no trace
             with suppress(OSError):
                 if not self._path.stat().st_size:
                     self._path.unlink()
@@ -163,12 +157,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for tracker in self._open or ():
             tracker.close()
 

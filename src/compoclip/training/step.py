@@ -85,8 +85,8 @@ def step(
     def amp() -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
-    # Forward. `work` is not computed yet: it is in one piece, which is encoded with a graph as
-    # usual, or in micro-batches, which are encoded without one here and again in backward.
+    # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
+    # usual, or several, which are encoded without one here, and again with one in backward.
     if frozen is not None and images:
         work = frozen.work(encoder, batch, pixels, ids, local, settings.micro_batch)
     else:
