@@ -14,7 +14,7 @@ from torch import Tensor
 
 from compoclip.cli.evaluate import named_models
 from compoclip.cli.main import main
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Lora, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe

@@ -237,7 +237,7 @@ def execute(
     not go together, and what `run_training` raises.
     """
     from compoclip.cli.options import require_seeds
-    from compoclip.data.open_source import open_source
+    from compoclip.data.sources.open import open_source
     from compoclip.training.run import RunSettings, run_training
 
     require_seeds(options)

@@ -24,8 +24,8 @@ from PIL import Image
 
 from compoclip.console import counted, note, track
 from compoclip.data.decode import opened, to_rgb
-from compoclip.data.open_source import open_source
 from compoclip.data.sources import Sample
+from compoclip.data.sources.open import open_source
 from compoclip.data.sources.rows import RowSource
 from compoclip.data.sources.shards import CAPTION_LIMIT, ShardSource
 from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
