@@ -159,12 +159,26 @@ def process(
 ) -> CorpusOutcome:
     """Write every shard, with what the job adds, into the folder `out`.
 
-    column: see the formats. The bytes of a shard depend on the shard, its name, the job and the
-    column, not on workers or engine. Shards that an earlier run of the same job finished are not
-    made again. track wraps the stream of results.
+    The bytes of a shard depend on the shard, its name, the job and the column, not on workers or
+    engine. Shards that an earlier run of the same job finished are not made again.
 
-    Raises UsageError when the captions are not where `column` says or `out` holds the work of other
-    settings, CompoclipError when `out` cannot be written. Bad shards are in the outcome.
+    Args:
+        shards: The files.
+        out: The folder.
+        job: What becomes of the captions.
+        column: Where they are: caption columns joined by commas, in tar shards the name in .json
+            members; guessed when not given.
+        workers: Processes.
+        engine: Processes of this machine, or Ray.
+        track: Wraps the stream of results.
+
+    Returns:
+        What became of every shard, bad ones too.
+
+    Raises:
+        UsageError: When the captions are not where `column` says, or `out` holds the work of other
+            settings.
+        CompoclipError: When `out` cannot be written.
     """
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")

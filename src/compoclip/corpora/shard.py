@@ -372,9 +372,16 @@ def names_shards(source: str) -> bool:
 def find_shards(spec: str) -> list[Path]:
     """The shards in order of their names: a file, a folder of them, or a pattern.
 
-    Patterns: "part-*.parquet", "part-{000..099}.tar", "{a,b}.jsonl.gz". Raises CompoclipError when
-    there is none or one is missing, UsageError when they are of several kinds, share a name or are
-    not on this machine.
+    Args:
+        spec: The file or folder, or a pattern such as "part-*.parquet", "part-{000..099}.tar" or
+            "{a,b}.jsonl.gz".
+
+    Returns:
+        The files.
+
+    Raises:
+        CompoclipError: When there is none or one is missing.
+        UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
     path = Path(spec)

@@ -17,11 +17,15 @@ from compoclip.rewrites.base import token_key
 class TextBlock:
     """T texts for B images: no padding, no placeholder negatives.
 
-    texts: T strings. owner: T image indices in [0, images). role: T roles.
-    rewrite: T names of the rewrite that made the text; "" for captions.
-    photos: `images` names, equal where two images are the same photo; () when not known.
-    pair: `images` numbers: for a negative image that a row brought along the index of the row's own
-    image, -1 for all others; () is -1 for all.
+    Args:
+        texts: T strings.
+        owner: T image indices in [0, images).
+        role: T roles.
+        rewrite: T kinds of text: the name of the rewrite that made it; "" for captions.
+        images: B.
+        photos: B names, equal where two images are the same photo; () when not known.
+        pair: B numbers: for a negative image that a row brought along the index of the row's own
+            image, -1 for all others; () is -1 for all.
     """
 
     texts: tuple[str, ...]
@@ -48,8 +52,13 @@ class TextBlock:
     ) -> Layout:
         """The tensors a loss may see.
 
-        ids: (T, context) token ids, on the CPU. With them texts are the same when their ids are;
-        without, when CLIP's tokenizer cannot tell them apart.
+        Args:
+            device: Where they are to lie.
+            ids: (T, context) token ids, on the CPU. With them texts are the same when their ids
+                are; without, when CLIP's tokenizer cannot tell them apart.
+
+        Returns:
+            The layout, with kinds in the order in which the block has them.
         """
         kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
         place = {name: i for i, name in enumerate(kinds)}
@@ -83,12 +92,16 @@ def _numbered(items: Iterable[Hashable]) -> list[int]:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the training loop receives: pixels (B, 3, H, W) uint8 and the texts that go with them.
+    """What the training loop receives: images and the texts that go with them.
 
-    ids: of the samples drawn; there may be more images, such as neighbours, after theirs.
-    skipped: ids of samples left out of this batch because they could not be read.
-    kind: "single" or "composed", for methods whose steps differ. mean, std: what the pixels are to
-    be normalised by, of values in [0, 1].
+    Args:
+        pixels: (B, 3, H, W) uint8.
+        block: The texts.
+        ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
+        skipped: Ids of samples left out of this batch because they could not be read.
+        kind: "single" or "composed", for methods whose steps differ.
+        mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
+        std: The same.
     """
 
     pixels: torch.Tensor

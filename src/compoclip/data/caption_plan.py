@@ -28,7 +28,12 @@ OWN_CAPTIONS = "captions"  # in the place of a file of bags
 
 @dataclass(frozen=True)
 class OneOf:
-    """One text, from a rewrite drawn uniformly among those of `of` that apply to the caption."""
+    """One text, from a rewrite drawn uniformly among those that apply to the caption.
+
+    Args:
+        name: What the choice is counted as.
+        of: The rewrites.
+    """
 
     name: str
     of: tuple[str, ...]
@@ -36,7 +41,13 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Stage:
-    """From epoch `start` (counted from 0) on, at most so many positive and negative graph texts."""
+    """A stage of a curriculum of graph texts.
+
+    Args:
+        start: The epoch, counted from 0, from which on it holds.
+        positives: Most positive texts of a caption.
+        negatives: Most negative texts of a caption.
+    """
 
     start: int
     positives: int
@@ -47,9 +58,11 @@ class Stage:
 class GraphPlan:
     """Positive and negative sub-graph texts of each caption (MosaiCLIP).
 
-    weights: of the categories object, relation, attribute. stages: the curriculum, in order of
-    `start`, the first at 0. vocabulary: file with the words of replacements; "" is the built-in.
-    filtered: whether texts pass the validity rules.
+    Args:
+        weights: Of the categories object, relation, attribute.
+        stages: The curriculum, in order of `start`, the first at 0.
+        vocabulary: File with the words of replacements; "" is the built-in.
+        filtered: Whether texts pass the validity rules.
     """
 
     weights: tuple[float, float, float] = (0.08, 0.46, 0.46)
@@ -91,11 +104,14 @@ class GraphPlan:
 class BagPlan:
     """Sentences of each image from a file, and a negative of each (DAC).
 
-    file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for none);
-    or "captions": the bag of an image is its other captions.
-    size: sentences an epoch, drawn anew. negatives: what makes them where the file has none, for
-    each a rewrite drawn uniformly among those that apply. draw: "replacement" draws `size`
-    sentences of bag and caption, of which some may be the same; "distinct" up to `size` of the bag.
+    Args:
+        file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for
+            none); or "captions": the bag of an image is its other captions.
+        size: Sentences an epoch, drawn anew.
+        negatives: Rewrites that make them where the file has none, for each sentence one drawn
+            uniformly among those that apply.
+        draw: "replacement" draws `size` sentences of bag and caption, of which some may be the
+            same; "distinct" up to `size` of the bag.
     """
 
     file: str
@@ -115,14 +131,18 @@ class BagPlan:
 class CaptionPlan:
     """Which texts accompany a caption; all are drawn anew for every sample and epoch.
 
-    rewrites: at most one text each. "given" is one of the negatives that came with the data,
-    "written-positive" and "written-negative" are of the file `written` (see `WrittenTexts`).
-    hn_fraction: the share of captions that have negatives at all; always the same captions, and
-    those of a smaller share are among those of a larger one.
-    graph, bags: see there; None is none. main: always take the first caption of a sample, not one
-    of its captions at random. pre_caption: captions are cleaned (lower case, no marks) and cut to
-    so many words, 0 leaves them; other texts are made of them as they were. cleaned: whether these
-    are all captions, or those of variations alone (see `Groups`).
+    Args:
+        rewrites: At most one text each. "given" is one of the negatives that came with the data,
+            "written-positive" and "written-negative" are of the file `written`.
+        hn_fraction: Share of captions that have negatives at all; always the same captions, and
+            those of a smaller share are among those of a larger one.
+        graph: Sub-graph texts, if any.
+        bags: Bags of sentences, if any.
+        main: Always take the first caption of a sample, not one of its captions at random.
+        written: File of written texts (see `WrittenTexts`).
+        pre_caption: Captions are cleaned (lower case, no marks) and cut to so many words; 0 leaves
+            them. Other texts are made of them as they were.
+        cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
     """
 
     rewrites: tuple[str | OneOf, ...] = ()

@@ -133,9 +133,12 @@ class PlanCounts:
 class TextPlan:
     """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
 
-    plan: what to draw; names alone stand for a plan with these rewrites. parsed: the parsed
-    captions, needed for every text but the given. resolve: finds a rewrite by name (raising for an
-    unknown one), in each process anew, so that plans travel whatever a rewrite holds.
+    Args:
+        plan: What to draw; names alone stand for a plan with these rewrites.
+        seed: Of all draws.
+        parsed: The parsed captions, needed for every text but the given.
+        resolve: Finds a rewrite by name (raising for an unknown one), in each process anew, so that
+            plans travel whatever a rewrite holds.
     """
 
     def __init__(
@@ -168,10 +171,17 @@ class TextPlan:
     ) -> tuple[list[Drawn], PlanCounts]:
         """The caption first, then rewrites in the order of the plan, graph texts, bag.
 
-        key: what the draw depends on in the place of the sample's id, for a sample that appears
-        more than once. A text that CLIP's tokenizer cannot tell from another text of the sample is
-        left out and counted; so is a negative that equals any of the sample's captions, drawn or
-        not.
+        A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
+        counted; so is a negative that equals any of the sample's captions, drawn or not.
+
+        Args:
+            sample: The sample.
+            epoch: Counted from 0.
+            key: What the draw depends on in the place of the sample's id, for a sample that appears
+                more than once.
+
+        Returns:
+            The texts, and what was made and refused.
         """
         drawing = _Drawing(self, sample, epoch, sample.id if key is None else key)
         for each in self.plan.rewrites:
@@ -446,10 +456,20 @@ def prepare_captions(
 ) -> StoredCaptions:
     """Parse all captions of `source` that `store` does not know yet, showing progress.
 
-    store: by default one file in the user's cache folder, shared by all runs. workers: processes
-    that parse, by default one for each available core; they are started for thousands of captions
-    only, as fresh interpreters (a script that calls this needs its `__main__` guard). An
-    interrupted run continues where it was. Raises CompoclipError when the store cannot be written.
+    An interrupted run continues where it was.
+
+    Args:
+        source: The samples.
+        store: By default one file in the user's cache folder, shared by all runs.
+        workers: Processes that parse, by default one for each available core; they are started for
+            thousands of captions only, as fresh interpreters (a script that calls this needs its
+            `__main__` guard).
+
+    Returns:
+        The parses by caption.
+
+    Raises:
+        CompoclipError: When the store cannot be written.
     """
     if store is None:
         store = ParseStore(cache_folder() / "parses.sqlite")

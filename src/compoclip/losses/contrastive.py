@@ -93,9 +93,9 @@ def negclip_loss(
         L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}(s\, u_i \cdot [t_1 .. t_B, n_1 .. n_N],\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
 
-    The text-to-image direction reads captions only: a negative has no image. With hard images (the original NegCLIP) the batch holds neighbours as well: 2B images, the 2B
-    captions and the negatives of both. Neighbours may already be in the batch; hence
-    `mask_duplicates`.
+    The text-to-image direction reads captions only: a negative has no image. With hard images (the
+    original NegCLIP) the batch holds neighbours as well: 2B images, the 2B captions and the
+    negatives of both. Neighbours may already be in the batch; hence `mask_duplicates`.
 
     Args:
         features: `image` u (B, D), `text` (T, D), `logit_scale` s.

@@ -45,10 +45,12 @@ CROSS_SWAP = "cross-swap"
 class Composed(ImagePlan):
     """Two images of one orientation joined to one, with texts of both (CLIC).
 
-    layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape and
-    pads. normalisation: "model" or "imagenet" (released, composed images only). alternate: every
-    other step shows single images with their captions instead. sentences: "auto" cuts long captions
-    into sentences, "never" does not.
+    Args:
+        layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape
+            and pads.
+        normalisation: "model" or "imagenet" (released, composed images only).
+        alternate: Every other step shows single images with their captions instead.
+        sentences: "auto" cuts long captions into sentences, "never" does not.
     """
 
     layout: Literal["squash", "letterbox"] = "squash"

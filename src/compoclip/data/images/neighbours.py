@@ -29,10 +29,13 @@ from compoclip.models.preprocess import Preprocess
 
 @dataclass(frozen=True)
 class Neighbours(ImagePlan):
-    """`count` similar images with each image, with captions and negatives (NegCLIP).
+    """Similar images beside each image, with captions and negatives of their own (NegCLIP).
 
-    mined: find them with the model's image features before training, the `among` nearest of each;
-    otherwise they come with the data (column neg_image).
+    Args:
+        count: How many of them.
+        mined: Find them with the model's image features before training; otherwise they come with
+            the data (column neg_image).
+        among: How many of the nearest to draw from.
     """
 
     count: int = 1
