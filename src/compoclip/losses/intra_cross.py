@@ -69,8 +69,9 @@ class RankingLoss:
     gap between captions and negatives of kind k that the batch had, in units of logits. A margin
     stays when the batch lacks its kind, or when the gap is not finite.
 
-    The margins start at 0. It reads `image` u (B, D), `text` (T, D) and `logit_scale` s; without
-    negatives it is exactly zero, with zero gradient. Raises ValueError when an image has no caption.
+    The margins start at 0. A call reads `image` u (B, D), `text` (T, D) and `logit_scale` s, and
+    raises ValueError when an image has no caption; without negatives it gives exactly zero, with
+    zero gradient.
 
     Args:
         kinds: The kinds of negative it ranks; others are not read.
