@@ -17,10 +17,9 @@ from compoclip.captions.tagger import Tagger, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import parse as parse_options
-from compoclip.cli.rewrite import names_of
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import Rewrite, get_rewrite, rng_for
+from compoclip.rewrites.base import Rewrite, get_rewrite, names_of, rng_for
 from compoclip.version import __version__
 
 #: Epochs that are drawn together, from one reading of the parse.

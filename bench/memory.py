@@ -13,19 +13,20 @@ from torch import Tensor
 from bench.rows import PROGRAM, Inputs, Row
 from bench.train import caption_batch
 from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.work import Outputs, Piece
+from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
-from compoclip.training.step import StepSettings, weighted_loss
+from compoclip.training.step import weighted_loss
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class StepMemory:
 
 
 def count_step_memory(
-    loaded: LoadedModel, method: Method, batch: Batch, settings: StepSettings
+    loaded: LoadedModel, method: Method, batch: Batch, settings: RunSettings
 ) -> StepMemory:
     """Count for a batch: pieces are encoded with a graph, one at a time, and the losses computed on
     features of the sizes of the whole batch. Nothing is trained."""
@@ -257,7 +258,7 @@ def _counted(options: Options) -> StepMemory:
     if options.grad_checkpointing:
         loaded.encoder.set_grad_checkpointing()
     batch = caption_batch(loaded, method, captions, options.seed)
-    settings = StepSettings("cpu", options.precision, options.micro_batch)
+    settings = RunSettings(out=Path(), precision=options.precision, micro_batch=options.micro_batch)
     return count_step_memory(loaded, method, batch, settings)
 
 

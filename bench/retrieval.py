@@ -13,15 +13,16 @@ import torch
 from open_clip import build_zero_shot_classifier
 
 from bench.rows import PROGRAM, Inputs, Row, machine
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
-from compoclip.evaluation.classification import class_embeddings
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.forms.classification import class_embeddings
+from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import Scores
-from compoclip.evaluation.retrieval import rank
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from bench.rows import PROGRAM, Inputs, Row, surroundings
 from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)

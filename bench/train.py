@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.rows import PROGRAM, Inputs, Row, surroundings
 from compoclip.captions.parse import parse_many
 from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.plan import TextPlan
@@ -27,15 +27,15 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.preprocess import Tokenizer
+from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
+from compoclip.training.settings import RunSettings
 from compoclip.training.step import (
     StepResult,
-    StepSettings,
-    TextTokenizer,
     result_of,
     step,
     weighted_loss,
@@ -44,10 +44,10 @@ from compoclip.training.step import (
 
 def plain_step(
     encoder: DualEncoder,
-    tokenize: TextTokenizer,
+    tokenize: Tokenizer,
     method: Method,
     batch: Batch,
-    settings: StepSettings,
+    settings: RunSettings,
 ) -> StepResult:
     """What `step` computes, computed the long way: the same loss and gradients.
 
@@ -165,7 +165,7 @@ def caption_batch(loaded: LoadedModel, method: Method, captions: Sequence[str], 
 
 
 def measure_step_speed(
-    loaded: LoadedModel, method: Method, batch: Batch, repeats: int, settings: StepSettings
+    loaded: LoadedModel, method: Method, batch: Batch, repeats: int, settings: RunSettings
 ) -> StepSpeed:
     """Train on the batch in both ways in turn, `repeats` times after a first step of each, whose
     gradients are compared and whose operations are counted.
@@ -338,7 +338,7 @@ def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
         method,
         caption_batch(loaded, method, drawn, options.seed),
         options.repeats,
-        StepSettings(str(device), options.precision),
+        RunSettings(out=Path(), device=str(device), precision=options.precision),
     )
     setting = {
         "model": options.model,

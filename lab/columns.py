@@ -14,9 +14,8 @@ import numpy as np
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, evaluate, holm
-from compoclip.evaluation.compare import LEVEL
+from compoclip.evaluation.comparison import LEVEL, Evidence, Pair, joined
 from compoclip.evaluation.items import Values
-from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results
 
 SDS = 2.0

@@ -21,14 +21,15 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
-from compoclip.files import read_json, write_atomically
+from compoclip.files import read_json, write_json
 from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.models.interpolate import interpolate
+from compoclip.models.wise_ft import interpolate
 from compoclip.training.log import read_log
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from lab.data import BAGS
 from lab.settings import BASE, Arm, LabSettings
 
@@ -47,17 +48,17 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What its folder and its results are called."""
+        """The name of its folder and of its results."""
         return BASE if self.arm is None else f"{self.arm.name}-seed{self.seed}"
 
     @property
     def folder(self) -> Path:
-        """Where the run is."""
+        """The run folder."""
         return self.out / "runs" / self.name
 
     @property
     def results(self) -> Path:
-        """Where its results are."""
+        """The folder of its results."""
         return self.out / "results" / self.name
 
     def made_from(self) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class Outcome:
 
 
 def outcome(job: Job) -> Outcome | None:
-    """What a job that is finished amounts to, None when it is not.
+    """The outcome of a finished job, None for one that is not.
 
     Raises CompoclipError when its folder was made with other settings.
     """
@@ -134,7 +135,7 @@ def run_job(job: Job) -> Outcome:
     record = {**asdict(done), "made_from": job.made_from()}
     shutil.rmtree(job.folder / "state", ignore_errors=True)
     give_back()
-    write_atomically(job.folder / DONE, lambda path: path.write_text(json.dumps(record, indent=1)))
+    write_json(job.folder / DONE, record)
     return done
 
 

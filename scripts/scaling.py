@@ -30,9 +30,10 @@ from compoclip.data.batch import Batch, TextBlock
 from compoclip.losses.contract import Features, Role
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import ModelConfig, create_model
-from compoclip.models.loaded import LoadedModel
-from compoclip.training.step import StepSettings, step, weighted_loss
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import ModelConfig
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import step, weighted_loss
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -94,7 +95,7 @@ def seconds_of(setting: Setting) -> dict[str, float]:
     tower, tokenize = model.encoder.model, model.tokenizer
 
     def ours() -> None:
-        step(model.encoder, tokenize, method, batch, StepSettings())
+        step(model.encoder, tokenize, method, batch, RunSettings(out=Path()))
 
     def plain() -> None:
         ids = tokenize(list(batch.block.texts))

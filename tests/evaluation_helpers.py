@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import TextKey
-from compoclip.evaluation.items import EncodedFeatures
+from compoclip.evaluation.forms import score
+from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.models.config import ModelIdentity
 
 
@@ -49,6 +50,14 @@ def features_of(cases: Sequence[Case], images: np.ndarray, texts: np.ndarray) ->
         bad={},
         truncated=frozenset(),
     )
+
+
+def score_items(
+    content: Sequence[Case] | Content, features: EncodedFeatures, **fields: Any
+) -> Items:
+    """The scored items of a benchmark that holds `content` and has these fields besides."""
+    held = tuple(content) if isinstance(content, Sequence) else content
+    return score(Benchmark("made", held, "0", **fields), features)
 
 
 def unit(rng: np.random.Generator, n: int, width: int = 16) -> np.ndarray:

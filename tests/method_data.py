@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.world.captions import captions_for
 from compoclip.world.dataset import png_bytes
 from compoclip.world.sampling import scene_for

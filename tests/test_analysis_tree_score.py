@@ -27,7 +27,8 @@ from compoclip.analysis.trees import (
 from compoclip.cli.main import main
 from compoclip.cli.tree_score import _cell
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
+from compoclip.models.checkpoint import LoadedModel, create_model, save_model
+from compoclip.models.config import ModelConfig
 
 CONFIG = {
     "embed_dim": 16,

@@ -39,7 +39,7 @@ def test_every_name_is_there_and_documented() -> None:
     assert set(compoclip.__all__) <= set(dir(compoclip))
     for name in set(compoclip.__all__) - {"__version__"}:
         assert inspect.getdoc(getattr(compoclip, name))
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="No compoclip attribute nonsense"):
         _ = compoclip.nonsense  # type: ignore[attr-defined]
 
 

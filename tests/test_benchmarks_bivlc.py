@@ -24,9 +24,13 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.targets import find_in
-from evaluation_helpers import FakeEncoder, features_from, features_of
+from evaluation_helpers import (
+    FakeEncoder,
+    features_from,
+    features_of,
+    score_items,
+)
 
 
 def bivlc_row(**changes: Any) -> dict[str, Any]:
@@ -121,7 +125,7 @@ class OfBytes(FakeEncoder):
 
 def clusters(cases: Sequence[Case]) -> int:
     features = features_of(cases, np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32))
-    return len(set(score_cases(cases, features).clusters))
+    return len(set(score_items(cases, features).clusters))
 
 
 def picture(k: int) -> bytes:
@@ -242,7 +246,7 @@ def test_outcomes_of_the_publication() -> None:
         )
         for k in range(len(rows))
     ]
-    items = score_cases(cases, features_from(scores))
+    items = score_items(cases, features_from(scores))
     for place, metric in enumerate(("text", "image", "group"), start=4):
         assert items.outcomes[metric].used.tolist() == [row[place] for row in rows], metric
     assert not any(items.tied())

@@ -18,8 +18,8 @@ from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
 from compoclip.losses.contract import Role
-from compoclip.models.checkpoint import create_model, read_config
-from compoclip.models.directory import save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,

@@ -14,16 +14,10 @@ from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models.adapter import save_adapter
-from compoclip.models.checkpoint import (
-    LoadedModel,
-    ModelConfig,
-    create_model,
-    load_model,
-    save_model,
-)
-from compoclip.models.convert import convert
-from compoclip.models.inspection import inspect_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.conversion import convert, inspect_model
+from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, attach_lora, lora_parameters
 from models_thin import config
 

@@ -13,8 +13,6 @@ from compoclip.evaluation.aggregate import (
     plan,
     resample,
     rows_of,
-    rule_from_json,
-    rule_to_json,
 )
 from evaluation_helpers import bootstrap_means
 
@@ -47,7 +45,7 @@ def value(rule: Aggregate) -> float:
 )
 def test_rules_by_hand(rule, expected):
     assert value(rule) == pytest.approx(expected)
-    assert rule_from_json(rule_to_json(rule)) == rule
+    assert Aggregate.from_json(rule.to_json()) == rule
 
 
 def test_published_sub_scores_of_sugarcrepe_give_the_published_aggregates():

@@ -9,7 +9,7 @@ import pytest
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import sign_flip
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.groups import (
     ScorePart,
     group_differences,

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from compoclip.evaluation.aggregate import Mean, MeanOf, ScoreCurve, additions, evaluate, sign_flip
-from compoclip.evaluation.compare import compare, corrected
+from compoclip.evaluation.comparison import compare, corrected
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
 from evaluation_helpers import FakeEncoder, choice_benchmark

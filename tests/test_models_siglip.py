@@ -17,10 +17,10 @@ from timm.models import is_model, register_model
 from torch import nn
 
 from compoclip.errors import CompoclipError
-from compoclip.models import hf_siglip
 from compoclip.models.architecture import register_tanh
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
-from compoclip.models.inspection import inspect_model
+from compoclip.models.conversion import inspect_model
+from compoclip.models.formats import hf_siglip
 
 WORDS = ["[PAD]", "[EOS]", "[UNK]", "a", "red", "star", "blue", "mug", "left", "of", "two"]
 TEXTS = ["a red star", "two blue mug left of a red star", "A blue star!"]

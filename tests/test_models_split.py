@@ -12,15 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import load_model
-from compoclip.models.hf_folder import save_hf
-from compoclip.models.inspection import inspect_model
+from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.conversion import inspect_model
 from test_models_hf import CAPTIONS, features, model, pixels
 
 
 def write_towers(folder: Path, wrapper: str = "model.") -> None:
     """The towers of a random CLIP as wrappers save them: no temperature, names below `wrapper`."""
-    save_hf(model("ViT-B-32"), folder / "whole")
+    save_model(model("ViT-B-32"), folder / "whole", form="hf")
     whole = load_file(folder / "whole" / "model.safetensors")
     config = json.loads((folder / "whole" / "config.json").read_text())
     for tower, starts, part in (

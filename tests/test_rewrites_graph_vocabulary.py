@@ -11,20 +11,15 @@ import pytest
 from build_graph_vocabulary import read_scene_graphs
 
 from compoclip.errors import CompoclipError
-from compoclip.rewrites.graph_validity import (
-    MAY_HOLD,
-    as_link,
-    attribute_candidates,
-    relation_candidates,
-    relation_refusal,
-    sense_of,
-)
+from compoclip.rewrites.exclusion import MAY_HOLD
 from compoclip.rewrites.graph_vocabulary import (
     build_vocabulary,
     default_vocabulary,
     load_vocabulary,
     save_vocabulary,
 )
+from compoclip.rewrites.mosaic import attribute_candidates, relation_candidates
+from compoclip.rewrites.relations import as_link, relation_refusal, sense_of
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "build_graph_vocabulary.py"
 FACTUAL = """image_id,region_id,caption,scene_graph

@@ -19,8 +19,7 @@ from compoclip.benchmarks.case import (
     Retrieval,
     present,
 )
-from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import listed, load_benchmark
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.targets import parse_targets
 from compoclip.world.captions import captions_for

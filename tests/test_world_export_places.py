@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef, TiePolicy, present
-from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.registry import listed, load_benchmark, meta
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets

@@ -1,4 +1,4 @@
-"""How much memory there is, and what was freed and is still held by the process."""
+"""Installed memory, and returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def installed() -> int | None:
-    """Bytes of memory of this machine; None where it does not say."""
+    """Bytes of memory of this machine; None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows has no such call

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from compoclip.analysis.patch_maps import Box, Floats, patch_maps
+from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import Interval, cluster_weights, percentile_interval
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"
 MEASURES = {
@@ -62,10 +62,18 @@ class MeanShare:
 
 
 def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
-    """Maps of every target of every scene against the boxes.
+    """Compare the maps of every target of every scene with the boxes of the things they name.
 
-    Raises what `patch_maps` raises, and CompoclipError when the tokenizer sees other words than
-    white space separates.
+    Args:
+        model: the model.
+        scenes: images with captions and targets.
+
+    Returns:
+        The measures by kind of word.
+
+    Raises:
+        CompoclipError: as `patch_maps` does, and when the tokenizer sees other words than white
+            space separates.
     """
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for scene in scenes:
@@ -138,7 +146,16 @@ def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
 
 
 def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, MeanShare]]:
-    """kind -> measure -> mean, interval and chance."""
+    """Average a model's measures over images.
+
+    Args:
+        found: the measures.
+        resamples: bootstrap draws of images.
+        seed: of the draws.
+
+    Returns:
+        kind -> measure -> mean, interval and chance.
+    """
     return {
         kind: {
             measure: MeanShare(
@@ -156,7 +173,17 @@ def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, Me
 def gains(
     one: Pointing, other: Pointing, resamples: int, seed: int
 ) -> dict[str, dict[str, MeanShare]]:
-    """kind -> measure -> other minus one on the same scenes, paired; chance is 0."""
+    """Average the differences of two models on the same scenes.
+
+    Args:
+        one: the measures of the model compared with.
+        other: those of the other model.
+        resamples: bootstrap draws of images.
+        seed: of the draws.
+
+    Returns:
+        kind -> measure -> other minus one, paired; chance is 0.
+    """
     return {
         kind: {
             measure: MeanShare(float(gap.mean()), *_interval(gap, resamples, seed), 0.0, len(gap))

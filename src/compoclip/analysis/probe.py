@@ -12,7 +12,7 @@ from PIL import Image
 
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
 Kind = Literal["caption", "positive", "negative"]
@@ -43,9 +43,16 @@ class Scored:
 
 
 def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dict[str, str]]:
-    """The caption, then one text of each rewrite that can change it; and why the others refuse.
+    """Draw one text of each rewrite that can change a caption.
 
-    Equal texts of the same kind are one candidate. The same seed draws the same rewrites.
+    Equal texts of a kind are one candidate.
+
+    Args:
+        caption: a parsed caption.
+        seed: of the rewrites; the same seed draws the same.
+
+    Returns:
+        The caption and its rewrites, and rewrite -> why it refused.
     """
     found: dict[tuple[str, Kind], Candidate] = {}
     refused: dict[str, str] = {}
@@ -64,10 +71,19 @@ def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dic
 def score_candidates(
     model: LoadedModel, image: Image.Image, candidates: Sequence[Candidate]
 ) -> tuple[Scored, ...]:
-    """Cosines of the RGB image with every candidate, the highest first; of equal ones negatives
-    first, since a tie is wrong.
+    """Score an image with every candidate.
 
-    Raises CompoclipError when the model yields features that are not finite numbers.
+    Args:
+        model: the model.
+        image: RGB.
+        candidates: the caption first.
+
+    Returns:
+        The candidates by cosine, the highest first; of equal ones negatives first, since a tie is
+        wrong.
+
+    Raises:
+        CompoclipError: the model yields features that are not finite numbers.
     """
     training = model.encoder.training
     model.encoder.eval()

@@ -31,9 +31,8 @@ from torch import Tensor
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import cluster_weights, percentile_interval
-from compoclip.models.loaded import LoadedModel, current_identity
-from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_tower import Bucket, choose_buckets
+from compoclip.models.checkpoint import LoadedModel, current_identity
+from compoclip.models.text_tower import Bucket, TextLayers, choose_buckets
 
 Chart = NDArray[np.float64]
 Node = tuple[int, int, int]
@@ -347,11 +346,26 @@ def measure_trees(
     batch_size: int = 64,
     seed: int = 0,
 ) -> TreeScores:
-    """Tree scores of every caption; seed: of the random trees, each drawn from (seed, caption).
+    """Tree scores of every caption.
 
     Captions of one word, of more than MOST_WORDS, or beyond the model's context are left out and
-    counted. Raises CompoclipError when none is left, for tokenizers that have no words and text
-    towers that are no native open_clip transformers; UsageError for a threshold that is no layer.
+    counted.
+
+    Args:
+        name: of the model, in the scores.
+        loaded: the model; its text tower must be a native open_clip transformer.
+        captions: what to measure.
+        thresholds: layers from which on a span sees itself only; 0 to half the depth by default.
+        batch_size: captions at once.
+        seed: of the random trees, each drawn from (seed, caption).
+
+    Returns:
+        The scores of every caption, threshold and kind of tree.
+
+    Raises:
+        UsageError: a threshold is no layer.
+        CompoclipError: no caption is left, the tokenizer has no words, or the text tower is of
+            another kind.
     """
     layers = loaded.encoder.text_layers()
     heights = thresholds_of(layers.depth, thresholds)
@@ -434,7 +448,16 @@ def _trees(chart: Chart, caption: str, seed: int) -> dict[str, Tree]:
 
 
 def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
-    """Means of the columns of (N, H) and of each row's mean over them, last, over captions."""
+    """Means over captions, with intervals by a bootstrap over captions.
+
+    Args:
+        values: (N, H), captions by thresholds.
+        resamples: number of draws.
+        seed: of the draws.
+
+    Returns:
+        H estimates by threshold, and last that of each caption's mean over the thresholds.
+    """
     columns = np.column_stack([values, values.mean(axis=1)])
     n = len(columns)
     draws = np.concatenate([w @ columns / n for w in cluster_weights(n, resamples, seed)])
@@ -447,10 +470,19 @@ def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
 def differences(
     base: TreeScores, other: TreeScores, resamples: int, seed: int
 ) -> tuple[int, list[Estimate]]:
-    """The best trees' scores of `other` minus those of `base` on the captions measured for both:
-    (how many, by threshold and for the mean over thresholds, last).
+    """Compare the best trees' scores of two models on the captions measured for both.
 
-    Both must have the same thresholds. Raises CompoclipError without a common caption.
+    Args:
+        base: the scores of the model compared with.
+        other: those of the other model, at the same thresholds.
+        resamples: bootstrap draws of captions.
+        seed: of the draws.
+
+    Returns:
+        How many captions, and the means of other minus base as `estimates` gives them.
+
+    Raises:
+        CompoclipError: they have no caption in common.
     """
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]

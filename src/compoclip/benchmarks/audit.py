@@ -27,8 +27,8 @@ from compoclip.benchmarks.case import (
     text_names,
 )
 from compoclip.benchmarks.defects import Defect, Kind, count, exchanged, synonymous
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import LEVELS, key, same, same_bag
+from compoclip.benchmarks.registry import listed
 from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members

@@ -17,19 +17,18 @@ scores of Winoground with strict ties; the headline is the group score over all 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, sugarcrepe, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.photo_set import find_tables
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading
 from compoclip.errors import CompoclipError
 
 _PICTURES = ("image", "negative_image")
 _TEXTS = ("caption", "negative_caption", "type", "subtype")
-_SCORES = ("group", "text", "image")
 META = Meta(
     id="bivlc",
     title="BiVLC",
@@ -42,62 +41,31 @@ META = Meta(
     archives=("bivlc/*.parquet", "bivlc/data/*.parquet"),
     images=("bivlc/images",),
     parts=sugarcrepe.META.parts,
-    chance={"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6},
+    chance=PAIR_CHANCE,
     skills=sugarcrepe.META.skills,
-    expected={
-        "replace_obj": 1200,
-        "replace_att": 437,
-        "replace_rel": 462,
-        "swap_obj": 81,
-        "swap_att": 278,
-        "add_obj": 399,
-        "add_att": 76,
-    },
+    expected=dict(zip(sugarcrepe.META.parts, (1200, 437, 462, 81, 278, 399, 76))),
 )
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
-    """Read BiVLC as GROUP cases (photo and caption, negative picture and caption).
-
-    Layout: see the module. Raises CompoclipError for absent or malformed files, UsageError for an
-    unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    paths = (annotations,) if annotations else find_tables(root / "bivlc")
-    paths = paths or (root / "bivlc" / "bivlc.jsonl",)
-    photos = images or root / "bivlc" / "images"
-    cases = [case for case in _cases(paths, photos) if case.subtask in kept]
-    if not cases:
-        raise CompoclipError(f"{paths[0]}: no rows of {', '.join(kept)}; fetch the files again")
-    digest = files.data_hash(
-        {"rows": paths[0]} if len(paths) == 1 else {path.name: path for path in paths}
-    )
-    return of_cases(META, kept, cases, digest, _rules(kept), "group")
-
-
-def _rules(kept: Sequence[str]) -> dict[str, Aggregate]:
-    rules = {each: Aggregate(tuple(kept), "micro", metric=each) for each in _SCORES}
+def _rules(data: Reading) -> dict[str, Aggregate]:
+    rules = {each: Aggregate(data.parts, "micro", metric=each) for each in SCORES}
     rules["paper"] = rules["group"]
-    for kind in dict.fromkeys(name.split("_")[0] for name in kept):
+    for kind in dict.fromkeys(name.split("_")[0] for name in data.parts):
         parts = tuple(name for name in META.parts if name.startswith(kind))
-        rules |= {f"{kind}_{each}": Aggregate(parts, "micro", metric=each) for each in _SCORES}
+        rules |= {f"{kind}_{each}": Aggregate(parts, "micro", metric=each) for each in SCORES}
     return rules
 
 
-def _cases(paths: Sequence[Path], photos: Path) -> list[Case]:
-    cases: list[Case] = []
+def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    paths = (annotations,) if annotations else find_tables(data.root / "bivlc")
+    paths = paths or (data.root / "bivlc" / "bivlc.jsonl",)
+    data.files |= {"rows": paths[0]} if len(paths) == 1 else {path.name: path for path in paths}
     numbers: Counter[str] = Counter()
     seen: dict[str, ImageRef] = {}
     places: dict[object, str] = {}
     for path in paths:
-        for where, row, refs in _rows(path, photos, seen):
-            caption, negative, kind, subtype = (files.text(row, name, where) for name in _TEXTS)
+        for where, row, refs in _rows(path, data.photos("bivlc/images"), seen):
+            caption, negative, kind, subtype = files.texts(row, _TEXTS, where)
             subtask = f"{kind}_{subtype}"
             if subtask not in META.parts:
                 raise CompoclipError(
@@ -107,8 +75,7 @@ def _cases(paths: Sequence[Path], photos: Path) -> list[Case]:
             files.once((subtask, caption, negative, *refs), where, places)
             key = f"{subtask}/{numbers[subtask]}"
             numbers[subtask] += 1
-            cases.append(Case(key, Form.GROUP, refs, (caption, negative), subtask))
-    return cases
+            yield Case(key, Form.GROUP, refs, (caption, negative), subtask)
 
 
 def _rows(
@@ -126,9 +93,10 @@ def _rows(
         rows = ((f"{path}: line {line}", row) for line, row in files.read_jsonl(path))
     for index, (where, row) in enumerate(rows):
         image, negative = (
-            held[name][index]
-            if name in held
-            else ImageRef(files.image_path(photos, files.text(row, name, where), where))
+            held[name][index] if name in held else files.photo(photos, row, name, where)
             for name in _PICTURES
         )
         yield where, row, (image, negative)
+
+
+BIVLC = CaseReader(META, _cases, _rules, "group", empty="no rows of PARTS; fetch the files again")

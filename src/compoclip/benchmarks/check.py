@@ -14,8 +14,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Meta, Retrieval
-from compoclip.benchmarks.edition import listed, read_edition
-from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.registry import listed, load_benchmark, meta, read_edition
 from compoclip.console import counted, track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members

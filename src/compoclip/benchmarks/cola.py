@@ -15,12 +15,14 @@ scores are aggregates of their own. `paper`: the image score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import by_stem, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import by_stem
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Part, Reading, facts
+from compoclip.benchmarks.sources import repository
 from compoclip.errors import CompoclipError
 
 _FILE = "COLA_multiobjects_matching_benchmark.json"
@@ -32,41 +34,22 @@ META = Meta(
     source="repository arijitray1993/COLA, folder data; photos: Visual Genome",
     licence="MIT",
     access="open",
-    files=(f"cola/{_FILE}",),
     images=("vg/VG_100K", "vg/VG_100K_2"),
-    parts=("multi_object",),
-    chance={"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6},
-    skills={"multi_object": "binding"},
-    expected={"multi_object": 210},
-    hashes={f"cola/{_FILE}": "25d8f5d5d5fa593e13a83bf5e29d60dd"},
+    chance=PAIR_CHANCE,
+    **facts(
+        {"multi_object": Part("binding", 210, 56_746, "25d8f5d5d5fa593e13a83bf5e29d60dd")},
+        lambda _: f"cola/{_FILE}",
+        repository("arijitray1993/COLA", "1fa52fba9cff4e6ffb7bfcf3550838748347273b") + "/data",
+    ),
 )
-_RULES = {each: Aggregate(META.parts, "micro", metric=each) for each in ("image", "text", "group")}
+_RULES = {each: Aggregate(META.parts, "micro", metric=each) for each in reversed(SCORES)}
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
-    """Read COLA's pairs as GROUP cases; layout: see the module.
-
-    Raises CompoclipError for absent or malformed files, UsageError for an unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    path = annotations or root / "cola" / _FILE
-    folders = (images,) if images else (root / "vg" / "VG_100K", root / "vg" / "VG_100K_2")
-    cases = _cases(path, folders[0], by_stem(folders))
-    digest = files.data_hash({"multi_object": path})
-    rules = {**_RULES, "paper": _RULES["image"]}
-    return of_cases(META, kept, cases, digest, rules, "image")
-
-
-def _cases(path: Path, folder: Path, photos: Mapping[str, Path]) -> list[Case]:
-    cases = []
-    for index, value in enumerate(files.items(files.read_json(path), str(path))):
-        where = f"{path}: row {index}"
+def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    path = annotations or data.root / "cola" / _FILE
+    folders = (data.images,) if data.images else tuple(data.root / each for each in META.images)
+    photos = by_stem(folders)
+    for index, where, value in data.values("multi_object", path):
         row = files.items(value, where)
         if len(row) != 4:
             raise CompoclipError(
@@ -76,12 +59,16 @@ def _cases(path: Path, folder: Path, photos: Mapping[str, Path]) -> list[Case]:
         texts = [files.nonempty(each, f"{where}: entry {k}") for k, each in enumerate(row)]
         names = [PurePosixPath(address) for address in texts[::2]]
         refs = tuple(
-            ImageRef(photos.get(each.stem) or files.image_path(folder, each.name, where))
+            ImageRef(photos.get(each.stem) or files.image_path(folders[0], each.name, where))
             for each in names
         )
-        cases.append(
-            Case(f"multi_object/{index}", Form.GROUP, refs, tuple(texts[1::2]), "multi_object")
-        )
-    if not cases:
-        raise CompoclipError(f"{path}: no pairs; fetch the official file again")
-    return cases
+        yield Case(f"multi_object/{index}", Form.GROUP, refs, tuple(texts[1::2]), "multi_object")
+
+
+COLA = CaseReader(
+    META,
+    _cases,
+    {**_RULES, "paper": _RULES["image"]},
+    "image",
+    empty="no pairs; fetch the official file again",
+)

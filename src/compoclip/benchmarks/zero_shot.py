@@ -58,6 +58,7 @@ from compoclip.benchmarks.photo_set import (
     read_tables,
     read_templates,
 )
+from compoclip.benchmarks.reader import Reader
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 
@@ -298,7 +299,7 @@ META = Meta(
 )
 
 
-def load(
+def _load(
     root: Path,
     images: Path | None = None,
     *,
@@ -465,3 +466,6 @@ def _check(content: Classification, photos: PhotoSet, where: str) -> None:
         raise CompoclipError(
             f"{where}: two classes are called {double!r:.80}; {content.metric} needs distinct names"
         )
+
+
+ZERO_SHOT = Reader(META, _load)

@@ -246,8 +246,8 @@ def _engine(options: CaptionOptions) -> Engine:
             concurrency=options.concurrency,
             patience=ServerPatience(options.timeout, options.retries),
         )
-    from compoclip.cli.options import device_named
     from compoclip.language.engine import InProcessModel
+    from compoclip.ranks import device_named
 
     return InProcessModel(options.model, str(device_named(options.device)))
 

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodsOptions:
-    """List the training methods: paper, texts beside captions, loss terms, optimiser defaults."""
+    """List the training methods: paper, texts beside captions, loss terms, optimiser defaults.
+
+    Args:
+        methods: These alone, with the options over which paper and released code differ; all by
+            default.
+        json: Print JSON, with all settings.
+    """
 
     methods: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ()
-    """these alone, with the options over which paper and released code differ; all by default"""
     json: bool = False
-    """print JSON, with all settings"""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 from compoclip.recordfile import write_records
-from compoclip.rewrites.base import get_rewrite, rewrite_names
+from compoclip.rewrites.base import names_of
 from compoclip.rewrites.records import (
     HEADER,
     RewriteTally,
@@ -351,16 +351,6 @@ def main(argv: Sequence[str]) -> int:
         lambda file, out: _produce(options, out, file, settings),
         lambda out: _produce_shards(options, out, settings),
     )
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """The rewrite names of the --rewrites option, each once. Raises UsageError for unknown ones."""
-    if text.strip() == "all":
-        return rewrite_names()
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
-    return tuple(get_rewrite(name).name for name in names)
 
 
 def _show(options: RewriteOptions, settings: Settings) -> int:

@@ -18,8 +18,8 @@ from scipy import sparse, special, stats
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.classification import weighted_ap_11, weighted_auc
-from compoclip.evaluation.items import Flags, Indices, Values
+from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
+from compoclip.evaluation.items import POSITIVE_SCORE, Flags, Indices, Outcomes, Values
 
 # --- Intervals and tests for benchmark scores: what a difference between two numbers is worth. ---
 #
@@ -39,8 +39,16 @@ _DRAWS_AT_ONCE = 4_000_000
 def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
     """Wilson score interval of a proportion of n independent items.
 
-    `successes` may be fractional (items with tied scores can count in part). n = 0 says nothing:
-    (0, 1). Raises ValueError unless 0 <= successes <= n.
+    Args:
+        successes: how many are right; fractional where items with tied scores count in part.
+        n: number of items.
+        level: confidence level.
+
+    Returns:
+        The lower and the upper bound; (0, 1) for no items, which say nothing.
+
+    Raises:
+        ValueError: unless 0 <= successes <= n.
 
     Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
     """
@@ -61,8 +69,18 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
 def mcnemar(b: int, c: int) -> float:
     """Two-sided p-value that two models differ, from the items only one of them gets right.
 
-    b: right for the first only; c: right for the second only. Exact binomial test below 25
-    discordant items, else its mid-p form, which is less conservative.
+    The exact binomial test below 25 discordant items, above them its mid-p form, which is less
+    conservative.
+
+    Args:
+        b: items right for the first model only.
+        c: items right for the second model only.
+
+    Returns:
+        The p-value; 1 without discordant items.
+
+    Raises:
+        ValueError: a count is negative.
 
     Source: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data (2013).
     """
@@ -76,9 +94,13 @@ def mcnemar(b: int, c: int) -> float:
 
 
 def holm(pvalues: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values, in the order given: reject those at or below the level.
+    """Holm's adjusted p-values; reject those at or below the level.
 
-    None, where nothing was tested, stays None and does not count.
+    Args:
+        pvalues: of one family of tests. None, where nothing was tested, does not count.
+
+    Returns:
+        The adjusted values in the order given, None where they were None.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
@@ -107,11 +129,18 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
 
 
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
-    """Percentile interval of bootstrap draws of `photos` photos, without undefined draws (nan).
+    """Percentile interval of bootstrap draws.
 
-    The share that is cut off at each end is that which makes the interval of a mean as wide as
-    Student's: plain percentiles are too narrow for few photos. (None, None) for one photo, which
-    says nothing about others, and without draws.
+    The tails cut off are those that make the interval of a mean as wide as Student's: plain
+    percentiles are too narrow for few photos.
+
+    Args:
+        draws: (r,) values in the draws; undefined ones (nan) are left out.
+        photos: number of photos that were redrawn.
+        level: confidence level.
+
+    Returns:
+        The bounds; (None, None) without draws, and for one photo, which says nothing about others.
 
     Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
     expanded percentile interval.
@@ -126,13 +155,19 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
 
 
 def sign_flip(adds: Floats) -> float:
-    """Two-sided p-value that a difference is not zero; adds: what every photo adds to it.
+    """Two-sided p-value that a difference is not zero.
 
     Were two models alike, each photo could as well have added the same with the other sign. p is
     the share of all 2^photos choices of signs that give at least the observed sum, so it holds for
     few photos and for photos of very different weight, and needs no draws: where the photos that
     add something add equally much it is McNemar's test (`mcnemar`, an item a photo being the usual
     case), else the saddlepoint approximation, whose relative error stays small far out in the tail.
+
+    Args:
+        adds: (photos,) what each photo adds to the difference.
+
+    Returns:
+        The p-value; 1 where no photo adds anything.
 
     Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
     Approximation for the Distribution of the Sum of Independent Random Variables (1980).
@@ -199,9 +234,46 @@ class Mean:
     rows: Indices
 
     @property
-    def key(self) -> tuple[str, bytes]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal means."""
         return self.metric, self.rows.tobytes()
+
+    @property
+    def share(self) -> bool:
+        """Whether it is the share of items that are right, and not a mean cosine."""
+        return self.metric != POSITIVE_SCORE
+
+    def weighted(self, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
+        """The leaves of the plan and how much each counts."""
+        yield self, weight
+
+    def combine(self, leaf_value: Callable[[Leaf], Values]) -> Values:
+        """The plan's value, from the values of its leaves."""
+        return leaf_value(self)
+
+    def means(self) -> list[Mean]:
+        """The leaves that are means."""
+        return [self]
+
+    def curves(self) -> list[ScoreCurve]:
+        """The leaves that are areas under curves."""
+        return []
+
+    def value(self, values: Mapping[str, Values], tie: float = 0.5) -> Values:
+        """The mean of per-item values, by metric."""
+        return np.asarray(values[self.metric][self.rows].mean())
+
+    def additions(
+        self, base: Mapping[str, Values], other: Mapping[str, Values], units: Indices, weight: float
+    ) -> Values:
+        """What each unit adds to `weight` times the difference: the sum of its items' shares."""
+        gap = other[self.metric][self.rows] - base[self.metric][self.rows]
+        shares, n = gap * (weight / len(gap)), int(units.max()) + 1
+        return np.bincount(units[self.rows], weights=shares, minlength=n).astype(np.float64)
+
+    def tied(self, values: Mapping[str, Values], outcomes: Mapping[str, Outcomes]) -> Indices:
+        """Rows whose outcome hangs on equal scores."""
+        return self.rows[outcomes[self.metric].tied[self.rows]]
 
 
 @dataclass(frozen=True)
@@ -211,9 +283,10 @@ class ScoreCurve:
     metric: str
     true: Indices
     false: Indices
+    share = False
 
     @property
-    def key(self) -> tuple[str, bytes, bytes]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal curves."""
         return self.metric, self.true.tobytes(), self.false.tobytes()
 
@@ -221,6 +294,22 @@ class ScoreCurve:
     def rows(self) -> Indices:
         """All items it ranks, the true ones first."""
         return np.concatenate([self.true, self.false])
+
+    def weighted(self, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
+        """As of a `Mean`."""
+        yield self, weight
+
+    def combine(self, leaf_value: Callable[[Leaf], Values]) -> Values:
+        """As of a `Mean`."""
+        return leaf_value(self)
+
+    def means(self) -> list[Mean]:
+        """None."""
+        return []
+
+    def curves(self) -> list[ScoreCurve]:
+        """Itself."""
+        return [self]
 
     def values(
         self, values: Mapping[str, Values], weights: Values | None = None, tie: float = 0.5
@@ -231,12 +320,74 @@ class ScoreCurve:
         each = np.ones((1, len(rows))) if weights is None else weights
         return RANKED[self.metric](values[self.metric][rows], kind, each, tie)
 
+    def value(self, values: Mapping[str, Values], tie: float = 0.5) -> Values:
+        """The area; tie: what equal scores of a true and a false item count."""
+        found: Values = self.values(values, tie=tie)[0]
+        return found
+
+    def additions(
+        self, base: Mapping[str, Values], other: Mapping[str, Values], units: Indices, weight: float
+    ) -> Values:
+        """What each unit adds to `weight` times the difference, by a jackknife.
+
+        What the area loses without the unit, less the mean loss, plus the unit's share of the items
+        (true and false ones counting half each) of the difference; where nothing is left without
+        it, it has all.
+        """
+        there, codes = np.unique(units[self.rows], return_inverse=True)
+        whole = float((self.values(other) - self.values(base))[0])
+        without = []
+        block = max(1, _WEIGHTS_AT_ONCE // len(codes))
+        for first in range(0, len(there), block):
+            left = np.arange(first, min(first + block, len(there)))
+            weights = (codes != left[:, None]).astype(np.float64)
+            without.append(self.values(other, weights) - self.values(base, weights))
+        lost = (whole - np.nan_to_num(np.concatenate(without))) * (len(there) - 1) / len(there)
+        true, items = len(self.true), len(codes)
+        kind = np.repeat([0.5 / true, 0.5 / (items - true)], [true, items - true])
+        found = np.zeros(int(units.max()) + 1)
+        own = np.bincount(codes, whole * kind, minlength=len(there))
+        found[there] = weight * (lost - lost.mean() + own)
+        return found
+
+    def tied(self, values: Mapping[str, Values], outcomes: Mapping[str, Outcomes]) -> Indices:
+        """Rows whose score an item of the other kind has too."""
+        scores = values[self.metric]
+        return self.rows[
+            np.isin(scores[self.rows], np.intersect1d(scores[self.true], scores[self.false]))
+        ]
+
 
 @dataclass(frozen=True)
 class MeanOf:
     """Plain mean of the parts."""
 
-    parts: tuple[Mean | ScoreCurve | MeanOf, ...]
+    parts: tuple[Plan, ...]
+    share = False
+
+    def weighted(self, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
+        """As of a `Mean`."""
+        for part in self.parts:
+            yield from part.weighted(weight / len(self.parts))
+
+    def combine(self, leaf_value: Callable[[Leaf], Values]) -> Values:
+        """The mean of the parts that are not nan."""
+        parts = np.stack([part.combine(leaf_value) for part in self.parts])
+        present = ~np.isnan(parts)
+        total = np.where(present, parts, 0.0).sum(axis=0)
+        count = present.sum(axis=0)
+        mean: Values = np.divide(
+            total, count, out=np.full(np.shape(total), np.nan), where=count > 0
+        )
+        return mean
+
+    def means(self) -> list[Mean]:
+        """Those of all parts."""
+        return [each for part in self.parts for each in part.means()]
+
+    def curves(self) -> list[ScoreCurve]:
+        """Those of all parts."""
+        return [each for part in self.parts for each in part.curves()]
 
 
 Leaf = Mean | ScoreCurve
@@ -300,15 +451,8 @@ def plan_or_none(
             return mean_of([each for each in built if each is not None])
         if node.weighting == "micro":
             return leaf(metric, rows(node, metric), truth)
-        parts: list[Plan] = []
-        for part in node.parts:
-            if isinstance(part, str):
-                branch = build(Aggregate((part,), weighting="micro"), metric)
-            else:
-                branch = build(part, metric)
-            if branch is not None:
-                parts.append(branch)
-        return mean_of(parts)
+        branches = [build(part, metric) for part in node.nested()]
+        return mean_of([each for each in branches if each is not None])
 
     return build(rule, main)
 
@@ -338,38 +482,23 @@ def plan(
 
 def leaves(tree: Plan) -> list[Leaf]:
     """The leaves of a plan, left to right."""
-    if not isinstance(tree, MeanOf):
-        return [tree]
-    return [each for part in tree.parts for each in leaves(part)]
-
-
-def averaged(tree: Plan) -> Plan:
-    """The plan with means in place of curves, for values that every item has by itself."""
-    if isinstance(tree, MeanOf):
-        return MeanOf(tuple(averaged(part) for part in tree.parts))
-    return Mean(tree.metric, tree.rows)
+    return [each for each, _ in tree.weighted()]
 
 
 def rows_of(tree: Plan) -> Indices:
     """Sorted distinct rows that a plan uses."""
-    if isinstance(tree, Mean):
-        return tree.rows
     return np.unique(np.concatenate([each.rows for each in leaves(tree)]))
 
 
 def evaluate(tree: Plan, values: Mapping[str, Values], tie: float = 0.5) -> float:
-    """The rule's value; `values`: metric -> (n,) per-item values. tie: what equal scores of a true
-    and a false item count in an area under a curve."""
+    """The rule's value.
 
-    def value(each: Leaf) -> Values:
-        found: Values = (
-            each.values(values, tie=tie)[0]
-            if isinstance(each, ScoreCurve)
-            else np.asarray(values[each.metric][each.rows].mean())
-        )
-        return found
-
-    return float(_combine(tree, value))
+    Args:
+        tree: the planned rule.
+        values: metric -> (n,) per-item values.
+        tie: what equal scores of a true and a false item count in an area under a curve.
+    """
+    return float(tree.combine(lambda each: each.value(values, tie)))
 
 
 def additions(
@@ -377,54 +506,21 @@ def additions(
 ) -> Values:
     """What every unit (photo, group of photos) adds to the rule's value for `other` minus `base`.
 
-    units: (n,), the unit of each item. (units,), 0 for those without an item of the rule; they add
-    up to the difference. Of a mean it is the sum of the unit's shares. Of an area under a curve, a
-    jackknife: what the area loses without the unit, less the mean loss, plus the unit's share of
-    the items (true and false ones counting half each) of the difference; where nothing is left
-    without it, it has all.
+    They add up to the difference.
+
+    Args:
+        tree: the planned rule.
+        base: metric -> (n,) per-item values of one model.
+        other: those of the other model.
+        units: (n,), the unit of each item.
+
+    Returns:
+        (units,), 0 for those without an item of the rule.
     """
     found = np.zeros(int(units.max()) + 1)
-    for each, weight in _weighted(tree):
-        if isinstance(each, Mean):
-            gap = other[each.metric][each.rows] - base[each.metric][each.rows]
-            found += np.bincount(
-                units[each.rows], weights=gap * (weight / len(gap)), minlength=len(found)
-            )
-        else:
-            present, codes = np.unique(units[each.rows], return_inverse=True)
-            found[present] += weight * _jackknife(each, base, other, codes, len(present))
+    for each, weight in tree.weighted():
+        found += each.additions(base, other, units, weight)
     return found
-
-
-def _weighted(tree: Plan, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
-    """The leaves and how much each counts."""
-    if isinstance(tree, MeanOf):
-        for part in tree.parts:
-            yield from _weighted(part, weight / len(tree.parts))
-    else:
-        yield tree, weight
-
-
-def _jackknife(
-    curve: ScoreCurve,
-    base: Mapping[str, Values],
-    other: Mapping[str, Values],
-    codes: Indices,
-    count: int,
-) -> Values:
-    """What each of `count` units adds to a difference of areas; codes: of the curve's items."""
-    whole = float((curve.values(other) - curve.values(base))[0])
-    without = []
-    block = max(1, _WEIGHTS_AT_ONCE // len(codes))
-    for first in range(0, count, block):
-        left = np.arange(first, min(first + block, count))
-        weights = (codes != left[:, None]).astype(np.float64)
-        without.append(curve.values(other, weights) - curve.values(base, weights))
-    lost = (whole - np.nan_to_num(np.concatenate(without))) * (count - 1) / count
-    true, items = len(curve.true), len(codes)
-    kind = np.repeat([0.5 / true, 0.5 / (items - true)], [true, items - true])
-    added: Values = lost - lost.mean() + np.bincount(codes, whole * kind, minlength=count)
-    return added
 
 
 def resample(
@@ -444,9 +540,8 @@ def resample(
         return [np.zeros(0) for _ in trees]
     _, codes = np.unique(np.asarray(clusters), return_inverse=True)
     count = int(codes.max()) + 1
-    found = {each.key: each for tree in trees for each in leaves(tree)}
-    means = [each for each in found.values() if isinstance(each, Mean)]
-    areas = [each for each in found.values() if isinstance(each, ScoreCurve)]
+    means = list({each.key: each for tree in trees for each in tree.means()}.values())
+    areas = list({each.key: each for tree in trees for each in tree.curves()}.values())
     sums, sizes = _columns(means, values, codes, count)
     blocks = []
     for weights in cluster_weights(count, resamples, seed):
@@ -463,7 +558,7 @@ def resample(
         values: Values = drawn[:, column[each.key]]
         return values
 
-    return [_combine(tree, draws) for tree in trees]
+    return [tree.combine(draws) for tree in trees]
 
 
 def resample_difference(
@@ -475,7 +570,7 @@ def resample_difference(
     seed: int = 0,
 ) -> list[Values]:
     """Each rule's value for `other` minus that for `base` in each draw, both on the same draws."""
-    if not any(isinstance(each, ScoreCurve) for tree in trees for each in leaves(tree)):
+    if not any(tree.curves() for tree in trees):
         gap = {name: other[name] - base[name] for name in base}
         return resample(trees, gap, clusters, resamples, seed)
     one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, other))
@@ -494,54 +589,3 @@ def _columns(
     value = np.concatenate([values[each.metric][each.rows] for each in means])
     sums = sparse.csc_array((value, (row, column)), shape=shape)
     return sums, sparse.csc_array((np.ones(len(value)), (row, column)), shape=shape)
-
-
-def _combine(tree: Plan, leaf_value: Callable[[Leaf], Values]) -> Values:
-    if not isinstance(tree, MeanOf):
-        return leaf_value(tree)
-    parts = np.stack([_combine(part, leaf_value) for part in tree.parts])
-    present = ~np.isnan(parts)
-    total = np.where(present, parts, 0.0).sum(axis=0)
-    count = present.sum(axis=0)
-    mean: Values = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-    return mean
-
-
-def rule_to_json(rule: Aggregate) -> dict[str, object]:
-    """A JSON-ready form of a rule, stored with results so that they can be compared later."""
-    return {
-        "parts": [p if isinstance(p, str) else rule_to_json(p) for p in rule.parts],
-        "weighting": rule.weighting,
-        "macro_by": rule.macro_by,
-        "min_group": rule.min_group,
-        "exclude": sorted(rule.exclude),
-        "metric": rule.metric,
-    }
-
-
-def rule_from_json(data: Mapping[str, object]) -> Aggregate:
-    """The inverse of `rule_to_json`. Raises KeyError or TypeError for anything else."""
-    if not isinstance(data, Mapping):
-        raise TypeError(f"an aggregate must be an object, not {data!r}")
-    parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
-    macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
-    if (
-        not isinstance(parts, list)
-        or not isinstance(exclude, list)
-        or not all(isinstance(each, str) for each in exclude)
-        or not (type(group) is int and group >= 0)
-        or weighting not in ("macro", "micro")
-        or not all(each is None or isinstance(each, str) for each in (macro_by, metric))
-    ):
-        raise TypeError(
-            "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
-            "weighting (macro or micro), and names of a label and a metric, or null"
-        )
-    return Aggregate(
-        parts=tuple(p if isinstance(p, str) else rule_from_json(p) for p in parts),
-        weighting="macro" if weighting == "macro" else "micro",
-        macro_by=macro_by if isinstance(macro_by, str) else None,
-        min_group=group,
-        exclude=frozenset(exclude),
-        metric=metric if isinstance(metric, str) else None,
-    )

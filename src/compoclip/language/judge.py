@@ -127,7 +127,7 @@ def _clean(line: str) -> str:
 # --- Whether a text that a language model wrote may be used. ---
 
 #: Raise it whenever a text may be judged otherwise than before.
-RULES_VERSION = "1"
+RULES_VERSION = "2"
 REFUSAL, NONE, ECHO, REPEATED = "refusal", "answers-none", "echoes-the-prompt", "repeated"
 NO_VERB, NO_PREPOSITION, WORDS_CHANGED = (
     "no-verb-changed",

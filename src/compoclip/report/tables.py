@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, MATCH
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.results import Results, Score, chance_flag, data_notes
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.tables import chance_flag, data_notes
 from compoclip.report.findings import SAME, direction
 from compoclip.report.study import Study, Table
 from compoclip.report.wording import (

@@ -170,6 +170,16 @@ def get_rewrite(name: str) -> Rewrite:
     return rewrite
 
 
+def names_of(text: str) -> tuple[str, ...]:
+    """The names that --rewrites lists with commas, or all; raises UsageError for unknown ones."""
+    if text.strip() == "all":
+        return rewrite_names()
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
+    return tuple(get_rewrite(name).name for name in names)
+
+
 def get_pair_rewrite(name: str) -> PairRewrite:
     """The rewrite of two captions of that name. Raises UsageError for another one."""
     pairs = _found()[1]
