@@ -135,7 +135,7 @@ Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
 
 @dataclass
 class CorpusOutcome:
-    """What became of a corpus. All in order of the shards' names.
+    """The outcome of a run over a corpus, in order of the shards' names.
 
     made, skipped: counts of the shards written now and before. bad: what is wrong with the others.
     total: the counts of all that are there now.
@@ -185,44 +185,32 @@ def process(
     _check_captions(shards, column)
     with only_writer(out, folder=True):
         _settle(out, {**job.settings(), "column": column})
-        return _process(shards, out, job, column, workers, engine, track)
-
-
-def _process(
-    shards: Sequence[Path],
-    out: Path,
-    job: CorpusJob,
-    column: str | None,
-    workers: int,
-    engine: Engine,
-    track: Track,
-) -> CorpusOutcome:
-    outcome = CorpusOutcome()
-    tasks = []
-    for shard in shards:
-        task = ShardTask(shard, out, job, column)
-        try:
-            counts = finished(task)
-        except CompoclipError as error:
-            outcome.bad[shard.name] = str(error)
-            continue
-        if counts is None:
-            tasks.append(task)
-        else:
-            outcome.skipped[shard.name] = counts
-    with closing(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)) as results:
-        for result in track(results):
-            if result.stop:
-                raise CompoclipError(result.error)
-            if result.counts is None:
-                outcome.bad[result.name] = result.error
+        outcome = CorpusOutcome()
+        tasks = []
+        for shard in shards:
+            task = ShardTask(shard, out, job, column)
+            try:
+                counts = finished(task)
+            except CompoclipError as error:
+                outcome.bad[shard.name] = str(error)
+                continue
+            if counts is None:
+                tasks.append(task)
             else:
-                outcome.made[result.name] = result.counts
-    outcome.made = dict(sorted(outcome.made.items()))
-    outcome.bad = dict(sorted(outcome.bad.items()))
-    for counts in (*outcome.made.values(), *outcome.skipped.values()):
-        add_counts(outcome.total, counts)
-    return outcome
+                outcome.skipped[shard.name] = counts
+        with closing(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)) as results:
+            for result in track(results):
+                if result.stop:
+                    raise CompoclipError(result.error)
+                if result.counts is None:
+                    outcome.bad[result.name] = result.error
+                else:
+                    outcome.made[result.name] = result.counts
+        outcome.made = dict(sorted(outcome.made.items()))
+        outcome.bad = dict(sorted(outcome.bad.items()))
+        for counts in (*outcome.made.values(), *outcome.skipped.values()):
+            add_counts(outcome.total, counts)
+        return outcome
 
 
 def _check_captions(shards: Sequence[Path], column: str | None) -> None:

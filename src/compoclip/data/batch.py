@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from compoclip.data.transform import normalised
 from compoclip.losses.contract import Layout, Role
 from compoclip.rewrites.base import token_key
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -152,61 +154,40 @@ def merge(parts: Sequence[TextBlock], drawn: Sequence[int]) -> Merged:
     place = {old: new for new, old in enumerate(images)}
     owner = [place[start + o] for start, part in zip(starts, parts) for o in part.owner]
     texts = tuple(sorted(range(len(owner)), key=owner.__getitem__))  # stable: as they were drawn
-    flat = TextBlock(
-        texts=_joined(part.texts for part in parts),
-        owner=tuple(owner),
-        role=_joined(part.role for part in parts),
-        rewrite=_joined(part.rewrite for part in parts),
-        images=len(images),
-    )
-    photos = _joined(part.photos for part in parts)
-    paired = any(part.pair for part in parts)
     pair = [
         place[start + p] if p >= 0 else -1
         for start, part in zip(starts, parts)
         for p in (part.pair or (-1,) * part.images)
     ]
     block = TextBlock(
-        texts=tuple(flat.texts[t] for t in texts),
-        owner=tuple(flat.owner[t] for t in texts),
-        role=tuple(flat.role[t] for t in texts),
-        rewrite=tuple(flat.rewrite[t] for t in texts),
+        texts=_in_order([part.texts for part in parts], texts),
+        owner=tuple(owner[t] for t in texts),
+        role=_in_order([part.role for part in parts], texts),
+        rewrite=_in_order([part.rewrite for part in parts], texts),
         images=len(images),
-        photos=tuple(photos[i] for i in images) if photos else (),
-        pair=tuple(pair[i] for i in images) if paired else (),
+        photos=_in_order([part.photos for part in parts], images),
+        pair=tuple(pair[i] for i in images) if any(part.pair for part in parts) else (),
     )
     return Merged(block, images, texts, tuple((part.images, len(part.texts)) for part in parts))
 
 
+def _in_order(parts: Sequence[tuple[T, ...]], order: Sequence[int]) -> tuple[T, ...]:
+    """What the parts have, one part after the other, in another order; nothing stays nothing."""
+    joined = [each for part in parts for each in part]
+    return tuple(joined[i] for i in order) if joined else ()
+
+
 def to_record(block: TextBlock) -> dict[str, Any]:
     """A block as JSON keeps it."""
-    return {
-        "texts": block.texts,
-        "owner": block.owner,
-        "role": [int(role) for role in block.role],
-        "rewrite": block.rewrite,
-        "images": block.images,
-        "photos": block.photos,
-        "pair": block.pair,
-    }
+    return {**vars(block), "role": [int(role) for role in block.role]}
 
 
-def from_record(record: dict[str, Any]) -> TextBlock:
+def from_record(record: Mapping[str, Any]) -> TextBlock:
     """The block that `to_record` took apart."""
-    return TextBlock(
-        texts=tuple(record["texts"]),
-        owner=tuple(record["owner"]),
-        role=tuple(Role(role) for role in record["role"]),
-        rewrite=tuple(record["rewrite"]),
-        images=record["images"],
-        photos=tuple(record["photos"]),
-        pair=tuple(record["pair"]),
-    )
+    lists = {name: tuple(value) for name, value in record.items() if name != "images"}
+    lists["role"] = tuple(map(Role, lists["role"]))
+    return TextBlock(**lists, images=record["images"])
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
     return [sum(sizes[:i]) for i in range(len(sizes))]
-
-
-def _joined(parts: Any) -> tuple[Any, ...]:
-    return tuple(each for part in parts for each in part)

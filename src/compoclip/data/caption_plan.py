@@ -1,4 +1,4 @@
-"""Which texts a method wants beside captions, as plain data, and the files they may come from.
+"""The caption plan: which texts a method draws for each caption, and the files they may come from.
 
 `TextPlan` draws the texts of a sample by a `CaptionPlan`.
 """
@@ -23,7 +23,7 @@ GIVEN = "given"  # the plan's name for hard negatives that came with the data
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
-OWN_CAPTIONS = "captions"  # in the place of a file of bags
+OWN_CAPTIONS = "captions"  # instead of a file of bags
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Stage:
     """A stage of a curriculum of graph texts.
 
     Args:
-        start: The epoch, counted from 0, from which on it holds.
+        start: First epoch of the stage, counted from 0.
         positives: Most positive texts of a caption.
         negatives: Most negative texts of a caption.
     """
@@ -107,7 +107,7 @@ class BagPlan:
     Args:
         file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for
             none); or "captions": the bag of an image is its other captions.
-        size: Sentences an epoch, drawn anew.
+        size: Sentences drawn per image in every epoch.
         negatives: Rewrites that make them where the file has none, for each sentence one drawn
             uniformly among those that apply.
         draw: "replacement" draws `size` sentences of bag and caption, of which some may be the
@@ -129,7 +129,7 @@ class BagPlan:
 
 @dataclass(frozen=True)
 class CaptionPlan:
-    """Which texts accompany a caption; all are drawn anew for every sample and epoch.
+    """The texts that accompany a caption, all drawn again for every sample and epoch.
 
     Args:
         rewrites: At most one text each. "given" is one of the negatives that came with the data,
@@ -140,8 +140,8 @@ class CaptionPlan:
         bags: Bags of sentences, if any.
         main: Always take the first caption of a sample, not one of its captions at random.
         written: File of written texts (see `WrittenTexts`).
-        pre_caption: Captions are cleaned (lower case, no marks) and cut to so many words; 0 leaves
-            them. Other texts are made of them as they were.
+        pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
+            leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
     """
 
@@ -155,7 +155,7 @@ class CaptionPlan:
     cleaned: Literal["all", "variations"] = "all"
 
     def __post_init__(self) -> None:
-        """Raises UsageError when the share is no share, or a number of words less than 0."""
+        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if not 0 <= self.hn_fraction <= 1:
@@ -178,7 +178,7 @@ class CaptionPlan:
 
     @property
     def needs_parsing(self) -> bool:
-        """Whether any text is made from parsed captions."""
+        """True if any text is made from parsed captions."""
         more = self.graph is not None or self.bags is not None
         return more or bool(set(self.rewrite_names) - {GIVEN})
 
@@ -195,7 +195,7 @@ def _names(rewrite: str | OneOf) -> tuple[str, ...]:
     return (rewrite,) if isinstance(rewrite, str) else rewrite.of
 
 
-# --- Bags of sentences that describe images densely, from a file beside the data (DAC). ---
+# --- Bags of sentences that describe an image densely, read from a file (DAC). ---
 
 _SCHEMA = pa.schema(
     [
@@ -287,8 +287,7 @@ def _bags_texts(value: object, kind: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-# --- Positives and negatives of captions that were written beforehand, from a file beside the
-# data. ---
+# --- Positives and negatives written for captions beforehand, read from a file. ---
 
 _KINDS = ("positive", "negative")
 _TEXTS = pa.large_list(pa.large_string())
@@ -329,7 +328,7 @@ class WrittenTexts:
         self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
 
     def __len__(self) -> int:
-        """How many captions the file is about."""
+        """Number of captions the file has texts for."""
         return len(self._index)
 
     def find(self, caption: str, *, positive: bool) -> list[str]:

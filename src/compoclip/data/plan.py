@@ -1,4 +1,4 @@
-"""Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says."""
+"""Drawing the texts of a sample in an epoch, as a `CaptionPlan` says; parsing them beforehand."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Drawn:
 
 @dataclass
 class PlanCounts:
-    """What the plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
+    """What a plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
 
     covered: samples that got at least one text of a rewrite. Counts add up, so the totals do not
     depend on how the samples were spread over workers.
@@ -136,9 +136,9 @@ class TextPlan:
     Args:
         plan: What to draw; names alone stand for a plan with these rewrites.
         seed: Of all draws.
-        parsed: The parsed captions, needed for every text but the given.
-        resolve: Finds a rewrite by name (raising for an unknown one), in each process anew, so that
-            plans travel whatever a rewrite holds.
+        parsed: Parsed captions; only a plan of negatives that came with the data needs none.
+        resolve: Finds a rewrite by name (raising for an unknown one), again in each process, so
+            that a plan can be sent to workers whatever its rewrites hold.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ class TextPlan:
         Args:
             sample: The sample.
             epoch: Counted from 0.
-            key: What the draw depends on in the place of the sample's id, for a sample that appears
-                more than once.
+            key: Seeds the draw in place of the sample's id, for a sample that appears more than
+                once.
 
         Returns:
             The texts, and what was made and refused.
@@ -360,7 +360,7 @@ class _Drawing:
         return next((objection for _, objection in judged if objection), NONE_WRITTEN)
 
     def _against(self, text: str, written: str, positive: bool) -> str | None:
-        """What is wrong with what was written for a text."""
+        """The objection to a text that was written for another, if any."""
         objection = form_objection(text, written)
         if objection or not positive:
             return objection

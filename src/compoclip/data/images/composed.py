@@ -218,7 +218,7 @@ class PairTexts:
         return drawn, counts
 
     def _extras(self, sample: Sample) -> list[str]:
-        """The captions beside the main one, those written for it included."""
+        """The captions other than the main one, and the positives written for that."""
         main, *others = sample.captions
         if self.plan.written is None:
             return others
@@ -337,7 +337,7 @@ class SentenceSource(Source):
                 following = next(wanted, None)
 
     def brings(self) -> frozenset[str]:
-        """What the whole source brings, but for neighbours."""
+        """The columns of the whole source, without neighbours."""
         return self._source.brings() - {NEIGHBOURS}
 
     def describe(self) -> str:

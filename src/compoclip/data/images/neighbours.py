@@ -145,7 +145,7 @@ def nearest(features: Tensor, photo: Tensor, count: int) -> Tensor:
     """(N, count) int64: for each row the rows of highest inner product, highest first.
 
     features: (N, D) float32. photo: (N,) int64; rows with the same number are the same photo and
-    not neighbours of each other; -1 takes a row out altogether. -1 stands where there are no more.
+    not neighbours of each other; -1 excludes a row. The result holds -1 where there are no more.
     """
     total = len(features)
     found = torch.full((total, count), -1, dtype=torch.int64)

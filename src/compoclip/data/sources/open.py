@@ -1,4 +1,4 @@
-"""One call that opens whatever training data a path names."""
+"""Opening whatever training data a path names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from compoclip.data.textfiles import (
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
-# --- A folder of images with the captions beside them. ---
+# --- A folder of images with caption files next to them. ---
 
 METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
 NO_IMAGE = "caption file without an image"
