@@ -11,8 +11,8 @@ import tyro
 import yaml
 from PIL import Image
 
+from compoclip.cli import train
 from compoclip.cli.main import main
-from compoclip.cli.world import train
 from doc_commands import (
     ROOT,
     Command,

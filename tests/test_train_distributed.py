@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from compoclip.cli.world import train as cli
+from compoclip.cli import train as cli
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources.open import open_source
