@@ -22,9 +22,9 @@ from compoclip.data.images.composed import Composed, join_images, partner, stopp
 from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
-from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role

@@ -117,7 +117,7 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
         for id, caption in bare:
             yield id, (caption.strip(),)
         return
-    from compoclip.data.open_source import open_source
+    from compoclip.data.sources.open import open_source
 
     source = open_source(data, caption_column=column, split=split)
     for reason, number in source.left_out.items():

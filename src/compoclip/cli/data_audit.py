@@ -203,7 +203,7 @@ def _edits(loaded: Sequence[Benchmark]) -> list[Differences]:
 
 def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     from compoclip.benchmarks.audit import audit_training  # torch comes with sources
-    from compoclip.data.open_source import open_source
+    from compoclip.data.sources.open import open_source
 
     rows = open_source(source, images=images)
     found = audit_training(source, (rows[index] for index in range(len(rows))))

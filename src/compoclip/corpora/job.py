@@ -1,4 +1,4 @@
-"""What is done with the captions of a shard: rewriting or parsing, and what is counted."""
+"""Jobs on the captions of a shard: rewriting, parsing, and their counts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
 
 
 class CorpusJob(Protocol):
-    """What becomes of rows; sent to worker processes, so plain data."""
+    """A job on rows of captions; plain data, since it is sent to worker processes."""
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
