@@ -40,10 +40,12 @@ _LISTED_MISSING = 20
 
 @dataclass(frozen=True)
 class Options(EncodeOptions):
-    """How to encode, and: allow_partial: score what is there and mark it. resamples, seed: of the
-    bootstrap. fresh: ignore results already there. audits: benchmark -> its audit, for clean scores
-    beside those of all items. score: cosines of features, or what a matching head says of pairs.
-    Of several ranks, rank 0 scores and writes."""
+    """How to encode and measure; of several ranks, rank 0 scores and writes.
+
+    allow_partial: score what is there and mark it. resamples, seed: of the bootstrap. fresh: ignore
+    results already there. audits: benchmark -> its audit, for clean scores beside those of all
+    items. score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    """
 
     allow_partial: bool = False
     resamples: int = RESAMPLES
@@ -139,7 +141,7 @@ def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
 
 
 def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
-    """What can be scored, after refusing incomplete data."""
+    """The part of a benchmark that can be scored; incomplete data is refused."""
     content, missing = present(benchmark)
     here = content.counts()
     known = benchmark.content.counts()

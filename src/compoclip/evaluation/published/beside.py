@@ -233,7 +233,7 @@ def _number(results: Mapping[str, Results], block: str, source: PublishedNumber)
 
 
 def _named(table: PublishedTable, source: PublishedNumber) -> str:
-    """What to measure for a source, in words."""
+    """The benchmark, score and metric of a source, as text."""
     name = " ".join(word for word in (source.benchmark, source.score, source.metric) if word)
     block = table.blocks.get(source.block, "")
     return f"{name} ({block})" if block else name
