@@ -30,11 +30,7 @@ from compoclip.evaluation.summary import clean_scores, same_faults
 from compoclip.evaluation.tables import clean_cell, data_notes
 from compoclip.models.checkpoint import create_model, read_config, save_model
 from compoclip.report.write import write_report
-from evaluation_helpers import (
-    features_from,
-    ref,
-    score_items,
-)
+from evaluation_helpers import features_from, ref, score_items
 from train_helpers import write_config
 
 

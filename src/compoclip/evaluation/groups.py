@@ -15,13 +15,7 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    MeanOf,
-    Plan,
-    evaluate,
-    resample,
-    rows_of,
-)
+from compoclip.evaluation.aggregate import MeanOf, Plan, evaluate, resample, rows_of
 from compoclip.evaluation.comparison import (
     Difference,
     Evidence,

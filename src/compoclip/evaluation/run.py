@@ -11,14 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from compoclip.benchmarks.audit import Audit
-from compoclip.benchmarks.case import (
-    Aggregate,
-    Benchmark,
-    Content,
-    TiePolicy,
-    image_key,
-    present,
-)
+from compoclip.benchmarks.case import Aggregate, Benchmark, Content, TiePolicy, image_key, present
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import (

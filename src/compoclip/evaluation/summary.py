@@ -25,12 +25,7 @@ from compoclip.evaluation.aggregate import (
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import MAIN, POLICIES, POSITIVE_SCORE, Items, Outcomes, Values
 from compoclip.evaluation.results import Clean, Score
-from compoclip.evaluation.statistics import (
-    RESAMPLES,
-    Interval,
-    percentile_interval,
-    wilson,
-)
+from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,7 @@ from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.tables import chance_flag, data_notes
 from compoclip.report.findings import SAME, direction
 from compoclip.report.study import Study, Table
-from compoclip.report.wording import (
-    count,
-    interval,
-    p_value,
-    percent,
-    points,
-    signed_interval,
-)
+from compoclip.report.wording import count, interval, p_value, percent, points, signed_interval
 
 
 @dataclass(frozen=True)
