@@ -24,12 +24,7 @@ from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import find_in
-from evaluation_helpers import (
-    FakeEncoder,
-    features_from,
-    features_of,
-    score_items,
-)
+from evaluation_helpers import FakeEncoder, features_from, features_of, score_items
 
 
 def bivlc_row(**changes: Any) -> dict[str, Any]:

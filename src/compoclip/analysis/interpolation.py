@@ -31,10 +31,7 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import (
-    Estimate,
-    percentile_interval,
-)
+from compoclip.evaluation.statistics import Estimate, percentile_interval
 from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.wise_ft import Scope, WiseLora, interpolate

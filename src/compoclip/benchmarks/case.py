@@ -1,4 +1,4 @@
-"""What a benchmark yields. No torch and no encoding here: image keys, texts, and which match."""
+"""Cases and sets, as benchmarks yield them: image references, texts, and which match. No torch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Cases(tuple[Case, ...]):
 
     @property
     def listed(self) -> Listed:
-        """What rules may ask of every item."""
+        """Sub-task, labels and truth of every case."""
         return Listed(
             [case.subtask for case in self],
             [case.labels for case in self],
@@ -282,7 +282,7 @@ class Aggregate:
         return frozenset(names)
 
     def by_label(self) -> bool:
-        """Whether the tree looks at labels of items, and may leave out some of a sub-task."""
+        """True if the tree looks at labels of items, and so may leave out some of a sub-task."""
         return self.macro_by is not None or any(
             not isinstance(part, str) and part.by_label() for part in self.parts
         )
