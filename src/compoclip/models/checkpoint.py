@@ -326,7 +326,7 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of a checkpoint; what `compoclip inspect` prints.
+    """The facts about a checkpoint that `compoclip inspect` prints.
 
     Attributes:
         source: What the user wrote.
@@ -367,7 +367,7 @@ class Inspection:
 
 
 def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
-    """How far tensors are from those of a base, as `Inspection.base` has it."""
+    """The distance of tensors from those of a base, as `Inspection.base` has it."""
     own = base.encoder.model.state_dict()
     kin = kinship(named_like(state, own), own, source)
     return {
@@ -463,7 +463,7 @@ class Format(ABC):
         raise UsageError(f"{adapted.base.name}: {' and '.join(self.forms)} hold no adapters alone")
 
     def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
-        """What to tell of a folder that `save` wrote, JSON-ready."""
+        """JSON-ready facts about a folder that `save` wrote."""
         return {"architecture": identity.architecture, "weights": identity.weights}
 
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
@@ -476,7 +476,7 @@ class Format(ABC):
         return "", ""
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """What is known of `source`, compared with `base` if there is one. Raises like `load`."""
+        """The facts about `source`, compared with `base` if there is one. Raises like `load`."""
         loaded = load_model(source, activation=activation)
         identity = loaded.identity
         state = loaded.encoder.model.state_dict()
@@ -547,5 +547,5 @@ def writer_of(form: str, loaded: LoadedModel) -> Format:
 
 
 def known_forms() -> list[str]:
-    """What `compoclip convert --to` can write."""
+    """Every form that `compoclip convert --to` can write."""
     return [form for each in formats() for form in each.forms]

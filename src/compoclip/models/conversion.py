@@ -1,4 +1,4 @@
-"""What a checkpoint is, and other forms of it: what `compoclip inspect` and `convert` do."""
+"""The facts about a checkpoint, and other forms of it: `compoclip inspect` and `convert`."""
 
 from __future__ import annotations
 

@@ -29,15 +29,25 @@ def interpolate(
     mix_scale: bool = False,
     wise_lora: WiseLora = "merged",
 ) -> LoadedModel:
-    """A new model between `base` (alpha 0) and `tuned` (alpha 1), on the CPU.
+    """Interpolate between a model and the base it was trained from (WiSE-FT).
 
-    scope: what is interpolated: all weights, or one tower with its projection; what is outside, and
-    the temperature unless `mix_scale`, is that of `tuned`. wise_lora: "squared" scales the change
-    by alpha^2, the axis of published curves of LoRA runs, whose code scaled A and B alike.
+    Args:
+        base: The model at alpha 0.
+        tuned: The model at alpha 1.
+        alpha: Position between the two, in [0, 1].
+        scope: "all" interpolates every weight, "image" or "text" one tower with its projection;
+            the rest is that of `tuned`.
+        mix_scale: Interpolate the temperature, too; else it is that of `tuned`.
+        wise_lora: "squared" scales the change by alpha^2, the axis of published curves of LoRA
+            runs, whose code scaled A and B alike.
 
-    Its identity has the base's weights as base, its provenance is that of `tuned` plus "wise_ft".
-    Raises UsageError for an alpha outside [0, 1] and for "squared" without an adapter on this base;
-    CompoclipError when the models differ in anything but weights.
+    Returns:
+        A new model on the CPU. Its identity has the base's weights as base, its provenance is that
+        of `tuned` plus "wise_ft".
+
+    Raises:
+        UsageError: alpha is outside [0, 1], or "squared" is asked without an adapter on this base.
+        CompoclipError: The models differ in anything but weights.
     """
     ours, theirs = current_identity(base), current_identity(tuned)
     differences = ours.differences(theirs, ignore=("base", "adapter", "weights"))

@@ -47,7 +47,7 @@ class AdapterRecord:
 
 
 class AdapterFolder(Format):
-    """What training with `--lora --no-merge` writes."""
+    """Adapters as training with `--lora --no-merge` writes them."""
 
     kind = "adapter folder, merged into its base"
     known_by = f"the base's identity in {RECORD}"
@@ -138,9 +138,17 @@ def read_adapter_record(folder: Path) -> AdapterRecord:
 
 
 def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
-    """A plain model: `base`, which stays as it is, with the adapters of `folder` merged.
+    """Merge the adapters of a folder into a copy of their base.
 
-    Raises CompoclipError when the adapters were trained on another base, or files are damaged.
+    Args:
+        base: The model that the adapters were trained on; it stays as it is.
+        folder: The adapter folder.
+
+    Returns:
+        A plain model without adapters.
+
+    Raises:
+        CompoclipError: The adapters were trained on another base, or files are damaged.
     """
     record = read_adapter_record(folder)
     if record.identity.weights != base.identity.weights:
@@ -179,7 +187,7 @@ def read_adapters(base: LoadedModel, folder: Path, lora: Lora) -> dict[str, Tens
 
 
 def _lasting_name(loaded: LoadedModel) -> str:
-    """What gets the same model from any working directory."""
+    """The spec of a model, good in any working directory."""
     architecture, at, _ = loaded.name.partition("@")
     if loaded.path is not None and at:
         return f"{architecture}@{loaded.path.absolute()}"

@@ -140,7 +140,7 @@ def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
 
 
 def _place_of(name: str) -> str | None:
-    """What PEFT can load a base from: a folder of transformers, or an id of the hub."""
+    """Where PEFT can load a base from: a folder of transformers, or an id of the hub."""
     if name.startswith(HUB):
         return name.removeprefix(HUB)
     folder = Path(name)
@@ -148,8 +148,7 @@ def _place_of(name: str) -> str | None:
 
 
 def _base_of(folder: Path) -> str | None:
-    """What a PEFT folder says its base is, as `load_model` takes it: a folder or an id of the
-    hub."""
+    """The base that a PEFT folder names, as `load_model` takes it: a folder or an id of the hub."""
     base = read_object(folder / CONFIG).get("base_model_name_or_path")
     if not base:
         return None

@@ -12,7 +12,7 @@ of Microsoft's loralib):
     NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
 
 W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
-its r is the number of rows of A over k. These are the formulas of `lora`, with other names.
+its r is the number of rows of A over k. These are the formulas of `lora`.
 
 Weights that open_clip publishes, and random ones, are named by their architecture, too.
 """
@@ -100,7 +100,7 @@ class TensorsAlone(Format):
         return _adapters_inside(weights_file(source), load_model(base, activation=activation))
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """What the tensors tell. Nearness to the base tells the activation, too."""
+        """What the tensors tell; that they are near to the base tells the activation, too."""
         file = weights_file(source)
         found = read_weights(file)
         parts = split(found.state)
@@ -349,7 +349,7 @@ def _fits(state: Mapping[str, Tensor], name: str) -> bool:
 
 
 def _fitting(file: Path) -> str:
-    """What to say of the architectures that the tensors of a file fit."""
+    """Which architectures the tensors of a file fit, as the end of an error; "" when none does."""
     try:
         names = candidates(read_state_dict(file))
     except CompoclipError:
@@ -379,7 +379,7 @@ def _image_size(state: Mapping[str, Tensor]) -> int | None:
 
 
 ALPHA = 1.0
-"""What that code divides by the rank; no file records it and no published script changes it."""
+"""Divided by the rank in that code; no file records it and no published script changes it."""
 
 
 @dataclass(frozen=True)
