@@ -35,7 +35,7 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.config import RECORD, ModelConfig, ModelIdentity, read_object, read_record
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.lora import Lora
+from compoclip.models.lora import Lora, merged_state
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
 from compoclip.models.weights import (
     counts,
@@ -322,6 +322,15 @@ class Adapted:
     lora: Lora
     adapters: Mapping[str, Tensor]
     provenance: Mapping[str, Any]
+
+
+def merged_model(adapted: Adapted, name: str, path: Path) -> LoadedModel:
+    """A plain model: a copy of the base with the adapters merged."""
+    base, lora = adapted.base, adapted.lora
+    state = merged_state(base.encoder.model.state_dict(), adapted.adapters, lora.scaling)
+    loaded = assemble(base.config, name, state=state, path=path)
+    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
+    return replace(loaded, identity=identity, provenance=adapted.provenance)
 
 
 @dataclass(frozen=True)

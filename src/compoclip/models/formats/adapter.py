@@ -8,7 +8,7 @@ adapter.json          base (how to get it, its identity), LoRA settings, adapted
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ from compoclip.models.checkpoint import (
     Adapted,
     Format,
     LoadedModel,
-    assemble,
     load_model,
+    merged_model,
     open_model,
     override_activation,
 )
 from compoclip.models.config import ModelIdentity, read_object, section, write_json
-from compoclip.models.lora import Lora, lora_state, lora_targets, merged_state
+from compoclip.models.lora import Lora, lora_state, lora_targets
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
 
@@ -162,12 +162,10 @@ def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
             f"{folder}: its base {record.base} and {base.name} differ (its base first): "
             f"{'; '.join(wrong)}; load it on its own base"
         )
-    network = base.encoder.model
-    state = read_adapters(base, folder, record.lora)
-    full = merged_state(network.state_dict(), state, record.lora.scaling)
-    loaded = assemble(base.config, str(folder), state=full, path=folder)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=record.lora.describe())
-    return replace(loaded, identity=identity, provenance=record.provenance)
+    adapters = read_adapters(base, folder, record.lora)
+    return merged_model(
+        Adapted(base, record.lora, adapters, record.provenance), str(folder), folder
+    )
 
 
 def read_adapters(base: LoadedModel, folder: Path, lora: Lora) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,15 @@ from compoclip.models.checkpoint import (
     Adapted,
     Format,
     LoadedModel,
-    assemble,
     load_model,
+    merged_model,
     open_model,
 )
 from compoclip.models.config import read_object, write_json
 from compoclip.models.formats.hf_clip import NAMES
 from compoclip.models.formats.hf_folder import model_type_of
 from compoclip.models.formats.hub import HUB
-from compoclip.models.lora import Lora, full_rank, lora_targets, merged_state, towers_of
+from compoclip.models.lora import Lora, full_rank, lora_targets, towers_of
 from compoclip.models.weights import read_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -133,10 +132,8 @@ def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
     Raises CompoclipError when the folder is damaged, or does not fit the base.
     """
     adapters, lora = read_peft(folder, base.encoder.model)
-    state = merged_state(base.encoder.model.state_dict(), adapters, lora.scaling)
-    loaded = assemble(base.config, str(folder), state=state, path=folder)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
-    return replace(loaded, identity=identity, provenance={"peft": {"base": base.name}})
+    provenance = {"peft": {"base": base.name}}
+    return merged_model(Adapted(base, lora, adapters, provenance), str(folder), folder)
 
 
 def _place_of(name: str) -> str | None:

@@ -47,10 +47,11 @@ from compoclip.models.checkpoint import (
     assemble,
     compared,
     load_model,
+    merged_model,
 )
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.hub import downloading
-from compoclip.models.lora import Lora, lora_targets, merged_state, towers_of
+from compoclip.models.lora import Lora, lora_targets, towers_of
 from compoclip.models.weights import (
     WeightsFile,
     counts,
@@ -293,16 +294,13 @@ def _merged(
         )
     lora = lora_of(parts.adapters, parts.plain, str(file))
     start = assemble(config, name, state=parts.plain, path=file)
-    state = merged_state(start.encoder.model.state_dict(), parts.adapters, lora.scaling)
-    loaded = assemble(config, name, state=state, path=file)
-    identity = replace(loaded.identity, base=start.identity.weights, adapter=lora.describe())
     provenance["lora"] = {
         "rank": lora.rank,
         "alpha": lora.alpha,
         "adapted": len(parts.adapted()),
         "note": "merged on load; alpha is the default of the code these files come from",
     }
-    return replace(loaded, identity=identity, provenance=provenance)
+    return merged_model(Adapted(start, lora, parts.adapters, provenance), name, file)
 
 
 _PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
