@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from itertools import repeat
@@ -16,8 +18,8 @@ from PIL import Image
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
+from compoclip.workers import Workers
 from compoclip.world.captions import CAPTION_TYPES, captions_for
-from compoclip.world.processes import mapper
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, WorldConfig
@@ -57,6 +59,16 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
             for _ in track(jobs, "writing scenes", len(shards), "shards"):
                 pass
     return [out / name for name in names]
+
+
+@contextmanager
+def mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """`map` over `workers` fresh processes, in this one for fewer than two; results in order."""
+    if workers < 2:
+        yield map
+        return
+    with Workers(workers) as pool:
+        yield pool.map
 
 
 def png_bytes(scene: Scene, size: int) -> bytes:

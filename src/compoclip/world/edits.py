@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -30,20 +30,14 @@ from compoclip.world.scene import Scene
 from compoclip.world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
-    COLOURS,
     KINDS,
-    PATTERNS,
-    SIZES,
+    NUMERALS,
+    VALUES,
 )
-from compoclip.world.wording import NUMERALS, Wording
+from compoclip.world.wording import Wording
 
 Node = Statement | Modifier | NounPhrase
 
-VALUES: dict[str, Sequence[str]] = {
-    "colour": tuple(COLOURS),
-    "size": tuple(SIZES),
-    "pattern": tuple(PATTERNS),
-}
 _OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
 _PLACING = ("left", "right", "above", "below")
 

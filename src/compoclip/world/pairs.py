@@ -14,7 +14,7 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder
 from compoclip.world.captions import extend, facts_of, mention
-from compoclip.world.dataset import png_bytes
+from compoclip.world.dataset import mapper, png_bytes
 from compoclip.world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip.world.logic import (
     Attribute,
@@ -27,7 +27,6 @@ from compoclip.world.logic import (
     Relation,
 )
 from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.processes import mapper
 from compoclip.world.sampling import (
     ORDINARY,
     SPLITS,

@@ -12,7 +12,6 @@ from random import Random
 from compoclip.world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
 from compoclip.world.edits import (
     POSITIVE_RULES,
-    VALUES,
     Node,
     hard_negative,
     hard_positive,
@@ -33,15 +32,14 @@ from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.parser import parse
 from compoclip.world.sampling import names_held_out
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import KINDS, with_article
-from compoclip.world.wording import SYNONYMS, Wording
+from compoclip.world.vocabulary import FAMILIES, KINDS, SYNONYMS, VALUES, usual, with_article
+from compoclip.world.wording import Wording
 
 _ORACLE = Oracle()
 _TRIES = 6
 _FAR = 60
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
-_FAMILIES = ("colour", "size", "pattern")
-_SELDOM = ("plain", "medium-sized")
+_SELDOM = ("plain", usual("medium"))
 """Values that true captions rarely mention, so that they would give a false caption away."""
 
 
@@ -56,10 +54,10 @@ class Foil:
 
 TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "replace_obj": (_GENERAL, ("replace-object",)),
-    "replace_att": (_GENERAL, tuple(f"replace-{f}" for f in _FAMILIES)),
+    "replace_att": (_GENERAL, tuple(f"replace-{f}" for f in FAMILIES)),
     "replace_rel": (("relation",), ("replace-relation",)),
     "swap_obj": (("relation",), ("swap-object",)),
-    "swap_att": (("conjunction", "relation"), tuple(f"swap-{f}" for f in _FAMILIES)),
+    "swap_att": (("conjunction", "relation"), tuple(f"swap-{f}" for f in FAMILIES)),
 }
 """Sub-task -> caption types it starts from, and the edits (of `contrast`) it may use."""
 
@@ -129,7 +127,7 @@ def _described(form: Form, rng: Random) -> Form | None:
         (place, node, family)
         for place, node in enumerate(nodes_of(form))
         if isinstance(node, NounPhrase)
-        for family in _FAMILIES
+        for family in FAMILIES
         if family not in {m.family for m in node.modifiers if isinstance(m, Attribute)}
     ]
     if not places:
@@ -264,7 +262,7 @@ def _same(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {**SYNONYMS, "medium-sized": SYNONYMS["medium"]}
+    return {**SYNONYMS, usual("medium"): SYNONYMS["medium"]}
 
 
 def with_synonym(text: str, word: str, rng: Random) -> str | None:
