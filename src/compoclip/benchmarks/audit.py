@@ -105,7 +105,7 @@ class Defect:
 
     @property
     def fault(self) -> bool:
-        """Whether the item is left out of clean scores."""
+        """True if the item is left out of clean scores."""
         return self.kind in FAULTS
 
 
@@ -209,7 +209,7 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=1 << 14)
 def synonymous(old: str, new: str) -> bool:
-    """Whether a dominant sense of both is the same, as the same part of speech.
+    """True if a dominant sense of both is the same, as the same part of speech.
 
     Forms of one word (man, men) are not synonyms. See `captions.lexicon` for dominant senses.
     """

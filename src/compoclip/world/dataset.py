@@ -27,7 +27,16 @@ from compoclip.world.scene import Scene, WorldConfig
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What to write: scenes 0 .. count-1 of a split, each with `captions` captions."""
+    """A training set to write: scenes 0 .. count-1 of a split, each with captions.
+
+    Args:
+        config: The world that the scenes are drawn from.
+        count: Number of scenes.
+        seed: Of scenes and captions.
+        split: Split of the scenes.
+        captions: Captions a scene.
+        shard_size: Samples a shard.
+    """
 
     config: WorldConfig
     count: int
@@ -38,12 +47,22 @@ class TrainingSet:
 
 
 def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[Path]:
-    """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters); returns the shards.
+    """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters).
 
     A sample is KEY.png and KEY.json with {"caption": [...]}. The bytes depend on `spec` alone, not
-    on `workers`. `out` appears when everything is written, or not at all. Raises CompoclipError
-    when it exists and is not empty, when it cannot be written, or when the config leaves too few
-    scenes or captions.
+    on `workers`. `out` appears when everything is written, or not at all.
+
+    Args:
+        out: The folder.
+        spec: What to write.
+        workers: Processes that draw.
+
+    Returns:
+        The shards.
+
+    Raises:
+        CompoclipError: When `out` exists and is not empty, when it cannot be written, or when the
+            config leaves too few scenes or captions.
     """
     starts = range(0, spec.count, spec.shard_size)
     names = [f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
@@ -72,7 +91,12 @@ def mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
 
 def png_bytes(scene: Scene, size: int) -> bytes:
-    """The image of a scene as PNG, `size` pixels a side."""
+    """The picture of a scene as a PNG file.
+
+    Args:
+        scene: The scene.
+        size: Image side in pixels.
+    """
     buffer = io.BytesIO()
     Image.fromarray(render(scene, size)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -106,9 +130,14 @@ def bundled_world() -> WorldConfig:
 
 
 def crowded(config: WorldConfig) -> WorldConfig:
-    """The same world, with pictures and captions that hold something to confuse and little else:
-    mostly two unlike things, said together with their colours. What else a caption may say
-    (places, sizes, patterns) tells pictures apart without it, and binding is learnt more slowly.
+    """A world of which pictures and captions hold something to confuse and little else.
+
+    They are mostly about two unlike things, named together with their colours. What else a caption
+    may say (places, sizes, patterns) tells pictures apart without it, and binding is learnt more
+    slowly.
+
+    Args:
+        config: The world to start from.
     """
     weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_CONFUSABLE}
     return replace(
@@ -127,10 +156,14 @@ def crowded(config: WorldConfig) -> WorldConfig:
 
 
 def read_world_config(path: Path) -> WorldConfig:
-    """The configuration a JSON file describes.
+    """The world that a JSON file describes: any fields of `WorldConfig`, the others by default.
 
-    Raises CompoclipError when the file is missing, malformed, or names an unknown field, and
-    UsageError when a value is out of range.
+    Args:
+        path: The file.
+
+    Raises:
+        CompoclipError: When the file is missing, malformed, or names an unknown field.
+        UsageError: When a value is out of range.
     """
     data = read_json(path, damaged="mend the file")
     known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}

@@ -186,12 +186,12 @@ def with_article(phrase: str) -> str:
 
 
 def clashes(colour: str, backdrop: str) -> bool:
-    """Whether a thing of this colour would be hard to see on a background of that colour."""
+    """True if a thing of this colour would be hard to see on a background of that colour."""
     a, b = COLOURS[colour].rgb, BACKDROP_COLOURS[backdrop][1]
     return sum((p - q) ** 2 for p, q in zip(a, b)) < 105**2
 
 
 def can_show(kind: str, size: str) -> bool:
-    """Whether a surface pattern can be told on a thing of this kind and size."""
+    """True if a surface pattern can be told on a thing of this kind and size."""
     smallest = KINDS[kind].marked_from
     return smallest is not None and SIZE_ORDER.index(size) >= SIZE_ORDER.index(smallest)

@@ -147,13 +147,26 @@ def write_suite(
     benchmarks: Sequence[str] = (),
     builders: Mapping[str, Builder] = BUILDERS,
 ) -> list[Part]:
-    """Write the suite below the new folder `out`; returns its parts as listed in `suite.json`.
+    """Write benchmarks of the world below a new folder.
 
-    benchmarks: which of `builders` to make, all when empty; those that share an exporter come
-    together. The bytes depend on `spec` and `benchmarks` alone, not on `workers`. `out` appears
-    when everything is written, or not at all. Raises UsageError for an unknown benchmark,
-    CompoclipError when `out` exists and is not empty, when it cannot be written, or when the
-    config leaves too few items.
+    The bytes depend on `spec` and `benchmarks` alone, not on `workers`. The folder appears when
+    everything is written, or not at all.
+
+    Args:
+        out: The folder.
+        spec: What the suite is made from.
+        workers: Processes that make items and draw images.
+        benchmarks: Which of `builders` to make, all when empty; those that share an exporter come
+            together.
+        builders: Benchmark -> its exporter.
+
+    Returns:
+        The parts as listed in `suite.json`.
+
+    Raises:
+        UsageError: For an unknown benchmark.
+        CompoclipError: When `out` exists and is not empty, when it cannot be written, or when the
+            config leaves too few items.
     """
     for name in benchmarks:
         if name not in builders:

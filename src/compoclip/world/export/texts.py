@@ -92,7 +92,7 @@ def foil(scene: Scene, config: WorldConfig, task: str, rng: Random) -> Foil | No
 
 
 def _same_words(found: Foil) -> bool:
-    """Whether both captions use the same words, articles aside: a swap changes their order only."""
+    """True if both captions use the same words, articles aside: a swap changes their order only."""
     texts = (found.caption, found.negative)
     first, second = (
         sorted(w for w in text.replace(",", "").split() if w not in ("a", "an")) for text in texts
@@ -195,7 +195,7 @@ def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
 
 
 def seemly(form: Form, config: WorldConfig) -> bool:
-    """Whether a training caption could say this.
+    """True if a training caption could say this.
 
     False for kinds and colours that the config leaves out, held-out compounds, patterns on kinds
     that cannot show them, and things inside solid ones: a false caption with those could be told
@@ -206,7 +206,7 @@ def seemly(form: Form, config: WorldConfig) -> bool:
 
 
 def _known(node: Node, config: WorldConfig) -> bool:
-    """Whether the config has the kinds and colours that the node names."""
+    """True if the config has the kinds and colours that the node names."""
     match node:
         case NounPhrase():
             return node.kinds <= set(config.known_kinds)
@@ -216,7 +216,7 @@ def _known(node: Node, config: WorldConfig) -> bool:
 
 
 def _can_be(node: Node) -> bool:
-    """Whether things can have the patterns and contents that the node claims."""
+    """True if things can have the patterns and contents that the node claims."""
     match node:
         case NounPhrase():
             kinds, modifiers = node.kinds, node.modifiers
@@ -237,12 +237,12 @@ def _can_be(node: Node) -> bool:
 
 
 def is_true(text: str, scene: Scene) -> bool:
-    """Whether the oracle says TRUE."""
+    """True if the oracle says TRUE."""
     return _ORACLE.verdict(text, scene).truth is Truth.TRUE
 
 
 def is_false(text: str, scene: Scene) -> bool:
-    """Whether the oracle says FALSE."""
+    """True if the oracle says FALSE."""
     return _ORACLE.verdict(text, scene).truth is Truth.FALSE
 
 
