@@ -32,9 +32,8 @@ ITEMS = 8
 GUESSES = 12
 ORACLE = Oracle()
 QUICK = Options(resamples=20)
-MAKERS = {builder.__module__.rpartition(".")[2]: name for name, builder in BUILDERS.items()}
-"""Exporter -> a benchmark that it makes."""
-NAMES = tuple(MAKERS)
+NAMES = tuple({builder: name for name, builder in BUILDERS.items()}.values())
+"""A benchmark of every exporter."""
 
 
 class Suite:
@@ -42,7 +41,7 @@ class Suite:
 
     def __init__(self, root: Path, maker: str) -> None:
         spec = SuiteSpec(WorldConfig(size=32), ITEMS)
-        made = write_suite(root, spec, benchmarks=(MAKERS[maker],), builders=BUILDERS)
+        made = write_suite(root, spec, benchmarks=(maker,), builders=BUILDERS)
         self.scenes = {root / path: scene for part in made for path, scene in part.images.items()}
         self.benchmarks = [target.load() for target in parse_targets([str(root)], root)]
 
