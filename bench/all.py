@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.__main__ import STAGES
+from bench.captions import world_captions
 from bench.rows import PROGRAM, Inputs, Row, Rows, machine, shown
-from compoclip.cli.caption_input import world_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, note
 from compoclip.errors import CompoclipError, UsageError

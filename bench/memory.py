@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row
 from bench.train import caption_batch
-from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import Batch

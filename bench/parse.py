@@ -13,7 +13,7 @@ from typing import Any
 from bench.rows import PROGRAM, Inputs, Row, machine
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import Tagger, get_tagger, tagger_version
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import parse as parse_options

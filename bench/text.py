@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.cli.caption_input import drawn_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError

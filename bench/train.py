@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.captions.parse import parse_many
-from compoclip.cli.caption_input import drawn_captions
+from compoclip.captions.parser import parse_many
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import Batch, TextBlock

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.data.images import RankShare
-from compoclip.data.open_source import open_source
 from compoclip.data.sources import Source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, load_results

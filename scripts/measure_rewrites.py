@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compoclip.captions.parse import parse_many
+from compoclip.captions.parser import parse_many
 from compoclip.captions.types import Caption
 from compoclip.console import table
 from compoclip.rewrites.base import (

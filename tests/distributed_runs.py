@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import create_model, load_model, save_model

@@ -17,10 +17,9 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, write_photo
-from compoclip.benchmarks import bivlc
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
@@ -205,7 +204,7 @@ def test_malformed_bivlc(tmp_path: Path, row: Any, message: str) -> None:
 
 
 def test_bivlc_expects_the_published_counts() -> None:
-    assert sum(bivlc.META.expected.values()) == 2933
+    assert sum(meta("bivlc").expected.values()) == 2933
 
 
 BIVLC_OUTCOMES = """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.lists import word_set
-from compoclip.captions.parse import caption_record, parse, parse_records
+from compoclip.captions.parser import caption_record, parse, parse_records
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import SceneGraph
 

@@ -11,7 +11,7 @@ from compoclip.captions.chunks import sentences
 from compoclip.cli.main import main
 from compoclip.data.images import Single
 from compoclip.data.images.composed import FEW_SENTENCES, Composed, SentenceSource
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import open_clip
 import pytest
@@ -12,9 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from compoclip.cli.inspect import ConvertOptions
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    create_model,
+    known_forms,
+    load_model,
+    save_model,
+)
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats.adapter import save_adapter
@@ -73,6 +80,10 @@ def write_own_adapter(base: Path, folder: Path, lora: Lora) -> LoadedModel:
             parameter.normal_(0, 0.2, generator=generator)
     save_adapter(loaded, lora, folder, provenance={"method": "test"})
     return loaded
+
+
+def test_every_form_that_a_format_writes_is_an_option() -> None:
+    assert sorted(get_args(get_type_hints(ConvertOptions)["to"])) == sorted(set(known_forms()))
 
 
 # --- dense forms ---------------------------------------------------------------------------------

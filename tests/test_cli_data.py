@@ -32,9 +32,10 @@ def test_every_source_is_of_something_that_a_benchmark_needs() -> None:
     needed = {
         place for name in benchmark_names() for place in (*meta(name).files, *meta(name).images)
     }
-    named = [source for name in benchmark_names() for source in meta(name).remote]
-    assert len({source.target for source in named}) == len(named)  # else it belongs to SHARED
-    assert {source.target for source in named} | set(SHARED) <= needed
+    named = {source for name in benchmark_names() for source in meta(name).remote}
+    targets = [source.target for source in (*named, *SHARED.values())]
+    assert len(targets) == len(set(targets))  # no two say otherwise of one file
+    assert set(targets) <= needed
     for source in (*named, *SHARED.values()):
         assert source.url.startswith(("https://", "http://images.cocodataset.org/", "http://vis"))
         assert len(source.md5) in (0, 32)

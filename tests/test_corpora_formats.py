@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import CorpusOutcome, process
 from compoclip.corpora.shard import KINDS, find_shards, names_shards
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,

@@ -13,7 +13,7 @@ import torch
 from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
@@ -22,9 +22,9 @@ from compoclip.data.images.composed import Composed, join_images, partner, stopp
 from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
-from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import (

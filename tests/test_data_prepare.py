@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions

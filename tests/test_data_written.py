@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import (

@@ -10,7 +10,12 @@ import pytest
 from PIL import Image
 
 from benchmark_files import SUGARCREPE, write_json, write_sugarcrepe, write_sugarcrepe_pp
-from compoclip.benchmarks.audit import Audit, audit
+from compoclip.benchmarks.audit import (
+    Audit,
+    Defect,
+    Kind,
+    audit,
+)
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
@@ -20,7 +25,6 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.benchmarks.defects import Defect, Kind
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.main import main
 from compoclip.evaluation.forms.cases import group_sizes, with_joint

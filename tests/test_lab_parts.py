@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compoclip.data.images import RankShare
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.world.dataset import bundled_world

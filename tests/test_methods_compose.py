@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from compoclip.cli.main import main
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.images.composed import Composed
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
 from compoclip.losses.rows import OnlyKinds
@@ -399,3 +400,74 @@ def test_a_method_tells_where_paper_and_released_code_differ(
         assert line in lines
     why = lines[lines.index("  --weights stated (released: effective)") + 1]
     assert why.startswith("      The formula's;")
+
+
+OWN = '''
+from compoclip.losses import clip_loss
+from compoclip.methods import CaptionPlan, LossTerm, Method, Optim, recipe, variant
+
+@recipe
+def mine(*, weight: float = 1.0, optim: Optim = Optim()) -> Method:
+    """A method of my own.
+
+    Args:
+        weight: Of its loss.
+        optim: Optimiser and schedule.
+    """
+    losses = (LossTerm("clip", clip_loss, weight=weight),)
+    return Method(name="mine", plan=CaptionPlan(), losses=losses, optim=optim)
+'''
+
+
+def test_a_recipe_in_a_file_of_one_s_own(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my_method.py"
+    file.write_text(OWN)
+    run = tmp_path / "run"
+    assert main(arguments(world, str(file), run, "--weight=0.5", "--epochs=0.4")) == 0
+    provenance = load_model(run / "model").provenance
+    assert (provenance["method"], provenance["settings"]) == ("mine", {"weight": 0.5})
+    with pytest.raises(SystemExit):
+        main(["train", f"{file}:mine", "--help"])
+    assert "Of its loss. (default: 1.0)" in capsys.readouterr().out
+    assert main(["methods", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("mine ")
+    file.write_text(
+        f"{OWN}\n@variant(mine, weight=2.0)\ndef twice(method: Method) -> Method:\n"
+        '    """Twice."""\n    return method\n'
+    )
+    assert load_recipe(f"{file}:twice")().losses[0].weight == 2.0
+
+
+def test_the_recipe_of_the_guide_trains(world: Path, tmp_path: Path) -> None:
+    guide = Path(__file__).parents[1] / "docs" / "guide" / "methods.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(), flags=re.S | re.M)
+    file = tmp_path / "my_method.py"
+    file.write_text(code)
+    assert main(arguments(world, str(file), tmp_path / "run", "--epochs=0.4")) == 0
+    terms = load_model(tmp_path / "run" / "model").provenance["terms"]
+    weights = {each["name"]: each["weight"] for each in terms}
+    assert weights == {"negclip": 1.0, "own": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        (None, "", "no such file"),
+        ("x = (", "", "not Python"),
+        ("x = 1", "", "none, a function under @recipe"),
+        (OWN, ":other", "it has: "),
+        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; mend the file"),
+    ],
+)
+def test_a_file_without_the_recipe_is_one_clear_line(
+    text: str | None, name: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "my_method.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(CompoclipError, match=message) as raised:
+        load_recipe(f"{file}{name}")
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)

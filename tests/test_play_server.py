@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from compoclip.analysis.probe import Candidate, candidates_of, ranked, score_candidates
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.cli.play import _examples
 from compoclip.errors import UsageError

@@ -14,7 +14,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from compoclip.captions.lists import word_set
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning
 from compoclip.rewrites.base import (
     Refused,

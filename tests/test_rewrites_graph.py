@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rewrite_truth import judge_rewrites
 
-from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
 from compoclip.rewrites.base import (
     Refused,
@@ -22,7 +22,6 @@ from compoclip.rewrites.base import (
     rng_for,
     token_key,
 )
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary
 from compoclip.rewrites.legality import NOT_ASSERTED
 from compoclip.rewrites.mosaic import (
     ATTR,
@@ -38,6 +37,7 @@ from compoclip.rewrites.mosaic import (
     GraphNegative,
     GraphPositive,
     GraphTexts,
+    GraphVocabulary,
     Transform,
     sample_graph_texts,
     slots_of,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import phrase
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.legality import NO_THING

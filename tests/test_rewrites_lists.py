@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.errors import CompoclipError
 from compoclip.rewrites import ce_clip
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten

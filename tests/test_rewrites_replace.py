@@ -7,7 +7,7 @@ import random
 import pytest
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.tagger import PLURAL_ONLY
 from compoclip.rewrites import exclusion as candidates
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for

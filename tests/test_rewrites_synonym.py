@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.reading import read
 from compoclip.rewrites.synonyms import NO_SYNONYM, SYNONYM_STRICT, Synonym, places, table

@@ -15,8 +15,8 @@ from torch import nn
 
 from compoclip.cli import train as cli
 from compoclip.data.loader import BatchLoader
-from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method

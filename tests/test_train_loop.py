@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method, Optim, Trains

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from compoclip.cli.main import main
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Lora, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe

@@ -39,7 +39,7 @@ from compoclip import run
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import device_named
-from compoclip.rewrites.base import names_of
+from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
 from compoclip.run import EvaluateOptions, TrainOptions, named_models
 
@@ -317,7 +317,7 @@ def rewrite(
         _require(name, value, str)
     _require("seed", seed, int)
     _require("epoch", epoch, int)
-    return records([("0", caption)], Settings(names_of(rewrites), seed, epoch, tagger))
+    return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
 
 
 def _train(

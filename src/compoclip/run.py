@@ -214,7 +214,7 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
-    from compoclip.data.open_source import open_source
+    from compoclip.data.sources.open import open_source
     from compoclip.training.run import run_training
 
     device = device_named(options.device)

@@ -22,7 +22,6 @@ from .probe import Candidate as Candidate
 from .probe import Scored as Scored
 from .probe import candidates_of as candidates_of
 from .probe import score_candidates as score_candidates
-from .trees import Estimate as Estimate
 from .trees import TreeScores as TreeScores
 from .trees import differences as differences
 from .trees import estimates as estimates

@@ -16,7 +16,6 @@ import torch
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
 from compoclip.errors import UsageError
-from compoclip.evaluation.aggregate import percentile_interval
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
@@ -32,6 +31,10 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import (
+    Estimate,
+    percentile_interval,
+)
 from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.wise_ft import Scope, WiseLora, interpolate
@@ -305,25 +308,16 @@ SWAPPED: Mapping[str, Mix] = {
 
 
 @dataclass(frozen=True)
-class Interplay:
-    """What both tuned towers do together beyond the sum of what each does alone: tuned - image
-    alone - text alone + base, with its 95 % interval by a bootstrap over photos (None for one)."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
 class TowerStudy:
     """groups: axes (means over benchmarks) and then every benchmark's headline -> its parts.
     scores: model -> group -> score. differences: model -> group -> difference to the base.
-    interplay: group -> what is more than the sum."""
+    interplay: group -> what both tuned towers do together beyond the sum of what each does alone:
+    tuned - image alone - text alone + base, by a bootstrap over photos."""
 
     groups: Groups
     scores: Mapping[str, Mapping[str, Score]]
     differences: Mapping[str, Mapping[str, Difference]]
-    interplay: Mapping[str, Interplay]
+    interplay: Mapping[str, Estimate]
 
 
 def study_towers(
@@ -374,7 +368,7 @@ def _interplay(
     scores: Mapping[str, Mapping[str, Score]],
     groups: Groups,
     options: Options,
-) -> dict[str, Interplay]:
+) -> dict[str, Estimate]:
     every = [part for parts in groups.values() for part in parts]
     drawn = {
         name: part_draws(found, every, options.resamples, options.seed)
@@ -387,7 +381,7 @@ def _interplay(
         terms = [[sign * drawn[name][part] for part in parts] for name, sign in signs.items()]
         draws = np.asarray(terms).sum(axis=0).mean(axis=0)
         photos = min(each[group].photos for each in scores.values())
-        found[group] = Interplay(value, *percentile_interval(draws, photos))
+        found[group] = Estimate(value, *percentile_interval(draws, photos))
     return found
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.encoder import evaluating
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
 from compoclip.models.checkpoint import LoadedModel
@@ -86,16 +87,11 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
     """
     model.encoder.require_local("patch maps")
     spans, left_out = word_positions(model, caption)
-    training = model.encoder.training
-    model.encoder.eval()
-    try:
-        with torch.inference_mode():
-            pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
-            seen = model.encoder.encode_images(pixels, patches=True)
-            read = model.encoder.encode_texts(model.tokenizer([caption]), tokens=True)
-            scale = model.encoder.logit_scale.float().exp().reshape(())
-    finally:
-        model.encoder.train(training)
+    with evaluating(model.encoder), torch.inference_mode():
+        pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
+        seen = model.encoder.encode_images(pixels, patches=True)
+        read = model.encoder.encode_texts(model.tokenizer([caption]), tokens=True)
+        scale = model.encoder.logit_scale.float().exp().reshape(())
     assert seen.patches is not None
     assert read.tokens is not None
     assert read.token_mask is not None

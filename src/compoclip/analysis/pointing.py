@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
 
 from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import Interval, cluster_weights, percentile_interval
+from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"
@@ -50,15 +50,12 @@ class Pointing:
 
 
 @dataclass(frozen=True)
-class MeanShare:
+class MeanShare(Estimate):
     """A mean over n images with its 95 % interval (bootstrap over images; None for one), and
     chance."""
 
-    value: float
-    low: float | None
-    high: float | None
-    chance: float
-    n: int
+    chance: float = 0.0
+    n: int = 0
 
 
 def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
@@ -158,12 +155,7 @@ def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, Me
     """
     return {
         kind: {
-            measure: MeanShare(
-                float(values[:, 0].mean()),
-                *_interval(values[:, 0], resamples, seed),
-                float(values[:, 1].mean()),
-                len(values),
-            )
+            measure: _mean(values[:, 0], resamples, seed, float(values[:, 1].mean()))
             for measure, values in each.items()
         }
         for kind, each in found.values.items()
@@ -186,15 +178,13 @@ def gains(
     """
     return {
         kind: {
-            measure: MeanShare(float(gap.mean()), *_interval(gap, resamples, seed), 0.0, len(gap))
+            measure: _mean(other.values[kind][measure][:, 0] - values[:, 0], resamples, seed)
             for measure, values in each.items()
-            for gap in [other.values[kind][measure][:, 0] - values[:, 0]]
         }
         for kind, each in one.values.items()
     }
 
 
-def _interval(values: Floats, resamples: int, seed: int) -> Interval:
-    n = len(values)
-    draws = np.concatenate([w @ values / n for w in cluster_weights(n, resamples, seed)])
-    return percentile_interval(draws, n)
+def _mean(values: Floats, resamples: int, seed: int, chance: float = 0.0) -> MeanShare:
+    (found,) = MeanShare.of_means(values[:, None], resamples, seed)
+    return replace(found, chance=chance, n=len(values))

@@ -12,6 +12,7 @@ from PIL import Image
 
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.encoder import evaluating
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
@@ -85,17 +86,12 @@ def score_candidates(
     Raises:
         CompoclipError: the model yields features that are not finite numbers.
     """
-    training = model.encoder.training
-    model.encoder.eval()
-    try:
-        with torch.inference_mode():
-            pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
-            seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
-            ids = model.tokenizer([each.text for each in candidates])
-            read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
-            cosines = [float(value) for value in (read @ seen[0]).cpu()]
-    finally:
-        model.encoder.train(training)
+    with evaluating(model.encoder), torch.inference_mode():
+        pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
+        seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
+        ids = model.tokenizer([each.text for each in candidates])
+        read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
+        cosines = [float(value) for value in (read @ seen[0]).cpu()]
     if not all(-2 < value < 2 for value in cosines):
         raise CompoclipError(
             f"{model.name}: the model yields features that are not finite numbers; its weights are "

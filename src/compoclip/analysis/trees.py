@@ -30,7 +30,8 @@ from torch import Tensor
 
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import cluster_weights, percentile_interval
+from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.text_tower import Bucket, TextLayers, choose_buckets
 
@@ -319,15 +320,6 @@ class TreeScores:
         return self.thresholds[-1]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over captions with its 95 % interval, by a bootstrap over captions; None for one."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
 def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
     """0..depth // 2, or those `asked` for. Raises UsageError for one outside of 0..depth - 1."""
     wrong = [h for h in asked if not 0 <= h < depth]
@@ -387,9 +379,7 @@ def measure_trees(
         )
     scores = {tree: np.empty((len(kept), len(heights))) for tree in TREES}
     trees = [""] * len(kept)
-    training = loaded.encoder.training
-    loaded.encoder.eval()
-    try:
+    with evaluating(loaded.encoder):
         for place, charts in _charts(layers, [s for _, s, _ in kept], heights, batch_size):
             caption, _, spelt = kept[place]
             for column, h in enumerate(heights):
@@ -397,8 +387,6 @@ def measure_trees(
                 for tree, shape in shapes.items():
                     scores[tree][place, column] = tree_score(charts[h], shape)
             trees[place] = bracketed(shapes[BEST], spelt)
-    finally:
-        loaded.encoder.train(training)
     return TreeScores(
         model=name,
         weights=current_identity(loaded).weights,
@@ -459,12 +447,7 @@ def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
         H estimates by threshold, and last that of each caption's mean over the thresholds.
     """
     columns = np.column_stack([values, values.mean(axis=1)])
-    n = len(columns)
-    draws = np.concatenate([w @ columns / n for w in cluster_weights(n, resamples, seed)])
-    return [
-        Estimate(float(column.mean()), *percentile_interval(drawn, n))
-        for column, drawn in zip(columns.T, draws.T)
-    ]
+    return Estimate.of_means(columns, resamples, seed)
 
 
 def differences(

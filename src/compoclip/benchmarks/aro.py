@@ -36,7 +36,7 @@ from typing import TypeVar
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.retrieval import locate, read_captions
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
@@ -142,10 +142,10 @@ def _generator(key: str, kind: str) -> random.Random:
 
 WORDS = 30
 _PARTS = {
-    "vg_relation": Part("role", 23937),
-    "vg_attribution": Part("binding", 28748),
-    "coco_order": Part("order", 25010),
-    "flickr30k_order": Part("order", 5000),
+    "vg_relation": Subtask("role", 23937),
+    "vg_attribution": Subtask("binding", 28748),
+    "coco_order": Subtask("order", 25010),
+    "flickr30k_order": Subtask("order", 5000),
 }
 META = Meta(
     id="aro",
@@ -202,7 +202,7 @@ def _cases(
             path = (annotations or data.root / "aro") / f"{_VG[part]}.json"
             yield from _vg_cases(data, path, part)
             continue
-        from compoclip.captions.parse import PARSER_VERSION
+        from compoclip.captions.parser import PARSER_VERSION
         from compoclip.captions.tagger import tagger_version
 
         data.stated = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
@@ -260,7 +260,7 @@ def _order_cases(
     subtask: str, path: Path, default: Path, flat: Path | None, tagger: str, workers: int
 ) -> Iterator[Case]:
     """The order cases of a caption file: caption and four shuffles, cleaned."""
-    from compoclip.captions.parse import parse_many
+    from compoclip.captions.parser import parse_many
 
     photos = read_captions(path, remedy=_REMEDY)
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))

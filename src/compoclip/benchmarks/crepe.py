@@ -45,7 +45,7 @@ from pathlib import Path
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem, close
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError, UsageError
 
 _BOX = ("image_id", "caption", "x", "y", "width", "height")
@@ -71,9 +71,9 @@ class Regions:
 # --- Productivity. ---
 
 _TYPES = {
-    "atom": Part("object", 16727),
-    "swap": Part("role", 6652),
-    "negate": Part("negation", 16336),
+    "atom": Subtask("object", 16727),
+    "swap": Subtask("role", 6652),
+    "negate": Subtask("negation", 16336),
 }
 _FOLDER = "crepe/prod_hard_negatives"
 META = Meta(
@@ -188,7 +188,7 @@ _SYSTEMATICITY = Meta(
     images=META.images,
     chance={name: 1 / 7 if name.startswith("comp") else 1 / 5 for name in _PUBLISHED},
     requires="pretrained",
-    **facts({f"{kind}_{seen}": Part(_SKILLS[kind]) for kind in _SKILLS for seen in _SEEN}),
+    **facts({f"{kind}_{seen}": Subtask(_SKILLS[kind]) for kind in _SKILLS for seen in _SEEN}),
 )
 
 

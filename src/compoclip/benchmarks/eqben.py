@@ -28,7 +28,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError, UsageError
 
 META = Meta(
@@ -44,13 +44,13 @@ META = Meta(
     chance=PAIR_CHANCE,
     **facts(
         {
-            "ag": Part("relation", 195872),
-            "youcook2": Part("relation", 45849),
-            "gebc": Part("relation", 1814),
-            "kubric_loc": Part("spatial", 2000),
-            "kubric_cnt": Part("counting", 2000),
-            "kubric_attr": Part("attribute", 2000),
-            "sd": Part("object", 1513),
+            "ag": Subtask("relation", 195872),
+            "youcook2": Subtask("relation", 45849),
+            "gebc": Subtask("relation", 1814),
+            "kubric_loc": Subtask("spatial", 2000),
+            "kubric_cnt": Subtask("counting", 2000),
+            "kubric_attr": Subtask("attribute", 2000),
+            "sd": Subtask("object", 1513),
         }
     ),
 )

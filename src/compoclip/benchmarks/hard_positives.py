@@ -23,7 +23,7 @@ from pathlib import Path
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
@@ -61,9 +61,9 @@ META = Meta(
     ),
     **facts(
         {
-            "attribute": Part("invariance", 10575),
-            "relation": Part("invariance", 16868),
-            "swap": Part("invariance", 28748),
+            "attribute": Subtask("invariance", 10575),
+            "relation": Subtask("invariance", 16868),
+            "swap": Subtask("invariance", 28748),
         }
     ),
 )

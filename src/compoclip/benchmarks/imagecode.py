@@ -22,7 +22,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
@@ -42,7 +42,7 @@ META = Meta(
         RemoteFile("imagecode/valid_data.json", f"{_REPOSITORY}/data/valid_data.json"),
         RemoteFile("imagecode/image-sets", f"{_ZENODO}/image-sets.zip", archive=True),
     ),
-    **facts({"static": Part("relation", 430), "video": Part("relation", 1872)}),
+    **facts({"static": Subtask("relation", 430), "video": Subtask("relation", 1872)}),
 )
 _PHOTOS = 10
 _PLACES = frozenset(map(str, range(_PHOTOS)))

@@ -26,7 +26,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import PAIR_CHANCE, CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import PAIR_CHANCE, CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
 
@@ -57,7 +57,7 @@ META = Meta(
     images=("mmvp_vlm/MLLM_VLM Images",),
     chance=PAIR_CHANCE,
     remote=(RemoteFile("mmvp_vlm/Questions.csv", f"{_HUB}/Questions.csv"),),
-    **facts({name: Part(skill, 15) for name, (skill, *_) in _PATTERNS.items()}),
+    **facts({name: Subtask(skill, 15) for name, (skill, *_) in _PATTERNS.items()}),
 )
 
 

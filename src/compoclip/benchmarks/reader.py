@@ -206,7 +206,7 @@ class CaseReader(Reader):
 
 
 @dataclass(frozen=True)
-class Part:
+class Subtask:
     """A sub-task of a benchmark as its `Meta` states it, with its official file if it has one.
 
     Args:
@@ -223,7 +223,7 @@ class Part:
 
 
 def facts(
-    parts: Mapping[str, Part], file: Callable[[str], str] | None = None, at: str = ""
+    parts: Mapping[str, Subtask], file: Callable[[str], str] | None = None, at: str = ""
 ) -> dict[str, Any]:
     """The fields of `Meta` that a table of sub-tasks fills in.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +18,7 @@ from typing import Any
 
 from compoclip import benchmarks as package
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Benchmark, Classification, Meta, Retrieval
+from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.files import close
 from compoclip.benchmarks.reader import Reader
 from compoclip.benchmarks.sources import RemoteFile
@@ -151,18 +150,7 @@ def read_edition(root: Path) -> str | None:
 
 def as_edition(benchmark: Benchmark, name: str) -> Benchmark:
     """The benchmark renamed "<name>@<edition>", expecting exactly the items that it lists."""
-    return replace(benchmark, name=f"{benchmark.name}@{name}", expected=listed(benchmark))
-
-
-def listed(benchmark: Benchmark) -> dict[str, int]:
-    """Number of items by sub-task that the files list, whether or not their images exist."""
-    content = benchmark.content
-    if isinstance(content, Retrieval):
-        return {"i2t": len(content.images), "t2i": len(content.texts)}
-    if isinstance(content, Classification):
-        parts = content.classes if content.tags else ("zero_shot",)
-        return dict.fromkeys(parts, len(content.images))
-    return dict(Counter(case.subtask for case in content))
+    return replace(benchmark, name=f"{benchmark.name}@{name}", expected=benchmark.content.counts())
 
 
 # --- Benchmarks that the literature reports together, by one name. ---

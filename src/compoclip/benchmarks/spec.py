@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError
 
 _SKILLS = {
@@ -42,7 +42,7 @@ META = Meta(
     files=tuple(f"spec/{folder}/{name}" for folder in _SKILLS for name in _FILES.values()),
     images=tuple(f"spec/{folder}" for folder in _SKILLS),
     chance={},
-    **facts({f"{folder}_{way}": Part(_SKILLS[folder]) for folder in _SKILLS for way in _FILES}),
+    **facts({f"{folder}_{way}": Subtask(_SKILLS[folder]) for folder in _SKILLS for way in _FILES}),
 )
 _FOLDERS = {name: Aggregate(tuple(f"{name}_{way}" for way in _FILES)) for name in _SKILLS}
 _REMEDY = "put it there or select the parts you have, e.g. spec:count_*"

@@ -26,10 +26,10 @@ from pathlib import Path
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 
-_PARTS = {"subj": Part("object"), "verb": Part("relation"), "obj": Part("object")}
+_PARTS = {"subj": Subtask("object"), "verb": Subtask("relation"), "obj": Subtask("object")}
 _COLUMNS = ("sentence", "pos_url", "neg_url", *(f"{name}_neg" for name in _PARTS))
 _REPOSITORY = repository("google-deepmind/svo_probes")
 META = Meta(

@@ -28,22 +28,22 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, Meta
 from compoclip.benchmarks.files import only_zip, read_members
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
 _PARTS = {
-    "existence": Part("negation", 505, 420_403, "1aa34858e0d940d03c91c2ce8a71d4fc"),
-    "plurals": Part("counting", 851, 1_097_122, "3228e65575ec15b901e6c26fc5b4c1dd"),
-    "counting-hard": Part("counting", 868, 537_197, "89bf5083f6ee887547281c5893555f11"),
-    "counting-small-quant": Part("counting", 900, 534_996, "06815066be1b6d4b043f689912ffffd4"),
-    "counting-adversarial": Part("counting", 691, 407_394, "8d069adcc263c73d73e4772ed8713103"),
-    "relations": Part("spatial", 535, 664_587, "ea3d88573fcfadd3536d95b873fc9024"),
-    "action-replacement": Part("relation", 648, 664_129, "eeba2de5a47924697b7f02d77b03fb45"),
-    "actant-swap": Part("role", 949, 503_017, "cfe5c0f1754515ef41ac71daabad2951"),
-    "coreference-standard": Part("binding", 708, 592_329, "47fc3a5156c82a8acdf4e0e0b9a0c79d"),
-    "coreference-hard": Part("binding", 104, 95_649, "f12a09d4c6fd40e9cfeade1be136cc4a"),
-    "foil-it": Part("object", 943, 538_911, "20a72074a81832cbe4d36481ecc373b4"),
+    "existence": Subtask("negation", 505, 420_403, "1aa34858e0d940d03c91c2ce8a71d4fc"),
+    "plurals": Subtask("counting", 851, 1_097_122, "3228e65575ec15b901e6c26fc5b4c1dd"),
+    "counting-hard": Subtask("counting", 868, 537_197, "89bf5083f6ee887547281c5893555f11"),
+    "counting-small-quant": Subtask("counting", 900, 534_996, "06815066be1b6d4b043f689912ffffd4"),
+    "counting-adversarial": Subtask("counting", 691, 407_394, "8d069adcc263c73d73e4772ed8713103"),
+    "relations": Subtask("spatial", 535, 664_587, "ea3d88573fcfadd3536d95b873fc9024"),
+    "action-replacement": Subtask("relation", 648, 664_129, "eeba2de5a47924697b7f02d77b03fb45"),
+    "actant-swap": Subtask("role", 949, 503_017, "cfe5c0f1754515ef41ac71daabad2951"),
+    "coreference-standard": Subtask("binding", 708, 592_329, "47fc3a5156c82a8acdf4e0e0b9a0c79d"),
+    "coreference-hard": Subtask("binding", 104, 95_649, "f12a09d4c6fd40e9cfeade1be136cc4a"),
+    "foil-it": Subtask("object", 943, 538_911, "20a72074a81832cbe4d36481ecc373b4"),
 }
 _FACTS = facts(
     _PARTS,

@@ -32,7 +32,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError, UsageError
 
@@ -87,7 +87,7 @@ META = Meta(
     remote=tuple(RemoteFile(f"{_FOLDER}/{file}", f"{_REPOSITORY}/data/{file}") for file in _FILES),
     **facts(
         {
-            name: Part("spatial" if name == "relation_spatial" else name.partition("_")[0])
+            name: Subtask("spatial" if name == "relation_spatial" else name.partition("_")[0])
             for name in LAYOUT
         }
     ),

@@ -27,16 +27,16 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Part, Reading, facts
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError
 
 _PARTS = {
-    "controlled_a": Part("spatial", 412),
-    "controlled_b": Part("spatial", 408),
-    "coco_one": Part("spatial", 2247),
-    "coco_two": Part("spatial", 440),
-    "vg_one": Part("spatial", 1160),
-    "vg_two": Part("spatial", 291),
+    "controlled_a": Subtask("spatial", 412),
+    "controlled_b": Subtask("spatial", 408),
+    "coco_one": Subtask("spatial", 2247),
+    "coco_two": Subtask("spatial", 440),
+    "vg_one": Subtask("spatial", 1160),
+    "vg_two": Subtask("spatial", 291),
 }
 _FILES = {
     "controlled_a": "controlled_images_dataset",

@@ -1,4 +1,4 @@
-"""Winoground and ColorSwap: two photos, two captions of the same words.
+"""Winoground, ColorSwap and COLA: two photos, two captions of (nearly) the same words.
 
 **Winoground** (Thrush et al., CVPR 2022) is read from `<root>/winoground/examples.jsonl` (option
 `annotations`: another file), one object a line:
@@ -21,20 +21,32 @@ list:
 
 Image names are relative to `<root>/colorswap` (argument `images`: another folder).
 
-Both have Winoground's three scores with strict ties. The headline is the group score; text and
-image scores are aggregates of their own.
+**COLA, multi-object part**: two photos of the same things with other attributes and relations (Ray
+et al., NeurIPS 2023), is read from `<root>/cola/COLA_multiobjects_matching_benchmark.json` (option
+`annotations`: another file), one JSON list:
+
+    [["https://.../vg_gqa_images/2390970.jpg", "standing tall long giraffe to the right of brown
+      giraffe", "https://.../vg_gqa_images/2388902.jpg", "brown giraffe behind tall white giraffe"]]
+
+The last part of an address is the photo's Visual Genome id; photos: `<root>/vg/VG_100K` and
+`<root>/vg/VG_100K_2` (argument `images`: one other folder). Nothing is fetched.
+
+All have Winoground's three scores with strict ties, each an aggregate of its own. The headline is
+the group score; that of COLA and its `paper` rule are the image score (each caption prefers its own
+photo), as in the official evaluation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import close
-from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Part, Reading, facts
-from compoclip.errors import UsageError
+from compoclip.benchmarks.files import by_stem, close
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import repository
+from compoclip.errors import CompoclipError, UsageError
 
 
 def _rules(part: str) -> dict[str, Aggregate]:
@@ -56,7 +68,7 @@ META = Meta(
     files=("winoground/examples.jsonl",),
     images=("winoground/images",),
     chance=PAIR_CHANCE,
-    **facts({"winoground": Part("role", 400)}),
+    **facts({"winoground": Subtask("role", 400)}),
 )
 
 
@@ -129,10 +141,62 @@ COLORSWAP = CaseReader(
         files=("colorswap/test.json",),
         images=("colorswap/images",),
         chance=PAIR_CHANCE,
-        **facts({"colorswap": Part("binding", 300)}),
+        **facts({"colorswap": Subtask("binding", 300)}),
     ),
     _colorswap,
     _rules("colorswap"),
     "group",
     empty=_EMPTY,
+)
+
+# --- COLA. ---
+
+_COLA_FILE = "COLA_multiobjects_matching_benchmark.json"
+_COLA_META = Meta(
+    id="cola",
+    title="COLA (multi-object)",
+    citation="Ray et al., Cola: A Benchmark for Compositional Text-to-image Retrieval, NeurIPS "
+    "2023 Datasets and Benchmarks",
+    source="repository arijitray1993/COLA, folder data; photos: Visual Genome",
+    licence="MIT",
+    access="open",
+    images=("vg/VG_100K", "vg/VG_100K_2"),
+    chance=PAIR_CHANCE,
+    **facts(
+        {"multi_object": Subtask("binding", 210, 56_746, "25d8f5d5d5fa593e13a83bf5e29d60dd")},
+        lambda _: f"cola/{_COLA_FILE}",
+        repository("arijitray1993/COLA", "1fa52fba9cff4e6ffb7bfcf3550838748347273b") + "/data",
+    ),
+)
+_COLA_RULES = {each: Aggregate(_COLA_META.parts, "micro", metric=each) for each in reversed(SCORES)}
+
+
+def _cola(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    path = annotations or data.root / "cola" / _COLA_FILE
+    folders = (
+        (data.images,) if data.images else tuple(data.root / each for each in _COLA_META.images)
+    )
+    photos = by_stem(folders)
+    for index, where, value in data.values("multi_object", path):
+        row = files.items(value, where)
+        if len(row) != 4:
+            raise CompoclipError(
+                f"{where}: expected [address 1, caption 1, address 2, caption 2], found "
+                f"{len(row)} entries"
+            )
+        texts = [files.nonempty(each, f"{where}: entry {k}") for k, each in enumerate(row)]
+        names = [PurePosixPath(address) for address in texts[::2]]
+        refs = tuple(
+            ImageRef(photos.get(each.stem) or files.image_path(folders[0], each.name, where))
+            for each in names
+        )
+        yield Case(f"multi_object/{index}", Form.GROUP, refs, tuple(texts[1::2]), "multi_object")
+
+
+COLA = CaseReader(
+    _COLA_META,
+    _cola,
+    {**_COLA_RULES, "paper": _COLA_RULES["image"]},
+    "image",
+    empty="no pairs; fetch the official file again",
 )

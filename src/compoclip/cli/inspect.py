@@ -98,7 +98,8 @@ class ConvertOptions:
 
     Forms:
         open-clip  checkpoint folder that open_clip and every verb here read
-        hf         folder of transformers' CLIPModel, with tokenizer and image processor
+        hf         folder of transformers' CLIPModel (or SiglipModel, or BLIP), with tokenizer and
+                   image processor
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
         merged     an adapter merged into its base, as a checkpoint folder
         lora       an adapter folder, from a PEFT folder or from published files with LoRA inside

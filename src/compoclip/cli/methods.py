@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _record(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
-        "summary": method_summaries()[method.name],
+        "summary": method_summaries().get(method.name, ""),
         "paper": method.paper,
         "kinds": list(method.kinds),
         **method.record(),

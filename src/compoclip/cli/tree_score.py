@@ -18,7 +18,8 @@ from compoclip.ranks import device_named
 from compoclip.run import named_models, require_least
 
 if TYPE_CHECKING:
-    from compoclip.analysis.trees import Estimate, TreeScores
+    from compoclip.analysis.trees import TreeScores
+    from compoclip.evaluation.statistics import Estimate
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def tar_transform(
 
 
 def _row(sample: _Sample, source: Path, column: str | None, counts: Counts) -> CorpusRow | None:
-    """What the job sees of a sample; None of one whose .json member cannot be added to, and of
+    """The row of a sample; None for one whose .json member cannot be added to, and of
     members that belong to no sample."""
     if not sample.key:
         return None
@@ -352,12 +352,12 @@ KINDS = (*ROW_FILES, ".tar")
 
 
 def kind_of(name: str) -> str | None:
-    """Which of `KINDS` a file name is of, by its ending."""
+    """The ending in `KINDS` that a file name has, if any."""
     return ending_of(name, KINDS)
 
 
 def names_shards(source: str) -> bool:
-    """Whether a text names shards rather than being a caption: a folder, or a file or pattern that
+    """True if a text names shards rather than being a caption: a folder, or a file or pattern that
     ends like a shard."""
     try:
         if source.strip() and Path(source).is_dir():
@@ -372,9 +372,16 @@ def names_shards(source: str) -> bool:
 def find_shards(spec: str) -> list[Path]:
     """The shards in order of their names: a file, a folder of them, or a pattern.
 
-    Patterns: "part-*.parquet", "part-{000..099}.tar", "{a,b}.jsonl.gz". Raises CompoclipError when
-    there is none or one is missing, UsageError when they are of several kinds, share a name or are
-    not on this machine.
+    Args:
+        spec: The file or folder, or a pattern such as "part-*.parquet", "part-{000..099}.tar" or
+            "{a,b}.jsonl.gz".
+
+    Returns:
+        The files.
+
+    Raises:
+        CompoclipError: When there is none or one is missing.
+        UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
     path = Path(spec)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,16 +12,22 @@ from compoclip.data.transform import normalised
 from compoclip.losses.contract import Layout, Role
 from compoclip.rewrites.base import token_key
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class TextBlock:
     """T texts for B images: no padding, no placeholder negatives.
 
-    texts: T strings. owner: T image indices in [0, images). role: T roles.
-    rewrite: T names of the rewrite that made the text; "" for captions.
-    photos: `images` names, equal where two images are the same photo; () when not known.
-    pair: `images` numbers: for a negative image that a row brought along the index of the row's own
-    image, -1 for all others; () is -1 for all.
+    Args:
+        texts: T strings.
+        owner: T image indices in [0, images).
+        role: T roles.
+        rewrite: T kinds of text: the name of the rewrite that made it; "" for captions.
+        images: B.
+        photos: B names, equal where two images are the same photo; () when not known.
+        pair: B numbers: for a negative image that a row brought along the index of the row's own
+            image, -1 for all others; () is -1 for all.
     """
 
     texts: tuple[str, ...]
@@ -48,8 +54,13 @@ class TextBlock:
     ) -> Layout:
         """The tensors a loss may see.
 
-        ids: (T, context) token ids, on the CPU. With them texts are the same when their ids are;
-        without, when CLIP's tokenizer cannot tell them apart.
+        Args:
+            device: Where they are to lie.
+            ids: (T, context) token ids, on the CPU. With them texts are the same when their ids
+                are; without, when CLIP's tokenizer cannot tell them apart.
+
+        Returns:
+            The layout, with kinds in the order in which the block has them.
         """
         kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
         place = {name: i for i, name in enumerate(kinds)}
@@ -83,12 +94,16 @@ def _numbered(items: Iterable[Hashable]) -> list[int]:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the training loop receives: pixels (B, 3, H, W) uint8 and the texts that go with them.
+    """What the training loop receives: images and the texts that go with them.
 
-    ids: of the samples drawn; there may be more images, such as neighbours, after theirs.
-    skipped: ids of samples left out of this batch because they could not be read.
-    kind: "single" or "composed", for methods whose steps differ. mean, std: what the pixels are to
-    be normalised by, of values in [0, 1].
+    Args:
+        pixels: (B, 3, H, W) uint8.
+        block: The texts.
+        ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
+        skipped: Ids of samples left out of this batch because they could not be read.
+        kind: "single" or "composed", for methods whose steps differ.
+        mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
+        std: The same.
     """
 
     pixels: torch.Tensor
@@ -139,61 +154,40 @@ def merge(parts: Sequence[TextBlock], drawn: Sequence[int]) -> Merged:
     place = {old: new for new, old in enumerate(images)}
     owner = [place[start + o] for start, part in zip(starts, parts) for o in part.owner]
     texts = tuple(sorted(range(len(owner)), key=owner.__getitem__))  # stable: as they were drawn
-    flat = TextBlock(
-        texts=_joined(part.texts for part in parts),
-        owner=tuple(owner),
-        role=_joined(part.role for part in parts),
-        rewrite=_joined(part.rewrite for part in parts),
-        images=len(images),
-    )
-    photos = _joined(part.photos for part in parts)
-    paired = any(part.pair for part in parts)
     pair = [
         place[start + p] if p >= 0 else -1
         for start, part in zip(starts, parts)
         for p in (part.pair or (-1,) * part.images)
     ]
     block = TextBlock(
-        texts=tuple(flat.texts[t] for t in texts),
-        owner=tuple(flat.owner[t] for t in texts),
-        role=tuple(flat.role[t] for t in texts),
-        rewrite=tuple(flat.rewrite[t] for t in texts),
+        texts=_in_order([part.texts for part in parts], texts),
+        owner=tuple(owner[t] for t in texts),
+        role=_in_order([part.role for part in parts], texts),
+        rewrite=_in_order([part.rewrite for part in parts], texts),
         images=len(images),
-        photos=tuple(photos[i] for i in images) if photos else (),
-        pair=tuple(pair[i] for i in images) if paired else (),
+        photos=_in_order([part.photos for part in parts], images),
+        pair=tuple(pair[i] for i in images) if any(part.pair for part in parts) else (),
     )
     return Merged(block, images, texts, tuple((part.images, len(part.texts)) for part in parts))
 
 
+def _in_order(parts: Sequence[tuple[T, ...]], order: Sequence[int]) -> tuple[T, ...]:
+    """What the parts have, one part after the other, in another order; nothing stays nothing."""
+    joined = [each for part in parts for each in part]
+    return tuple(joined[i] for i in order) if joined else ()
+
+
 def to_record(block: TextBlock) -> dict[str, Any]:
     """A block as JSON keeps it."""
-    return {
-        "texts": block.texts,
-        "owner": block.owner,
-        "role": [int(role) for role in block.role],
-        "rewrite": block.rewrite,
-        "images": block.images,
-        "photos": block.photos,
-        "pair": block.pair,
-    }
+    return {**vars(block), "role": [int(role) for role in block.role]}
 
 
-def from_record(record: dict[str, Any]) -> TextBlock:
+def from_record(record: Mapping[str, Any]) -> TextBlock:
     """The block that `to_record` took apart."""
-    return TextBlock(
-        texts=tuple(record["texts"]),
-        owner=tuple(record["owner"]),
-        role=tuple(Role(role) for role in record["role"]),
-        rewrite=tuple(record["rewrite"]),
-        images=record["images"],
-        photos=tuple(record["photos"]),
-        pair=tuple(record["pair"]),
-    )
+    lists = {name: tuple(value) for name, value in record.items() if name != "images"}
+    lists["role"] = tuple(map(Role, lists["role"]))
+    return TextBlock(**lists, images=record["images"])
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
     return [sum(sizes[:i]) for i in range(len(sizes))]
-
-
-def _joined(parts: Any) -> tuple[Any, ...]:
-    return tuple(each for part in parts for each in part)

@@ -1,4 +1,4 @@
-"""Which texts a method wants beside captions, as plain data, and the files they may come from.
+"""The caption plan: which texts a method draws for each caption, and the files they may come from.
 
 `TextPlan` draws the texts of a sample by a `CaptionPlan`.
 """
@@ -23,12 +23,17 @@ GIVEN = "given"  # the plan's name for hard negatives that came with the data
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
-OWN_CAPTIONS = "captions"  # in the place of a file of bags
+OWN_CAPTIONS = "captions"  # instead of a file of bags
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One text, from a rewrite drawn uniformly among those of `of` that apply to the caption."""
+    """One text, from a rewrite drawn uniformly among those that apply to the caption.
+
+    Args:
+        name: What the choice is counted as.
+        of: The rewrites.
+    """
 
     name: str
     of: tuple[str, ...]
@@ -36,7 +41,13 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Stage:
-    """From epoch `start` (counted from 0) on, at most so many positive and negative graph texts."""
+    """A stage of a curriculum of graph texts.
+
+    Args:
+        start: First epoch of the stage, counted from 0.
+        positives: Most positive texts of a caption.
+        negatives: Most negative texts of a caption.
+    """
 
     start: int
     positives: int
@@ -47,9 +58,11 @@ class Stage:
 class GraphPlan:
     """Positive and negative sub-graph texts of each caption (MosaiCLIP).
 
-    weights: of the categories object, relation, attribute. stages: the curriculum, in order of
-    `start`, the first at 0. vocabulary: file with the words of replacements; "" is the built-in.
-    filtered: whether texts pass the validity rules.
+    Args:
+        weights: Of the categories object, relation, attribute.
+        stages: The curriculum, in order of `start`, the first at 0.
+        vocabulary: File with the words of replacements; "" is the built-in.
+        filtered: Whether texts pass the validity rules.
     """
 
     weights: tuple[float, float, float] = (0.08, 0.46, 0.46)
@@ -91,11 +104,14 @@ class GraphPlan:
 class BagPlan:
     """Sentences of each image from a file, and a negative of each (DAC).
 
-    file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for none);
-    or "captions": the bag of an image is its other captions.
-    size: sentences an epoch, drawn anew. negatives: what makes them where the file has none, for
-    each a rewrite drawn uniformly among those that apply. draw: "replacement" draws `size`
-    sentences of bag and caption, of which some may be the same; "distinct" up to `size` of the bag.
+    Args:
+        file: JSON lines {"id", "sentences"} and optionally "negatives", one a sentence (null for
+            none); or "captions": the bag of an image is its other captions.
+        size: Sentences drawn per image in every epoch.
+        negatives: Rewrites that make them where the file has none, for each sentence one drawn
+            uniformly among those that apply.
+        draw: "replacement" draws `size` sentences of bag and caption, of which some may be the
+            same; "distinct" up to `size` of the bag.
     """
 
     file: str
@@ -113,16 +129,20 @@ class BagPlan:
 
 @dataclass(frozen=True)
 class CaptionPlan:
-    """Which texts accompany a caption; all are drawn anew for every sample and epoch.
+    """The texts that accompany a caption, all drawn again for every sample and epoch.
 
-    rewrites: at most one text each. "given" is one of the negatives that came with the data,
-    "written-positive" and "written-negative" are of the file `written` (see `WrittenTexts`).
-    hn_fraction: the share of captions that have negatives at all; always the same captions, and
-    those of a smaller share are among those of a larger one.
-    graph, bags: see there; None is none. main: always take the first caption of a sample, not one
-    of its captions at random. pre_caption: captions are cleaned (lower case, no marks) and cut to
-    so many words, 0 leaves them; other texts are made of them as they were. cleaned: whether these
-    are all captions, or those of variations alone (see `Groups`).
+    Args:
+        rewrites: At most one text each. "given" is one of the negatives that came with the data,
+            "written-positive" and "written-negative" are of the file `written`.
+        hn_fraction: Share of captions that have negatives at all; always the same captions, and
+            those of a smaller share are among those of a larger one.
+        graph: Sub-graph texts, if any.
+        bags: Bags of sentences, if any.
+        main: Always take the first caption of a sample, not one of its captions at random.
+        written: File of written texts (see `WrittenTexts`).
+        pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
+            leaves them as they are. Other texts are made from the original.
+        cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -135,7 +155,7 @@ class CaptionPlan:
     cleaned: Literal["all", "variations"] = "all"
 
     def __post_init__(self) -> None:
-        """Raises UsageError when the share is no share, or a number of words less than 0."""
+        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if not 0 <= self.hn_fraction <= 1:
@@ -158,7 +178,7 @@ class CaptionPlan:
 
     @property
     def needs_parsing(self) -> bool:
-        """Whether any text is made from parsed captions."""
+        """True if any text is made from parsed captions."""
         more = self.graph is not None or self.bags is not None
         return more or bool(set(self.rewrite_names) - {GIVEN})
 
@@ -175,7 +195,7 @@ def _names(rewrite: str | OneOf) -> tuple[str, ...]:
     return (rewrite,) if isinstance(rewrite, str) else rewrite.of
 
 
-# --- Bags of sentences that describe images densely, from a file beside the data (DAC). ---
+# --- Bags of sentences that describe an image densely, read from a file (DAC). ---
 
 _SCHEMA = pa.schema(
     [
@@ -267,8 +287,7 @@ def _bags_texts(value: object, kind: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-# --- Positives and negatives of captions that were written beforehand, from a file beside the
-# data. ---
+# --- Positives and negatives written for captions beforehand, read from a file. ---
 
 _KINDS = ("positive", "negative")
 _TEXTS = pa.large_list(pa.large_string())
@@ -309,7 +328,7 @@ class WrittenTexts:
         self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
 
     def __len__(self) -> int:
-        """How many captions the file is about."""
+        """Number of captions the file has texts for."""
         return len(self._index)
 
     def find(self, caption: str, *, positive: bool) -> list[str]:

@@ -108,13 +108,24 @@ class BatchLoader:
         images: ImagePlan = SINGLE,
         companions: Companions | None = None,
     ) -> None:
-        """batch_size: over all processes. workers: 0 works in this process.
+        """Make a loader; workers start with the first epoch.
 
-        rank, world: this process makes the rank-th of `world` equal parts of every batch.
-        start_method: of the workers ("fork", "spawn", "forkserver"); None is the platform's.
-        images: what goes into a batch beside the images drawn; companions: what it needs to know
-        of the source (`ImagePlan.prepare`). Raises CompoclipError when the batch cannot be split
-        evenly.
+        Args:
+            source: The samples.
+            plan: Draws their texts.
+            transform: What becomes of their images.
+            batch_size: Samples of a batch, over all processes.
+            seed: Of order, crops and draws.
+            workers: Processes that read; 0 works in this one.
+            max_bad: Images that may be unreadable.
+            rank: This process makes the rank-th of `world` equal parts of every batch.
+            world: Number of processes that train together.
+            start_method: Of the workers ("fork", "spawn", "forkserver"); None is the platform's.
+            images: Which images make a batch.
+            companions: What that needs to know of the source (`ImagePlan.prepare`).
+
+        Raises:
+            CompoclipError: When the batch cannot be split evenly.
         """
         self._schedule = images.schedule(source, RankShare(batch_size, rank, world), seed)
         self.batch_size = batch_size

@@ -1,4 +1,4 @@
-"""Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says."""
+"""Drawing the texts of a sample in an epoch, as a `CaptionPlan` says; parsing them beforehand."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ from compoclip.rewrites.base import (
     rng_for,
     token_key,
 )
-from compoclip.rewrites.graph_vocabulary import load_vocabulary
-from compoclip.rewrites.mosaic import sample_graph_texts
+from compoclip.rewrites.mosaic import load_vocabulary, sample_graph_texts
 from compoclip.rewrites.written import form_objection, positive_objection
 
 # --- Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says. ---
@@ -73,7 +72,7 @@ class Drawn:
 
 @dataclass
 class PlanCounts:
-    """What the plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
+    """What a plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
 
     covered: samples that got at least one text of a rewrite. Counts add up, so the totals do not
     depend on how the samples were spread over workers.
@@ -133,9 +132,12 @@ class PlanCounts:
 class TextPlan:
     """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
 
-    plan: what to draw; names alone stand for a plan with these rewrites. parsed: the parsed
-    captions, needed for every text but the given. resolve: finds a rewrite by name (raising for an
-    unknown one), in each process anew, so that plans travel whatever a rewrite holds.
+    Args:
+        plan: What to draw; names alone stand for a plan with these rewrites.
+        seed: Of all draws.
+        parsed: Parsed captions; only a plan of negatives that came with the data needs none.
+        resolve: Finds a rewrite by name (raising for an unknown one), again in each process, so
+            that a plan can be sent to workers whatever its rewrites hold.
     """
 
     def __init__(
@@ -168,10 +170,17 @@ class TextPlan:
     ) -> tuple[list[Drawn], PlanCounts]:
         """The caption first, then rewrites in the order of the plan, graph texts, bag.
 
-        key: what the draw depends on in the place of the sample's id, for a sample that appears
-        more than once. A text that CLIP's tokenizer cannot tell from another text of the sample is
-        left out and counted; so is a negative that equals any of the sample's captions, drawn or
-        not.
+        A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
+        counted; so is a negative that equals any of the sample's captions, drawn or not.
+
+        Args:
+            sample: The sample.
+            epoch: Counted from 0.
+            key: Seeds the draw in place of the sample's id, for a sample that appears more than
+                once.
+
+        Returns:
+            The texts, and what was made and refused.
         """
         drawing = _Drawing(self, sample, epoch, sample.id if key is None else key)
         for each in self.plan.rewrites:
@@ -350,7 +359,7 @@ class _Drawing:
         return next((objection for _, objection in judged if objection), NONE_WRITTEN)
 
     def _against(self, text: str, written: str, positive: bool) -> str | None:
-        """What is wrong with what was written for a text."""
+        """The objection to a text that was written for another, if any."""
         objection = form_objection(text, written)
         if objection or not positive:
             return objection
@@ -446,10 +455,20 @@ def prepare_captions(
 ) -> StoredCaptions:
     """Parse all captions of `source` that `store` does not know yet, showing progress.
 
-    store: by default one file in the user's cache folder, shared by all runs. workers: processes
-    that parse, by default one for each available core; they are started for thousands of captions
-    only, as fresh interpreters (a script that calls this needs its `__main__` guard). An
-    interrupted run continues where it was. Raises CompoclipError when the store cannot be written.
+    An interrupted run continues where it was.
+
+    Args:
+        source: The samples.
+        store: By default one file in the user's cache folder, shared by all runs.
+        workers: Processes that parse, by default one for each available core; they are started for
+            thousands of captions only, as fresh interpreters (a script that calls this needs its
+            `__main__` guard).
+
+    Returns:
+        The parses by caption.
+
+    Raises:
+        CompoclipError: When the store cannot be written.
     """
     if store is None:
         store = ParseStore(cache_folder() / "parses.sqlite")

@@ -1,8 +1,3 @@
-from .aggregate import holm as holm
-from .aggregate import mcnemar as mcnemar
-from .aggregate import percentile_interval as percentile_interval
-from .aggregate import sign_flip as sign_flip
-from .aggregate import wilson as wilson
 from .comparison import Comparison as Comparison
 from .comparison import Difference as Difference
 from .comparison import compare as compare
@@ -41,6 +36,12 @@ from .results import save_results as save_results
 from .run import Options as Options
 from .run import evaluate as evaluate
 from .run import require_data as require_data
+from .statistics import Estimate as Estimate
+from .statistics import holm as holm
+from .statistics import mcnemar as mcnemar
+from .statistics import percentile_interval as percentile_interval
+from .statistics import sign_flip as sign_flip
+from .statistics import wilson as wilson
 from .tables import comparison_text as comparison_text
 from .tables import overview_text as overview_text
 from .tables import results_text as results_text

@@ -13,206 +13,21 @@ from functools import partial
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse, special, stats
+from scipy import sparse
 
-from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
-from compoclip.evaluation.items import POSITIVE_SCORE, Flags, Indices, Outcomes, Values
-
-# --- Intervals and tests for benchmark scores: what a difference between two numbers is worth. ---
-#
-# All functions are deterministic given their seed and know nothing of benchmarks or files. Items
-# about one photo are not independent, so that everything here counts photos: intervals redraw them,
-# the test changes their signs. `scripts/verdicts.py` simulates how often both err.
-
-Floats = NDArray[np.float64]
-Interval = tuple[float | None, float | None]
-
-RESAMPLES = 2000
-FEWEST = 10
-"""Photos below which a number is shown and not judged."""
-_DRAWS_AT_ONCE = 4_000_000
-
-
-def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion of n independent items.
-
-    Args:
-        successes: how many are right; fractional where items with tied scores count in part.
-        n: number of items.
-        level: confidence level.
-
-    Returns:
-        The lower and the upper bound; (0, 1) for no items, which say nothing.
-
-    Raises:
-        ValueError: unless 0 <= successes <= n.
-
-    Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
-    """
-    if n < 0 or not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n} items")
-    if n == 0:
-        return 0.0, 1.0
-    z = float(stats.norm.ppf(0.5 + level / 2))
-    p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    # At 0 and n the formula gives the bound exactly; rounding must not push it past.
-    low = 0.0 if successes == 0 else max(0.0, float(centre - half))
-    high = 1.0 if successes == n else min(1.0, float(centre + half))
-    return low, high
-
-
-def mcnemar(b: int, c: int) -> float:
-    """Two-sided p-value that two models differ, from the items only one of them gets right.
-
-    The exact binomial test below 25 discordant items, above them its mid-p form, which is less
-    conservative.
-
-    Args:
-        b: items right for the first model only.
-        c: items right for the second model only.
-
-    Returns:
-        The p-value; 1 without discordant items.
-
-    Raises:
-        ValueError: a count is negative.
-
-    Source: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data (2013).
-    """
-    if b < 0 or c < 0:
-        raise ValueError(f"counts must not be negative: {b}, {c}")
-    n, fewer = b + c, min(b, c)
-    if n == 0:
-        return 1.0
-    tail = 2 * float(special.bdtr(fewer, n, 0.5))
-    return min(1.0, tail if n < 25 else tail - float(stats.binom.pmf(fewer, n, 0.5)))
-
-
-def holm(pvalues: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values; reject those at or below the level.
-
-    Args:
-        pvalues: of one family of tests. None, where nothing was tested, does not count.
-
-    Returns:
-        The adjusted values in the order given, None where they were None.
-
-    Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
-    """
-    p = np.array([each for each in pvalues if each is not None], dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    stepped = p[order] * np.arange(len(p), 0, -1)
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
-    found = iter(adjusted.tolist())
-    return [None if each is None else next(found) for each in pvalues]
-
-
-def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each cluster is drawn: (r, clusters) blocks, `resamples` rows in all.
-
-    The block size bounds memory and does not change the draws.
-    """
-    rng = np.random.default_rng(seed)
-    block = max(1, _DRAWS_AT_ONCE // clusters)
-    for first in range(0, resamples, block):
-        rows = min(block, resamples - first)
-        drawn = rng.integers(clusters, size=(rows, clusters))
-        drawn += np.arange(rows)[:, None] * clusters
-        counts = np.bincount(drawn.ravel(), minlength=rows * clusters)
-        yield counts.reshape(rows, clusters).astype(np.float64)
-
-
-def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
-    """Percentile interval of bootstrap draws.
-
-    The tails cut off are those that make the interval of a mean as wide as Student's: plain
-    percentiles are too narrow for few photos.
-
-    Args:
-        draws: (r,) values in the draws; undefined ones (nan) are left out.
-        photos: number of photos that were redrawn.
-        level: confidence level.
-
-    Returns:
-        The bounds; (None, None) without draws, and for one photo, which says nothing about others.
-
-    Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
-    expanded percentile interval.
-    """
-    known = draws[~np.isnan(draws)]
-    if photos < 2 or not len(known):
-        return None, None
-    wide = np.sqrt(photos / (photos - 1)) * stats.t.isf(0.5 - level / 2, photos - 1)
-    tail = float(special.ndtr(-wide))
-    low, high = np.quantile(known, [tail, 1 - tail])
-    return float(low), float(high)
-
-
-def sign_flip(adds: Floats) -> float:
-    """Two-sided p-value that a difference is not zero.
-
-    Were two models alike, each photo could as well have added the same with the other sign. p is
-    the share of all 2^photos choices of signs that give at least the observed sum, so it holds for
-    few photos and for photos of very different weight, and needs no draws: where the photos that
-    add something add equally much it is McNemar's test (`mcnemar`, an item a photo being the usual
-    case), else the saddlepoint approximation, whose relative error stays small far out in the tail.
-
-    Args:
-        adds: (photos,) what each photo adds to the difference.
-
-    Returns:
-        The p-value; 1 where no photo adds anything.
-
-    Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
-    Approximation for the Distribution of the Sum of Independent Random Variables (1980).
-    """
-    size = np.abs(adds[adds != 0])
-    if not len(size):
-        return 1.0
-    size = size / size.max()
-    scale = float(np.abs(adds).max())
-    total = abs(float(adds.sum())) / scale
-    if size.min() > 1 - 1e-9:
-        return mcnemar(int((adds > 0).sum()), int((adds < 0).sum()))
-    if total > size.sum() * (1 - 1e-12):  # all on one side: no other choice of signs reaches it
-        return min(1.0, 2.0 ** (1 - len(size)))
-    variance = float((size**2).sum())
-    if total**2 < 1e-6 * variance:
-        return 1.0
-    # The tilt at which `total` is the mean of the tilted sum; K is the cumulant generating function
-    # of a sum of signs times `size`.
-    tilt = _tilt(size, total)
-    cosh = np.cosh(np.minimum(tilt * size, 300))
-    k = float((np.logaddexp(tilt * size, -tilt * size) - np.log(2)).sum())
-    w = np.sqrt(2 * (tilt * total - k))
-    u = tilt * np.sqrt(float(((size / cosh) ** 2).sum()))
-    return float(min(1.0, 2 * special.ndtr(-(w + np.log(u / w) / w))))
-
-
-def _tilt(size: Floats, total: float) -> float:
-    """The root of sum(size * tanh(tilt * size)) = total, by Newton's method within brackets."""
-    tilt, low, high = total / float((size**2).sum()), 0.0, np.inf
-    for _ in range(200):
-        tanh = np.tanh(tilt * size)
-        gap = float((size * tanh).sum()) - total
-        low, high = (tilt, high) if gap < 0 else (low, tilt)
-        slope = float((size**2 * (1 - tanh**2)).sum())
-        step = tilt - gap / slope if slope > 0 else np.inf
-        if not low < step < high:
-            step = 2 * tilt if np.isinf(high) else (low + high) / 2
-        if abs(step - tilt) <= 1e-10 * tilt:
-            break
-        tilt = step
-    return tilt
-
-
-# --- Evaluates `benchmarks.case.Aggregate` trees on per-item values, with a cluster bootstrap. ---
+from compoclip.evaluation.items import (
+    MAIN,
+    POSITIVE_SCORE,
+    Flags,
+    Indices,
+    Outcomes,
+    Values,
+    main_values,
+)
+from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
 
 RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = MappingProxyType(
     {
@@ -224,6 +39,24 @@ RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = Mapping
 """Metrics whose values are scores to be ranked, not outcomes to be averaged: area under the ROC
 curve, 11-point average precision as the ELEVATER toolkit and as the VOC devkit have it."""
 _WEIGHTS_AT_ONCE = 4_000_000
+
+
+def ruled_values(
+    outcomes: Mapping[str, Values], scores: Sequence[Sequence[float]], positive: Values
+) -> dict[str, Values]:
+    """What rules are computed from: metric -> (n,), nan where it does not apply.
+
+    Outcomes, "main" being the first that applies to an item, and for a metric of `RANKED` the
+    scores to be ranked.
+    """
+    ranked = [name for name in RANKED if name in outcomes]
+    first = np.array([each[0] for each in scores], dtype=float) if ranked else positive
+    return {
+        **outcomes,
+        MAIN: main_values(outcomes, len(positive)),
+        POSITIVE_SCORE: positive,
+        **dict.fromkeys(ranked, first),
+    }
 
 
 @dataclass(frozen=True)
@@ -408,22 +241,26 @@ def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> Leaf | None:
 
 
 def plan_or_none(
-    rule: Aggregate,
-    subtasks: Sequence[str],
-    labels: Sequence[Mapping[str, str]],
-    applies: Mapping[str, np.ndarray],
-    main: str,
-    truth: Sequence[int] = (),
+    rule: Aggregate, listed: Listed, applies: Mapping[str, np.ndarray], main: str
 ) -> Plan | None:
     """Turn a rule into means over rows.
 
-    subtasks, labels: of the n items. applies: metric -> boolean (n,), whether the item has it.
-    main: name of the values to average where a rule names no metric. truth: of the n items, for
-    curves. Parts without a single item (for a curve: without a true and a false one) are left out
-    (they are refused earlier unless partial data is allowed); None when nothing is left. Raises
-    CompoclipError for an unknown metric or weighting.
+    Parts without a single item (for a curve: without a true and a false one) are left out; they are
+    refused earlier unless partial data is allowed.
+
+    Args:
+        rule: the rule.
+        listed: the n items.
+        applies: metric -> boolean (n,), whether the item has it.
+        main: name of the values to average where a rule names no metric.
+
+    Returns:
+        The plan; None when nothing is left.
+
+    Raises:
+        CompoclipError: a metric or weighting is unknown.
     """
-    names = np.asarray(subtasks, dtype=object)
+    names = np.asarray(listed.subtasks, dtype=object)
 
     def rows(parts: Aggregate, metric: str) -> Indices:
         if metric not in applies:
@@ -440,17 +277,17 @@ def plan_or_none(
         if node.macro_by is not None:
             groups: dict[str, list[int]] = {}
             for row in rows(node, metric).tolist():
-                value = labels[row].get(node.macro_by)
+                value = listed.labels[row].get(node.macro_by)
                 if value is not None and value not in node.exclude:
                     groups.setdefault(value, []).append(row)
             built = [
-                leaf(metric, np.array(group, dtype=np.int64), truth)
+                leaf(metric, np.array(group, dtype=np.int64), listed.truth)
                 for _, group in sorted(groups.items())
                 if len(group) >= node.min_group
             ]
             return mean_of([each for each in built if each is not None])
         if node.weighting == "micro":
-            return leaf(metric, rows(node, metric), truth)
+            return leaf(metric, rows(node, metric), listed.truth)
         branches = [build(part, metric) for part in node.nested()]
         return mean_of([each for each in branches if each is not None])
 
@@ -462,16 +299,9 @@ def mean_of(parts: Sequence[Plan]) -> Plan | None:
     return MeanOf(tuple(parts)) if len(parts) > 1 else next(iter(parts), None)
 
 
-def plan(
-    rule: Aggregate,
-    subtasks: Sequence[str],
-    labels: Sequence[Mapping[str, str]],
-    applies: Mapping[str, np.ndarray],
-    main: str,
-    truth: Sequence[int] = (),
-) -> Plan:
+def plan(rule: Aggregate, listed: Listed, applies: Mapping[str, np.ndarray], main: str) -> Plan:
     """`plan_or_none`, raising CompoclipError when nothing is left."""
-    tree = plan_or_none(rule, subtasks, labels, applies, main, truth)
+    tree = plan_or_none(rule, listed, applies, main)
     if tree is None:
         raise CompoclipError(
             f"no items for an aggregate over {', '.join(sorted(rule.subtasks()))}; "

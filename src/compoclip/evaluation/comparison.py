@@ -11,28 +11,31 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
-    FEWEST,
     RANKED,
-    RESAMPLES,
-    Interval,
     Leaf,
     Plan,
     additions,
     evaluate,
-    holm,
     leaf,
-    percentile_interval,
     plan_or_none,
     resample_difference,
     rows_of,
-    sign_flip,
+    ruled_values,
 )
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Values
+from compoclip.evaluation.items import MAIN, Indices, Values, positive_scores, used_outcomes
 from compoclip.evaluation.results import Results, load_items, too_few
+from compoclip.evaluation.statistics import (
+    FEWEST,
+    RESAMPLES,
+    Interval,
+    holm,
+    percentile_interval,
+    sign_flip,
+)
 
 LEVEL = 0.05
 _GROUPS = 250
@@ -83,7 +86,7 @@ class Pair:
     base: dict[str, Values]
     other: dict[str, Values]
     main: str
-    truth: list[int]
+    truth: Sequence[int]
 
     @classmethod
     def of(cls, base: Results, other: Results) -> Pair:
@@ -121,15 +124,14 @@ class Pair:
             name: ~np.isnan(each) & ~np.isnan(values[1][name]) for name, each in values[0].items()
         }
         main = next((each for each in RANKED if each in applies), MAIN)
-        truth = left["truth"].to_pylist()
         names = left["subtask"].to_pylist()
         labels = [dict(each) for each in left["labels"].to_pylist()]
-        here = set(names)
+        listed = Listed(names, labels, left["truth"].to_pylist())
         rules = {name: Aggregate.from_json(rule) for name, rule in base.rules.items()}
         trees = {
-            name: plan_or_none(rule, names, labels, applies, main, truth)
+            name: plan_or_none(rule, listed, applies, main)
             for name, rule in rules.items()
-            if here & rule.subtasks()
+            if rule.subtasks().intersection(names)
         }
         subtask_array = np.asarray(names, dtype=object)
         return cls(
@@ -143,7 +145,7 @@ class Pair:
             base=values[0],
             other=values[1],
             main=main,
-            truth=truth,
+            truth=listed.truth,
         )
 
     def leaf(self, subtask: str, metric: str) -> Leaf:
@@ -202,26 +204,7 @@ def _check(base: Results, other: Results) -> None:
 
 
 def _values(table: pa.Table) -> dict[str, Values]:
-    """Outcomes by metric under the official policy, nan where a metric does not apply; for
-    curves the scores that are ranked.
-    """
-    values: dict[str, Values] = {}
-    main = np.full(table.num_rows, np.nan)
-    for column in table.column_names:
-        policy, _, metric = column.partition(".")
-        if policy == "used" and metric:
-            each = np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
-            main = np.where(np.isnan(main), each, main)
-            values[metric] = each
-    values[MAIN] = main
-    ranked = [name for name in RANKED if name in values]
-    if ranked:
-        scores = np.array([each[0] for each in table["scores"].to_pylist()], dtype=float)
-        values |= dict.fromkeys(ranked, scores)
-    values[POSITIVE_SCORE] = np.array(
-        table[POSITIVE_SCORE].to_numpy(zero_copy_only=False), dtype=np.float64
-    )
-    return values
+    return ruled_values(used_outcomes(table), table["scores"].to_pylist(), positive_scores(table))
 
 
 # --- Differences and the verdicts on them. ---

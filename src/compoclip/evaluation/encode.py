@@ -149,13 +149,13 @@ _SHARED_AT_ONCE = 8192
 @dataclass(frozen=True)
 class EncodeOptions:
     """batch_size: images or texts encoded at once. workers: threads that read images. max_bad:
-    damaged images to leave out before giving up. cache: keep and reuse features on disk. ranks:
-    the processes that share the work."""
+    damaged images to leave out before giving up. cache: folder of features to keep and reuse.
+    ranks: the processes that share the work; rank 0 has all features then."""
 
     batch_size: int = 64
     workers: int = 2
     max_bad: int = 0
-    cache: FeatureCache | None = None
+    cache: Path | None = None
     ranks: Ranks = SINGLE
 
 
@@ -191,13 +191,17 @@ def encode_contents(
         CompoclipError: an image is damaged beyond `max_bad`, or a feature is not finite.
     """
     options = options or EncodeOptions()
-    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options)
-    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options)
+    cache = FeatureCache(options.cache, encoder) if options.cache else None
+    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options, cache)
+    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options, cache)
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 
 
 def _encode_images(
-    encoder: Encoder, refs: Sequence[ImageRef], options: EncodeOptions
+    encoder: Encoder,
+    refs: Sequence[ImageRef],
+    options: EncodeOptions,
+    cache: FeatureCache | None,
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Features of the distinct images by content, the row of each reference, and damaged ones."""
     ranks = options.ranks
@@ -205,7 +209,7 @@ def _encode_images(
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
-    store = _Store("images", keys, options.cache, ranks)
+    store = _Store("images", keys, cache, ranks)
     todo = _own_part(store.missing(), options)
     bad: dict[ImageRef, str] = {}
 
@@ -270,7 +274,10 @@ def by_content(
 
 
 def _encode_texts(
-    encoder: Encoder, texts: Sequence[str], options: EncodeOptions
+    encoder: Encoder,
+    texts: Sequence[str],
+    options: EncodeOptions,
+    cache: FeatureCache | None,
 ) -> tuple[Scores, dict[str, int], frozenset[str]]:
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
@@ -286,7 +293,7 @@ def _encode_texts(
             if key.truncated:
                 truncated.add(text)
     keys = [content_key(key.key) for _, key in representatives]
-    store = _Store("texts", keys, options.cache, options.ranks)
+    store = _Store("texts", keys, cache, options.ranks)
     by_length = [
         (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
     ]

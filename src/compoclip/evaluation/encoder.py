@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
 from compoclip.console import track
@@ -70,6 +70,17 @@ class Encoder(Protocol):
 
 
 # --- The evaluation's view of a loaded model. ---
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, then the mode that it was in."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 class ModelEncoder:
@@ -141,15 +152,10 @@ class ModelEncoder:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        encoder = self._loaded.encoder
-        training = encoder.training
-        encoder.eval()
-        try:
-            # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
-            with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-                yield
-        finally:
-            encoder.train(training)
+        # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
+        exactly = torch.backends.cudnn.flags(allow_tf32=False)
+        with evaluating(self._loaded.encoder), torch.inference_mode(), exactly:
+            yield
 
     def _finite(self, features: Scores) -> Scores:
         if not np.isfinite(features).all():

@@ -15,7 +15,13 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
+from compoclip.evaluation.aggregate import (
+    MeanOf,
+    Plan,
+    evaluate,
+    resample,
+    rows_of,
+)
 from compoclip.evaluation.comparison import (
     Difference,
     Evidence,
@@ -28,6 +34,7 @@ from compoclip.evaluation.comparison import (
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.tables import percent, span
 
 
@@ -70,8 +77,9 @@ def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
     try:
         if not part.metric:
             return each.aggregates[part.name]
-        metrics = each.scores[part.name]
-        return metrics[part.metric] if part.metric != MAIN else next(iter(metrics.values()))
+        if part.metric == MAIN:
+            return each.main(part.name)
+        return each.scores[part.name][part.metric]
     except (KeyError, StopIteration) as error:
         raise CompoclipError(
             f"{each.model} on {each.benchmark}: no {part.metric or 'aggregate'} of '{part.name}'; "
@@ -376,7 +384,7 @@ def overall_text(model: str, scores: dict[str, Score]) -> str:
             percent(score.value),
             span(score.low, score.high),
             percent(score.chance),
-            str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}",
+            score.items(),
         ]
         for name, score in scores.items()
     ]

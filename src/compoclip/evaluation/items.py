@@ -201,6 +201,32 @@ class Items:
         return [bool(flag) for flag in flags]
 
 
+def used_outcomes(table: pa.Table) -> dict[str, Values]:
+    """The outcomes that a stored table has under the official policy, by metric."""
+    return {
+        column.removeprefix("used."): _numbers(table, column)
+        for column in table.column_names
+        if column.startswith("used.")
+    }
+
+
+def positive_scores(table: pa.Table) -> Values:
+    """The cosines of matching pairs in a stored table, nan where none matches."""
+    return _numbers(table, POSITIVE_SCORE)
+
+
+def _numbers(table: pa.Table, column: str) -> Values:
+    return np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
+    """For each of n items its main outcome, the first that applies to it."""
+    main = np.full(n, np.nan)
+    for each in outcomes.values():
+        main = np.where(np.isnan(main), each, main)
+    return main
+
+
 # --- Which items are about the same photos, and so not independent of each other. ---
 
 _CHAIN, _LONG = 0.25, 100

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import FEWEST, RANKED
+from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.files import only_writer, read_json, write_atomically
 from compoclip.models.config import ModelIdentity
 from compoclip.models.formats.hub import CardResult
@@ -35,7 +36,7 @@ class Score:
     n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
     low, high: 95 % interval; interval: "wilson" or "bootstrap"; "none", and both None, for a single
     photo. chance: what is reached without looking (`items.Outcomes`). photos: how many the items
-    are about; below `aggregate.FEWEST` the value is not judged. ties: items whose outcome
+    are about; below `statistics.FEWEST` the value is not judged. ties: items whose outcome
     hung on equal scores; strict, fractional: value under those policies.
     """
 
@@ -60,6 +61,11 @@ class Score:
         if self.low <= self.chance <= self.high:
             return "at"
         return "above" if self.low > self.chance else "below"
+
+    def items(self, separator: str = "") -> str:
+        """ "30", or "12 of 30" where items are missing; separator: of thousands."""
+        here = f"{self.n:{separator}}"
+        return here if self.n == self.expected else f"{here} of {self.expected:{separator}}"
 
 
 def too_few(photos: int) -> str:
@@ -128,6 +134,15 @@ class Results:
     def reader_name(self) -> str:
         """What the benchmark's reader calls it: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
+
+    @property
+    def headline_score(self) -> Score:
+        """The score to quote."""
+        return self.aggregates[self.headline]
+
+    def main(self, subtask: str) -> Score:
+        """The sub-task's score in its main metric."""
+        return next(iter(self.scores[subtask].values()))
 
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---
@@ -441,7 +456,7 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
 
 
 def _row(result: Results) -> CardResult:
-    score = result.aggregates[result.headline]
+    score = result.headline_score
     part = f" ({score.n:,} of {score.expected:,} items)" if result.partial else ""
     return CardResult(
         result.benchmark + part,

@@ -21,10 +21,8 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import RESAMPLES
 from compoclip.evaluation.encode import (
     EncodeOptions,
-    FeatureCache,
     distinct_images,
     distinct_texts,
     encode_contents,
@@ -38,31 +36,24 @@ from compoclip.evaluation.forms.cases import (
 )
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import Results, file_stem, load_results, save_results
+from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.summary import clean_scores, same_faults, summarise
-from compoclip.ranks import SINGLE, Ranks
 
 _LISTED_MISSING = 20
 
 
 @dataclass(frozen=True)
-class Options:
-    """batch_size: images or texts at once. workers: threads that read images. max_bad: damaged
-    images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
-    to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there.
-    audits: benchmark -> its audit, for clean scores beside those of all items. ranks: the
-    processes that share the encoding; the first one scores and writes. score: cosines of features,
-    or what a matching head says of pairs."""
+class Options(EncodeOptions):
+    """How to encode, and: allow_partial: score what is there and mark it. resamples, seed: of the
+    bootstrap. fresh: ignore results already there. audits: benchmark -> its audit, for clean scores
+    beside those of all items. score: cosines of features, or what a matching head says of pairs.
+    Of several ranks, rank 0 scores and writes."""
 
-    batch_size: int = 64
-    workers: int = 2
-    max_bad: int = 0
     allow_partial: bool = False
-    cache: Path | None = None
     resamples: int = RESAMPLES
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
-    ranks: Ranks = SINGLE
     score: Score = "itc"
 
 
@@ -125,16 +116,11 @@ def evaluate(
         start = time.monotonic()
         if options.score == "itm":
             require_pairs([job.benchmark for job in todo])
-        cache = FeatureCache(options.cache, encoder) if options.cache else None
-        features = encode_contents(
-            encoder,
-            [job.content for job in todo],
-            EncodeOptions(options.batch_size, options.workers, options.max_bad, cache, ranks),
-        )
+        contents = [job.content for job in todo]
+        features = encode_contents(encoder, contents, options)
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             if options.score == "itm" and ranks.first:
-                contents = [job.content for job in todo]
                 features = with_matches(encoder, contents, features, options.batch_size)
             for job in todo if ranks.first else ():
                 result = _measure(name, encoder, job, features, folder, options, encoding)

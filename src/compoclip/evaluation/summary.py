@@ -12,22 +12,25 @@ from compoclip.benchmarks.audit import Audit
 from compoclip.benchmarks.case import Aggregate, Benchmark, Cases, Listed
 from compoclip.evaluation.aggregate import (
     RANKED,
-    RESAMPLES,
-    Interval,
     Plan,
     evaluate,
     leaf,
     leaves,
-    percentile_interval,
     plan,
     plan_or_none,
     resample,
     rows_of,
-    wilson,
+    ruled_values,
 )
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import MAIN, POLICIES, POSITIVE_SCORE, Items, Outcomes, Values
 from compoclip.evaluation.results import Clean, Score
+from compoclip.evaluation.statistics import (
+    RESAMPLES,
+    Interval,
+    percentile_interval,
+    wilson,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def summarise(
     for name, rule in {**rules, POSITIVE_SCORE: everything}.items():
         if here.keys() & rule.subtasks():
             gap = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
-            about = (items.subtasks, items.labels, frame.applies, frame.main, items.truth)
+            about = Listed(items.subtasks, items.labels, items.truth), frame.applies, frame.main
             found = plan_or_none(rule, *about) if gap or lenient else plan(rule, *about)
             if found is not None:
                 if gap and listed is not None and rule.by_label():
@@ -103,7 +106,7 @@ def _listed_items(
 ) -> int:
     """Items that the rule uses of the full benchmark. Those that no file lists may be any."""
     everything = {name: np.ones(len(listed.subtasks), dtype=bool) for name in frame.applies}
-    whole = plan_or_none(rule, listed.subtasks, listed.labels, everything, frame.main, listed.truth)
+    whole = plan_or_none(rule, listed, everything, frame.main)
     here = Counter(listed.subtasks)
     unlisted = sum(max(0, expected.get(part, 0) - here[part]) for part in rule.subtasks())
     return unlisted + (0 if whole is None else len(rows_of(whole)))
@@ -136,16 +139,14 @@ class _Frame:
             for whole, part in zip(main, each):
                 whole[new] = part[new]
         outcomes = {**items.outcomes, MAIN: main}
-        used = {name: each.used for name, each in outcomes.items()}
-        applies = {**used, POSITIVE_SCORE: items.positive}
-        scores = np.array([each[0] for each in items.scores]) if RANKED.keys() & names else None
-        ranked = {} if scores is None else {name: scores for name in names if name in RANKED}
+        used = {name: each.used for name, each in items.outcomes.items()}
+        applies = {**used, MAIN: main.used, POSITIVE_SCORE: items.positive}
         return cls(
             metrics=(*names, POSITIVE_SCORE),
-            main=next(iter(ranked), MAIN),
+            main=next((name for name in names if name in RANKED), MAIN),
             applies={name: ~np.isnan(each) for name, each in applies.items()},
             outcomes=outcomes,
-            used={**used, POSITIVE_SCORE: items.positive, **ranked},
+            used=ruled_values(used, items.scores, items.positive),
             main_of=np.array([*names, MAIN], dtype=object)[main_of],
         )
 

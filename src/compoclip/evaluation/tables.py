@@ -161,12 +161,12 @@ def clean_note(results: Results, clean: Clean) -> str:
     part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
     left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
     left += "ties wrong"
-    score, all_items = clean.aggregates.get(results.headline), results.aggregates[results.headline]
+    score = clean.aggregates.get(results.headline)
     if score is None:
         return f"{left} nothing is left of {results.headline}"
     return (
         f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
-        f"instead of {100 * all_items.value:.1f}"
+        f"instead of {100 * results.headline_score.value:.1f}"
     )
 
 
@@ -188,20 +188,22 @@ def results_text(results: Results) -> str:
     """
     title = f"{results.model} on {results.benchmark}"
     clean = results.clean
+
+    def row(name: str, score: Score, twin: Score | None) -> list[str]:
+        own = [clean_cell(twin)] if clean else []
+        return [name, *_cells(score), *own, chance_flag(score)]
+
     rows = []
     for part, metrics in results.scores.items():
-        own = clean.scores.get(part, {}) if clean else {}
+        twins = clean.scores.get(part, {}) if clean else {}
         for metric, score in metrics.items():
             if metric != POSITIVE_SCORE:
-                rows.append([part, *_cells(score), clean_cell(own.get(metric)), chance_flag(score)])
+                rows.append(row(part, score, twins.get(metric)))
     for name, score in results.aggregates.items():
         mark = " (headline)" if name == results.headline else ""
-        twin = clean.aggregates.get(name) if clean else None
-        rows.append([f"= {name}{mark}", *_cells(score), clean_cell(twin), chance_flag(score)])
-    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", "clean", ""]
-    if clean is None:
-        column = header.index("clean")
-        header, rows = _without(header, column), [_without(row, column) for row in rows]
+        rows.append(row(f"= {name}{mark}", score, clean.aggregates.get(name) if clean else None))
+    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties"]
+    header += ["clean", ""] if clean else [""]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     notes += data_notes(results)
     return "\n".join([title, table(rows, header), *(f"  {line}" for line in notes)])
@@ -214,21 +216,16 @@ def clean_cell(score: Score | None) -> str:
     return f"{percent(score.value)} ({span(score.low, score.high)}) of {score.n}"
 
 
-def _without(cells: list[str], column: int) -> list[str]:
-    return cells[:column] + cells[column + 1 :]
-
-
 def _cells(score: Score) -> list[str]:
     positive = score.metric == POSITIVE_SCORE
     tied = tie_values(score)
     ties = f"{score.ties} ({tied})" if tied else str(score.ties)
-    n = str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}"
     return [
         score.metric,
         percent(score.value),
         span(score.low, score.high),
         "" if positive else percent(score.chance),
-        n,
+        score.items(),
         "" if positive else ties,
     ]
 
@@ -346,7 +343,7 @@ def _parts(columns: Iterable[Results | None]) -> list[str]:
 
 
 def _part_of(results: Results) -> str:
-    score = results.aggregates[results.headline]
+    score = results.headline_score
     return f", {score.n} of {score.expected} items" if results.partial else ""
 
 
@@ -355,10 +352,7 @@ def _headline(results: Results | None) -> Score | None:
 
 
 def _main(results: Results | None, part: str) -> Score | None:
-    """The first metric of a sub-task is its main one."""
-    if results is None or part not in results.scores:
-        return None
-    return next(iter(results.scores[part].values()))
+    return results.main(part) if results is not None and part in results.scores else None
 
 
 def _compared(

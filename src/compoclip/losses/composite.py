@@ -40,10 +40,17 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
         L = \frac1L \sum_l \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot p_{lj},\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, p_{li} \cdot u_j,\ i) \Big]
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; positives: the kinds of
-    p_2, p_3, ... Negatives are not read. Equal scores give ln B.
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION of each image is p_1; negatives are not read.
+        positives: The kinds of p_2, p_3, ..., which are POSITIVE texts.
 
-    Raises: ValueError when an image has no caption.
+    Returns:
+        A scalar; ln B when all scores are equal.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: with captions alone this is `clip_loss`. Unlike in `multi_text_loss`, descriptions of
     different kinds never meet in one softmax.
     Reference: Peleg et al., Advancing Compositional Awareness in CLIP with Efficient Fine-Tuning
@@ -68,11 +75,19 @@ def single_negative_loss(
 
     with N the pairs of an image and one of its negatives: one an image in the published method.
 
-    Inputs: as for `composite_contrast_loss`, and the NEGATIVE texts of the kind `negative`, or all
-    of them. Images without a negative do
-    not count; without any the loss is exactly zero, with zero gradient. Equal scores give ln 2.
+    Args:
+        features: As for `composite_contrast_loss`.
+        layout: The texts of the batch.
+        positives: The kinds of p_2, p_3, ...
+        negative: The kind of the negatives; None reads all NEGATIVE texts.
 
-    Raises: ValueError when an image has no caption.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any negative; ln 2 when all scores are
+        equal.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: `global_hn_loss` with one negative and one description an image is the same function.
     Reference: as for `composite_contrast_loss`.
     """
@@ -94,10 +109,19 @@ def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
     .. math::
         L = \frac{1}{|R|} \sum_{i \in R} \lVert p_{1i} - p_{2i} \rVert^2
 
-    with R the images that have a p_2, of the kind `positive`. Inputs: `text` (T, D).
-    Without any p_2 the loss is exactly zero, with zero gradient.
+    with R the images that have a p_2.
 
-    Raises: ValueError when an image has no caption.
+    Args:
+        features: Of them `text` (T, D).
+        layout: The first CAPTION of each image is p_1.
+        positive: The kind of p_2, which is a POSITIVE text.
+
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any p_2.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)

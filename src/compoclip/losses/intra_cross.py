@@ -24,15 +24,22 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
         L = \frac1B \sum_i \mathrm{CE}\big([\,s\, u_i \cdot t_i;\ s\, t_i \cdot n_1 .. s\, t_i \cdot
             n_N\,],\ 0\big)
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION t_i of each image;
-    n_1 .. n_N are all NEGATIVE texts of all images. Without negatives the loss is exactly zero,
-    with zero gradient. Equal scores give ln(1 + N).
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
+            images.
+        imc: "head" leaves out the first score, so that the target of every caption is a negative,
+            the first of the first image that has one. That is what the last released code
+            computes; it pulls all captions towards that text, depends on the order of the batch,
+            and is for comparison only.
 
-    imc: "head" leaves out the first score, so that the target of every caption is a negative, the
-    first of the first image that has one. That is what the last released code computes; it pulls
-    all captions towards that text, depends on the order of the batch, and is for comparison only.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without negatives; ln(1 + N) when all scores are
+        equal.
 
-    Raises: ValueError when an image has no caption.
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: added to `negclip_loss`, where the same negatives compete with the image instead.
     Reference: Zhang et al., Contrasting Intra-Modal and Ranking Cross-Modal Hard Negatives to
     Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
@@ -62,13 +69,14 @@ class RankingLoss:
     gap between captions and negatives of kind k that the batch had, in units of logits. A margin
     stays when the batch lacks its kind, or when the gap is not finite.
 
-    kinds: the names of the kinds of negative it ranks; others are not read. largest: the upper
-    limit. The margins start at 0.
+    The margins start at 0. A call reads `image` u (B, D), `text` (T, D) and `logit_scale` s, and
+    raises ValueError when an image has no caption; without negatives it gives exactly zero, with
+    zero gradient.
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s. Without negatives the loss is exactly
-    zero, with zero gradient.
+    Args:
+        kinds: The kinds of negative it ranks; others are not read.
+        largest: Upper limit of the margins, in units of logits.
 
-    Raises: ValueError when an image has no caption.
     Relation: `single_negative_loss` is the smooth form with margin 0.
     Reference: Zhang et al. (CVPR 2024), cross-modal rank loss with adaptive threshold.
     """

@@ -34,10 +34,15 @@ _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A weighted loss. `needs_local` asks the encoder for patch and token features.
+    """A weighted loss.
 
-    on: the kind of batch ("composed", "single") whose loss it is part of; "" is every batch. reads:
-    the roles of the texts it reads beside captions.
+    Args:
+        name: Of the term, in logs and for `--set terms.NAME.weight`.
+        loss: The function.
+        weight: What it is multiplied by.
+        needs_local: Whether it asks the encoder for patch and token features.
+        on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
+        reads: The roles of the texts it reads beside captions.
     """
 
     name: str
@@ -126,9 +131,13 @@ class Optim:
 class PaperDifference:
     """An option over which a paper and its released code differ, or one of them is silent.
 
-    option: a parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
-    ("lora_init"). why: the reason for the default. paper, released: the values of the option that
-    are the paper's and the code's; None where it says nothing that a value stands for.
+    Args:
+        option: A parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
+            ("lora_init").
+        why: The reason for the default.
+        paper: The value of the option that is the paper's; None where it says nothing that a value
+            stands for.
+        released: The same of the released code.
     """
 
     option: str
@@ -156,12 +165,23 @@ LORA_DIFFERENCES = (
 class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
-    lora: adapters that learn in place of all weights of the towers that train; the rest, the
-    temperature too, is then frozen. crop: whether images are shown as random crops of themselves,
-    or whole as in evaluation. composed: what was changed in the recipe. paper: where it was
-    published. `settings` records the recipe's own hyper-parameters for logs and checkpoints.
-    stand_ins: a rewrite -> what to say at the start of training about what it takes the place of.
-    differences: where released code differs from the paper, and which the defaults follow.
+    Args:
+        name: As on the command line.
+        plan: The texts beside captions.
+        losses: The terms of the loss.
+        optim: Optimiser and schedule defaults.
+        trains: Which parameters learn.
+        images: Which images make a batch.
+        settings: The recipe's own hyper-parameters, for logs and checkpoints; `recipe` records
+            them.
+        lora: Adapters that learn in place of all weights of the towers that train; the rest, the
+            temperature too, is then frozen.
+        crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
+        composed: What was changed in the recipe.
+        paper: Where it was published.
+        stand_ins: A rewrite -> what to say at the start of training about what it takes the place
+            of.
+        differences: Where released code differs from the paper, and which the defaults follow.
     """
 
     name: str

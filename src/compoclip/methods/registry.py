@@ -6,6 +6,7 @@ import ast
 import difflib
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -15,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
 
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -142,14 +144,20 @@ def load_recipe(name: str) -> Callable[..., Method]:
     """The recipe of a method: keyword arguments in, `Method` out.
 
     Args:
-        name: As written on the command line.
+        name: As written on the command line; or the path of a Python file of one's own with a
+            recipe in it, FILE.py, or FILE.py:NAME of several.
 
     Returns:
         The function, whose signature holds the method's options.
 
     Raises:
-        UsageError: With the closest names, when there is no such method.
+        UsageError: With the closest names, when there is no such method, and when the file has no
+            such recipe.
+        CompoclipError: When the file cannot be read or run.
     """
+    file, _, wanted = name.partition(":")
+    if file.endswith(".py"):
+        return _from_file(Path(file), wanted)
     modules = {found: module for found, module, _ in _recipes()}
     if name not in modules:
         names = sorted(modules)
@@ -164,10 +172,40 @@ def load_recipe(name: str) -> Callable[..., Method]:
 def _recipes() -> Iterator[tuple[str, str, ast.FunctionDef]]:
     """Method name, module and definition of each recipe, read from source: torch stays out."""
     for module in sorted(pkgutil.iter_modules([str(_FOLDER)]), key=lambda m: m.name):
-        tree = ast.parse((_FOLDER / f"{module.name}.py").read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and any(map(_makes_one, node.decorator_list)):
-                yield node.name.replace("_", "-"), module.name, node
+        for node in _in_file(_FOLDER / f"{module.name}.py"):
+            yield node.name.replace("_", "-"), module.name, node
+
+
+def _in_file(path: Path) -> list[ast.FunctionDef]:
+    """The recipes that a file defines."""
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return [node for node in functions if any(map(_makes_one, node.decorator_list))]
+
+
+def _from_file(path: Path, wanted: str) -> Callable[..., Method]:
+    """The recipe in a file of the user's own, which is run."""
+    try:
+        names = [node.name for node in _in_file(path)]
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (SyntaxError, ValueError) as error:
+        raise CompoclipError(f"{path}: not Python ({error}); mend the file") from None
+    name = wanted.replace("-", "_") or (names[0] if len(names) == 1 else "")
+    if name not in names:
+        have = ", ".join(f"{path}:{each}" for each in names) or "none, a function under @recipe"
+        raise UsageError(f"{path}: name one of its recipes; it has: {have}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None  # a .py file has a loader
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CompoclipError(f"{path}: {type(error).__name__}: {reason}; mend the file") from error
+    found: Callable[..., Method] = getattr(module, name)
+    return found
 
 
 def _makes_one(decorator: ast.expr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, cast
@@ -19,7 +20,6 @@ from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.memory import installed
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
 
@@ -195,6 +195,14 @@ def _outline(config: Mapping[str, Any]) -> nn.Module | None:
     except (CompoclipError, OSError, ImportError):
         raise
     except Exception:  # wrong sizes, and what has to have values: making it tells
+        return None
+
+
+def installed() -> int | None:
+    """Bytes of memory of this machine; None where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no such call
         return None
 
 

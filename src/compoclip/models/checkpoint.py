@@ -33,7 +33,7 @@ from compoclip.models.architecture import (
     build_model,
     with_activation,
 )
-from compoclip.models.config import ModelConfig, ModelIdentity, read_object, read_record
+from compoclip.models.config import RECORD, ModelConfig, ModelIdentity, read_object, read_record
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
@@ -51,6 +51,7 @@ from compoclip.models.weights import (
 )
 
 LOCAL = "local-dir:"
+Above = tuple[Path, ...]
 _FORMS = (
     "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
     "hf-hub:ORG/REPO, local-dir:FOLDER, bundled, or random:ARCHITECTURE[:SEED]"
@@ -114,7 +115,7 @@ def load_model(
     return loaded
 
 
-def open_model(spec: str, activation: str | None, above: tuple[Path, ...] = ()) -> LoadedModel:
+def open_model(spec: str, activation: str | None, above: Above = ()) -> LoadedModel:
     """`load_model` for formats, on the CPU. above: the adapters whose base this is, if any."""
     return format_of(spec).load(spec, spec, activation, above)
 
@@ -388,8 +389,11 @@ class Format(ABC):
     format leaves out falls back to these members: it refuses, or has nothing to say.
 
     Attributes:
+        kind: The format, in words.
+        known_by: What tells the activation, where there is no record of this program.
         order: Formats are asked in ascending order whether a model is theirs.
-        markers: Files that a folder of this format has, all of them; for `sniff`.
+        prefix: What the names of models of this format start with, if they are no folders.
+        markers: Files that a folder of this format has, all of them.
         stored: The file of a folder that holds the tensors.
         downloads: Patterns of weights in a repository of the hub; the first that is there is
             fetched, beside all small files.
@@ -398,7 +402,10 @@ class Format(ABC):
         adapters_only: Whether what is written are adapters without their base.
     """
 
+    kind: ClassVar[str]
+    known_by: ClassVar[str]
     order: ClassVar[int]
+    prefix: ClassVar[str] = ""
     markers: ClassVar[tuple[str, ...]] = ()
     stored: ClassVar[str] = ""
     downloads: ClassVar[tuple[str, ...]] = ()
@@ -407,19 +414,15 @@ class Format(ABC):
     adapters_only: ClassVar[bool] = False
 
     def sniff(self, source: str) -> bool:
-        """Whether a model that a user names so is of this format. Takes no time: looks at names and
-        at small files."""
+        """Whether a model that a user names so is of this format, by `prefix` or `markers`. Looks
+        at names and small files alone."""
+        if self.prefix:
+            return source.startswith(self.prefix)
         folder = Path(source)
         return bool(self.markers) and all((folder / name).is_file() for name in self.markers)
 
     @abstractmethod
-    def describe(self, source: str) -> tuple[str, str]:
-        """The kind of model in words, and what its activation is known by."""
-
-    @abstractmethod
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The model, on the CPU in eval mode.
 
         name: what it is called. activation: the user's word, to override what the source says.
@@ -436,7 +439,7 @@ class Format(ABC):
 
     def has_adapter(self, source: str) -> bool:
         """Whether there are adapters that `load` merges."""
-        return False
+        return self.adapters_only
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """The adapters and their base apart. Raises CompoclipError when there are none, or they are
@@ -472,17 +475,18 @@ class Format(ABC):
         code for that with FOLDER for the place; ("", "") when there is none."""
         return "", ""
 
-    def inspect(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
+    def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
         """What is known of `source`, compared with `base` if there is one. Raises like `load`."""
         loaded = load_model(source, activation=activation)
         identity = loaded.identity
         state = loaded.encoder.model.state_dict()
-        kind, by = self.describe(source)
+        by = f"recorded in {RECORD}" if (Path(source) / RECORD).is_file() else self.known_by
         file = Path(source) / self.stored
+        alone = self.adapters_only or not file.is_file()  # as loaded, with adapters merged
         named = dict(loaded.encoder.model.named_parameters())
         return Inspection(
             source=source,
-            kind=kind,
+            kind=self.kind,
             architecture=identity.architecture,
             activation=identity.activation,
             activation_by=by if activation is None else "stated by the user",
@@ -491,7 +495,7 @@ class Format(ABC):
             vocabulary=loaded.tokenizer.vocab_size,
             adapter=identity.adapter,
             parameters=counts({name: value.detach() for name, value in named.items()}, {}),
-            dtypes=dtypes(read_weights(file).state if file.is_file() else state),
+            dtypes=dtypes(state if alone else read_weights(file).state),
             provenance=loaded.provenance,
             identity=identity.to_json(),
             base={} if base is None else compared(state, base, source),

@@ -36,7 +36,7 @@ def inspect_model(
     """
     source = plain_spec(source)
     start = None if base is None else load_model(base)
-    return format_of(source).inspect(source, start, activation)
+    return format_of(source).describe(source, start, activation)
 
 
 def convert(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -165,9 +166,15 @@ class DualEncoder(nn.Module):
         self.model = model
         self.freeze_bn = freeze_bn
         self.recomputes = False
-        self._image = ImageTower(model)
-        self._text = TextTower(model)
         self.train(model.training)
+
+    @cached_property
+    def _image(self) -> ImageTower:
+        return ImageTower(self.model)
+
+    @cached_property
+    def _text(self) -> TextTower:
+        return TextTower(self.model)
 
     @property
     def logit_scale(self) -> nn.Parameter:

@@ -14,6 +14,7 @@ from compoclip.benchmarks.case import SKILLS, Form
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.form import Record, ShownItem
 from compoclip.evaluation.groups import ScorePart
+from compoclip.evaluation.items import main_values, used_outcomes
 from compoclip.evaluation.results import load_items
 from compoclip.report.looks import Album, Look, Looker, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
@@ -212,24 +213,13 @@ def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
     for subtask, item in first:
         if all((subtask, item) in other for other in rest):
             common.setdefault(subtask, []).append(item)
-    rights = {model: _right(table) for model, table in tables.items()}
+    rights = {m: main_values(used_outcomes(t), t.num_rows) > 0.5 for m, t in tables.items()}
     found = {}
     for subtask, items in common.items():
         rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
         right = {m: rights[m][rows[m]] for m in tables}
         found[subtask] = Rows(ScorePart(benchmark, subtask), tuple(items), rows, right)
     return found
-
-
-def _right(table: pa.Table) -> np.ndarray:
-    """Whether each item is right by its main metric."""
-    main = np.full(table.num_rows, np.nan)
-    for column in table.column_names:
-        if column.startswith("used."):
-            values = np.array(table[column].to_numpy(zero_copy_only=False), dtype=float)
-            main = np.where(np.isnan(main), values, main)
-    right: np.ndarray = main > 0.5
-    return right
 
 
 def _tally(study: Study, model: str, rows: Sequence[Rows]) -> WinTally:

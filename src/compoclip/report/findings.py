@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compoclip.evaluation.aggregate import FEWEST
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -18,6 +17,7 @@ from compoclip.evaluation.groups import (
     SENSITIVITY,
 )
 from compoclip.evaluation.results import Score
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.report.study import Study
 from compoclip.report.wording import listed, percent, points, signed_interval, words_for
 
@@ -159,8 +159,7 @@ def _chance(study: Study, model: str) -> dict[str, list[str]]:
         if len(parts) > 1 and after.standing == "above":
             for part in parts:
                 ours, theirs = (
-                    next(iter(study.results[m][part.benchmark].scores[part.name].values()))
-                    for m in (study.base, model)
+                    study.results[m][part.benchmark].main(part.name) for m in (study.base, model)
                 )
                 judge(f"{part.name} of {part.benchmark}", ours, theirs, risen=False)
     order = dict.fromkeys(_AGAINST_CHANCE.values())

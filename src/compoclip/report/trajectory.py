@@ -16,10 +16,10 @@ from compoclip.analysis.trees import (
     LEFT,
     RANDOM,
     RIGHT,
-    Estimate,
     TreeScores,
 )
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+from compoclip.evaluation.statistics import Estimate
 from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, ends, error_bar, write_figure
 from compoclip.report.wording import short
 

@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import FEWEST, RESAMPLES
 from compoclip.evaluation.groups import COMPOSITION, LOWER_IS_BETTER, MATCH, NEITHER_IS_BETTER
 from compoclip.evaluation.published.beside import (
     Measured,
@@ -35,6 +34,10 @@ from compoclip.evaluation.published.read import (
     table_names,
 )
 from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.statistics import (
+    FEWEST,
+    RESAMPLES,
+)
 from compoclip.evaluation.tables import Layout, comparison_text, laid_out, percent, span
 from compoclip.files import write_atomically
 from compoclip.models.checkpoint import LoadedModel
@@ -84,7 +87,7 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
         "benchmarks": _by_model(
             study,
             "Headline scores of the benchmarks",
-            {m: {b: _headline(study.results[m][b]) for b in common} for m in study.models},
+            {m: {b: study.results[m][b].headline_score for b in common} for m in study.models},
         ),
         "subtasks": partial(_subtasks, study),
     }
@@ -105,10 +108,6 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
             write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
             written.append(path)
     return tuple(written)
-
-
-def _headline(results: Results) -> Score:
-    return results.aggregates[results.headline]
 
 
 def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> partial[str]:
@@ -134,8 +133,8 @@ def _subtasks(study: Study, layout: Layout) -> str:
     """A row a sub-task of every benchmark, a column a model."""
     rows = []
     for benchmark in study.common:
-        for part, metrics in study.results[study.base][benchmark].scores.items():
-            metric = next(iter(metrics))
+        for part in study.results[study.base][benchmark].scores:
+            metric = study.results[study.base][benchmark].main(part).metric
             found = [study.results[m][benchmark].scores[part][metric] for m in study.models]
             cells = [f"{percent(s.value)} [{_interval(s)}]" for s in found]
             rows.append([benchmark, part, metric, *cells, percent(found[0].chance)])
@@ -187,7 +186,7 @@ def coverage_rows(study: Study) -> tuple[CoverageRow, ...]:
 
 
 def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
-    heads = [each.aggregates[each.headline] for each in measured]
+    heads = [each.headline_score for each in measured]
     every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
     first, audits = measured[0], [each.clean for each in measured]
     audit = next((each for each in audits if each is not None), None)
@@ -198,12 +197,7 @@ def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
     clean = [each.aggregates.get(first.headline) if each is not None else None for each in audits]
     return CoverageRow(
         benchmark=benchmark,
-        items=_same(
-            [
-                count(s.n) if s.n == s.expected else f"{count(s.n)} of {count(s.expected)}"
-                for s in every
-            ]
-        ),
+        items=_same([s.items(",") for s in every]),
         share=_same([f"{100 * s.n / max(1, s.expected):.0f} %" for s in every]),
         missing=_same([count(each.missing_count) for each in measured]),
         left_out=", ".join(f"{count(n)} × {why}" for why, n in first.left_out.items() if n) or "0",

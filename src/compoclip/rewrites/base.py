@@ -170,8 +170,11 @@ def get_rewrite(name: str) -> Rewrite:
     return rewrite
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """The names that --rewrites lists with commas, or all; raises UsageError for unknown ones."""
+def rewrites_named(text: str) -> tuple[str, ...]:
+    """The names in a list such as "negclip,replace" or "all", each once.
+
+    Raises UsageError for an unknown one, or none.
+    """
     if text.strip() == "all":
         return rewrite_names()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, product
+from pathlib import Path
 from typing import Literal
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import Caption, GraphAttribute, GraphObject, GraphRelation, Span
+from compoclip.errors import CompoclipError
+from compoclip.files import read_json
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -36,11 +39,11 @@ from compoclip.rewrites.exclusion import (
     exclusive,
     families,
     fits,
+    head_noun,
     modifier,
     related,
     same_thing,
 )
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary, default_vocabulary
 from compoclip.rewrites.legality import (
     NO_THING,
     NOT_ASSERTED,
@@ -52,6 +55,69 @@ from compoclip.rewrites.legality import (
 )
 from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.relations import as_link, is_symmetric, relation_refusal, says_little
+
+# --- The words that negatives take: objects, attributes and relations. ---
+#
+# MosaiCLIP's lists N, A, R come from Visual Genome and were not published. A list of our own is in
+# data/graph_vocabulary.json; `scripts/build_graph_vocabulary.py` makes one from scene graphs.
+
+VOCABULARY_FORMAT = "compoclip-graph-vocabulary-1"
+WORD_KINDS = ("objects", "attributes", "relations")
+_REMEDY = "make one with scripts/build_graph_vocabulary.py"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphVocabulary:
+    """Objects N, attributes A and relations R, each word once, and where they come from.
+
+    `counts` holds, by kind, how often each word was met; it is empty for a list made by hand.
+    """
+
+    objects: tuple[str, ...]
+    attributes: tuple[str, ...]
+    relations: tuple[str, ...]
+    source: str
+    licence: str
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    built: Mapping[str, int] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def default_vocabulary() -> GraphVocabulary:
+    """The shipped vocabulary, read once."""
+    return load_vocabulary(Path(__file__).with_name("data") / "graph_vocabulary.json")
+
+
+def load_vocabulary(path: Path) -> GraphVocabulary:
+    """The vocabulary in a file. Raises CompoclipError when it is none or a list is empty."""
+    data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
+    if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
+        raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
+    counts: dict[str, dict[str, int]] = {}
+    lists: dict[str, tuple[str, ...]] = {}
+    for kind in WORD_KINDS:
+        words = data.get(kind)
+        if not isinstance(words, list | dict) or not words:
+            raise CompoclipError(f"{path}: no list of {kind}; {_REMEDY}")
+        if not all(isinstance(word, str) and word.strip() for word in words):
+            raise CompoclipError(f"{path}: {kind} must be words; {_REMEDY}")
+        if isinstance(words, dict):
+            if not all(isinstance(count, int) for count in words.values()):
+                raise CompoclipError(f"{path}: counts of {kind} must be numbers; {_REMEDY}")
+            counts[kind] = words
+        plain = (" ".join(word.lower().replace("_", " ").split()) for word in words)
+        lists[kind] = tuple(dict.fromkeys(plain))
+    built = data.get("built")
+    return GraphVocabulary(
+        lists["objects"],
+        lists["attributes"],
+        lists["relations"],
+        source=str(data.get("source", path.name)),
+        licence=str(data.get("licence", "unknown")),
+        counts=counts,
+        built=built if isinstance(built, dict) else {},
+    )
+
 
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---
 
@@ -84,14 +150,14 @@ def _aligned(
         if index >= len(positive.objects):
             relation = negative.relations[index - 1]
             added = [(relation_words(relation), relation.span)]
-            yield [], [*added, *_attributes(new.attributes), (new.name, new.span)]
+            yield [], [*added, *_said(new), (new.name, new.span)]
             continue
         old = positive.objects[index]
         if index:
             links = (positive.relations[index - 1], negative.relations[index - 1])
             was, is_now = ([(relation_words(r), r.span)] for r in links)
             yield was, is_now
-        before, after = _attributes(old.attributes), _attributes(new.attributes)
+        before, after = _said(old), _said(new)
         if len(before) == len(after):
             yield from (([a], [b]) for a, b in zip(before, after))
         else:
@@ -100,8 +166,8 @@ def _aligned(
         yield [(old.name, old.span)], [(new.name, new.span)]
 
 
-def _attributes(attributes: Sequence[GraphAttribute]) -> list[_Piece]:
-    return [(a.name, a.span) for a in attributes]
+def _said(node: GraphObject) -> list[_Piece]:
+    return [(attribute.name, attribute.span) for attribute in node.attributes]
 
 
 def _hull(spans: Sequence[Span]) -> tuple[int, int]:
@@ -197,17 +263,14 @@ class Transform:
             if self.valid:
                 relations = tuple(each for each in relations if not says_little(each))
             return relations, words.attributes, words.objects
+        if slot.rule == NEW_ATTRIBUTE and not self.valid:
+            return (words.attributes,)
         if slot.rule == NEW_ATTRIBUTE:
-            return (self._attributes(slot),)
+            attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
+            head = head_noun(self.reading.names[slot.positive.nodes[slot.node]])
+            tag = self.reading.tag(attribute.span) or "JJ"
+            return (attribute_candidates(words, attribute.name, tag, head),)
         return ()
-
-    def _attributes(self, slot: Slot) -> Choice:
-        if not self.valid:
-            return self.vocabulary.attributes
-        attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
-        head = self.reading.names[slot.positive.nodes[slot.node]].rpartition(" ")[2]
-        tag = self.reading.tag(attribute.span) or "JJ"
-        return attribute_candidates(self.vocabulary, attribute.name, tag, head)
 
     def make(self, slot: Slot, choice: Choice) -> Rewritten | Refused:
         """The negative with the given words, or the rule that it breaks."""

@@ -1,9 +1,9 @@
-"""Which images make a batch, beside or in place of the one each sample has: the image plans.
+"""Image plans: which images make up a batch, beside each sample's own or in its place.
 
-A plan is plain data, recorded with a run, and does itself all that is asked of it: what it needs
-of the data, what must be known of all samples before training, the order of samples, and how the
-images and texts of a sample get into a batch. Here are those that need few words; composites
-(CLIC), similar images (NegCLIP) and groups of variations (GNM-CLIP) have files of their own.
+A plan is plain data, recorded with a run, and answers every question about itself: what it needs
+of the data, what must be known of all samples before training, the order of samples, and how a
+sample's images and texts enter a batch. The short ones are here; composites (CLIC), similar images
+(NegCLIP) and groups of variations (GNM-CLIP) have files of their own.
 """
 
 from __future__ import annotations
@@ -111,10 +111,11 @@ class ShuffledSchedule:
 
 @dataclass(frozen=True)
 class Companions:
-    """What a plan needs to know of all samples to find those that go with one.
+    """What a plan knows of all samples before training, to find those that go with one.
 
     Args:
-        known: (N, ...) int64, by sample, as the plan means it; empty when it needs nothing.
+        known: (N, ...) int64, a row per sample; what it means is up to the plan. Empty when the
+            plan needs nothing.
     """
 
     known: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -133,7 +134,7 @@ class Companions:
         resume: bool,
         make: Callable[[], NDArray[np.int64]],
     ) -> Companions:
-        """What an earlier run wrote to `path`, numbers from -1 to `most`, or else what is made now.
+        """The numbers, from -1 to `most`, that an earlier run wrote to `path`, or else made now.
 
         Raises CompoclipError for a file that is damaged or belongs to other data.
         """
@@ -299,9 +300,9 @@ Encode = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """Which images make a batch; as it is here, every image of the data by itself.
+    """Which images make up a batch; by default every image of the data by itself.
 
-    The fields of a plan are its options; a plan of one's own overrides what it does otherwise.
+    The fields of a plan are its options. Subclasses override the methods where they differ.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()
@@ -309,12 +310,12 @@ class ImagePlan:
 
     @property
     def name(self) -> str:
-        """What the plan is called in tables and records."""
+        """Name in tables and records."""
         return type(self).__name__.lower()
 
     @property
     def images_per_sample(self) -> int:
-        """How many images the encoder sees for each sample drawn, at most."""
+        """Most images that the encoder sees for each sample drawn."""
         return 1
 
     def record(self) -> dict[str, Any]:
@@ -329,7 +330,7 @@ class ImagePlan:
         return self, ""
 
     def source(self, source: Source) -> Source:
-        """The data as the plan wants them: as they are, or other captions of them."""
+        """The data as the plan reads them: unchanged, or with other captions."""
         return source
 
     def require(self, source: Source) -> None:
@@ -338,14 +339,17 @@ class ImagePlan:
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """What the plan needs to know of all samples.
+        """Find out what the plan needs to know of all samples.
 
         Args:
             source: The samples.
             encode: The model's image encoder as it is before training.
             preprocess: How the model sees images.
             folder: The run's; what takes long to find is kept there.
-            resume: Whether to take what an earlier run kept.
+            resume: Use what an earlier run kept.
+
+        Returns:
+            What was found, for `BatchLoader`.
         """
         return Companions()
 

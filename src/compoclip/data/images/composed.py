@@ -45,10 +45,12 @@ CROSS_SWAP = "cross-swap"
 class Composed(ImagePlan):
     """Two images of one orientation joined to one, with texts of both (CLIC).
 
-    layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape and
-    pads. normalisation: "model" or "imagenet" (released, composed images only). alternate: every
-    other step shows single images with their captions instead. sentences: "auto" cuts long captions
-    into sentences, "never" does not.
+    Args:
+        layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape
+            and pads.
+        normalisation: "model" or "imagenet" (released, composed images only).
+        alternate: Every other step shows single images with their captions instead.
+        sentences: "auto" cuts long captions into sentences, "never" does not.
     """
 
     layout: Literal["squash", "letterbox"] = "squash"
@@ -216,7 +218,7 @@ class PairTexts:
         return drawn, counts
 
     def _extras(self, sample: Sample) -> list[str]:
-        """The captions beside the main one, those written for it included."""
+        """The captions other than the main one, and the positives written for that."""
         main, *others = sample.captions
         if self.plan.written is None:
             return others
@@ -335,7 +337,7 @@ class SentenceSource(Source):
                 following = next(wanted, None)
 
     def brings(self) -> frozenset[str]:
-        """What the whole source brings, but for neighbours."""
+        """The columns of the whole source, without neighbours."""
         return self._source.brings() - {NEIGHBOURS}
 
     def describe(self) -> str:

@@ -20,9 +20,13 @@ T = TypeVar("T")
 class Groups(ImagePlan):
     """Batches of variations of one object among ordinary pairs (GNM-CLIP).
 
-    A group takes `variations` samples with the same `group` column, and `pairs` without one.
-    Variations whose `score` is not above least_score, or whose `image_score` is not above
-    least_image_score, are left out; those without a score stay.
+    Variations without a score stay, whatever the least one.
+
+    Args:
+        variations: Samples with the same `group` column, in a group.
+        pairs: Samples without one, in a group.
+        least_score: Variations whose `score` is not above it are left out.
+        least_image_score: The same for `image_score`.
     """
 
     variations: int = 2

@@ -29,10 +29,13 @@ from compoclip.models.preprocess import Preprocess
 
 @dataclass(frozen=True)
 class Neighbours(ImagePlan):
-    """`count` similar images with each image, with captions and negatives (NegCLIP).
+    """Similar images beside each image, with captions and negatives of their own (NegCLIP).
 
-    mined: find them with the model's image features before training, the `among` nearest of each;
-    otherwise they come with the data (column neg_image).
+    Args:
+        count: How many of them.
+        mined: Find them with the model's image features before training; otherwise they come with
+            the data (column neg_image).
+        among: How many of the nearest to draw from.
     """
 
     count: int = 1
@@ -142,7 +145,7 @@ def nearest(features: Tensor, photo: Tensor, count: int) -> Tensor:
     """(N, count) int64: for each row the rows of highest inner product, highest first.
 
     features: (N, D) float32. photo: (N,) int64; rows with the same number are the same photo and
-    not neighbours of each other; -1 takes a row out altogether. -1 stands where there are no more.
+    not neighbours of each other; -1 excludes a row. The result holds -1 where there are no more.
     """
     total = len(features)
     found = torch.full((total, count), -1, dtype=torch.int64)

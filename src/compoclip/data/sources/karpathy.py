@@ -209,7 +209,7 @@ def read_token_file(path: Path) -> dict[str, list[str]]:
 
 
 def is_token_line(line: str) -> bool:
-    """Whether a line looks like one of a token file, or like the header of Kaggle's."""
+    """True if a line is one of a token file, or the header of Kaggle's."""
     return _is_kaggle(line) or _LINE.fullmatch(line) is not None
 
 

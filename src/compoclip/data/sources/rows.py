@@ -257,7 +257,7 @@ class Split:
         self._others: Counter[str] = Counter()
 
     def takes(self, split: str | None) -> bool:
-        """Whether a sample of this split (None: of no split) is read."""
+        """True if samples of this split (None: of no split) are read; counts the others."""
         if self.name == ALL or split in self._names:
             self._taken += 1
             return True
@@ -276,7 +276,7 @@ class Split:
             raise UsageError(f"{origin}: no split {self.name!r}; it has: {have}{ask}")
 
     def left_out(self, noun: str = "sample") -> dict[str, int]:
-        """How many were left out without anybody having asked for it, by reason."""
+        """Numbers left out by default, not by request, by reason."""
         if self._asked:
             return {}
         return {

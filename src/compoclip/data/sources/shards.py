@@ -128,7 +128,7 @@ def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.Ta
 
 @dataclass
 class SampleTexts:
-    """What the .txt and the .json member of a sample hold.
+    """The contents of the .txt and the .json member of a sample.
 
     text: of the .txt member. json, fields: the text of the .json member and the value in it.
     """
@@ -155,7 +155,7 @@ class SampleTexts:
         return None
 
     def captions(self, caption_key: str | None) -> list[Any]:
-        """What is in the place of captions; `usable_texts` keeps the captions among them.
+        """The caption values; `usable_texts` keeps the captions among them.
 
         caption_key: the name in the .json member; without it the .txt member comes first, then
         "caption" or "text" of the .json member.
@@ -299,7 +299,7 @@ def _extras(group: _Group, shard: Path) -> Extras:
 def _groups(
     shard: Path, left_out: Counter[str], places: dict[str, tuple[int, int]], spare: list[str]
 ) -> Iterator[_Group]:
-    """What the index keeps of every sample.
+    """Every sample, with what the index keeps of it.
 
     places: gets offset and size of every image by the name of its member; spare: the names of
     images of samples that have one already.

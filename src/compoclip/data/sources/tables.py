@@ -79,7 +79,7 @@ def open_table(
 
 @dataclass
 class _Table:
-    """What the files of a table have in common."""
+    """State shared by the files of a table."""
 
     builder: RowBuilder
     root: Path
@@ -95,7 +95,7 @@ class _Table:
         return image, captions
 
     def takes(self, record: Mapping[str, Any]) -> bool:
-        """Whether a row is of the split; one that is not counts as a row all the same."""
+        """True if a row is of the split; other rows are still numbered."""
         self.has_splits |= COLUMN in record
         if not self.has_splits:
             return True

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import RESAMPLES, percentile_interval
 from compoclip.evaluation.groups import ScorePart, part_draws, part_score
 from compoclip.evaluation.items import Values
 from compoclip.evaluation.published.read import (
@@ -19,6 +18,10 @@ from compoclip.evaluation.published.read import (
     PublishedTable,
 )
 from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.statistics import (
+    RESAMPLES,
+    percentile_interval,
+)
 from compoclip.evaluation.tables import Layout, laid_out, span
 
 STANDS_IN = "another edition of the captions stands in"

@@ -19,6 +19,7 @@ from torch import Tensor
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
+    Above,
     Adapted,
     Format,
     LoadedModel,
@@ -48,19 +49,16 @@ class AdapterRecord:
 class AdapterFolder(Format):
     """What training with `--lora --no-merge` writes."""
 
+    kind = "adapter folder, merged into its base"
+    known_by = f"the base's identity in {RECORD}"
     order = 10
     markers = (RECORD,)
+    stored = WEIGHTS
     downloads = (WEIGHTS,)
     forms = ("lora",)
     adapters_only = True
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "adapter folder, merged into its base", f"the base's identity in {RECORD}"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The base that the folder names, with the adapters merged."""
         path = Path(source)
         record = read_adapter_record(path)
@@ -74,10 +72,6 @@ class AdapterFolder(Format):
                 f"{path / RECORD}"
             ) from error
         return override_activation(load_adapter(base, path), activation)
-
-    def has_adapter(self, source: str) -> bool:
-        """Always."""
-        return True
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """The adapters on their base, or on the copy of it that the user names."""
@@ -108,10 +102,6 @@ class AdapterFolder(Format):
         with new_folder(folder) as temporary:
             save_file(dict(adapted.adapters), temporary / WEIGHTS, metadata={"format": "pt"})
             write_json(temporary / RECORD, record)
-
-    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
-        """Record and weights."""
-        return [RECORD, WEIGHTS], ()
 
 
 def save_adapter(

@@ -51,7 +51,7 @@ class HFBlip(HuggingFaceFolder):
 
     order = 41
     model_type = "blip"
-    title = "BlipForImageTextRetrieval"
+    kind = "Hugging Face BlipForImageTextRetrieval folder"
     family = "BLIP"
     forms = ("hf",)
 

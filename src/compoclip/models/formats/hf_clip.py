@@ -8,7 +8,6 @@ class token and a causal text tower, QuickGELU or GELU in both.
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,6 +37,7 @@ from compoclip.models.formats.hf_folder import (
     WEIGHTS,
     HFContent,
     HuggingFaceFolder,
+    Names,
     clip_tokenizer,
     image_processor,
     model_type_of,
@@ -80,68 +80,36 @@ _TEXT_KEYS = {
 }  # fmt: skip
 
 _BLOCK = (
-    ("ln_1.", "layer_norm1."),
-    ("ln_2.", "layer_norm2."),
-    ("attn.out_proj.", "self_attn.out_proj."),
-    ("mlp.c_fc.", "mlp.fc1."),
-    ("mlp.c_proj.", "mlp.fc2."),
+    ("layer_norm1.", "ln_1."),
+    ("layer_norm2.", "ln_2."),
+    ("self_attn.out_proj.", "attn.out_proj."),
+    ("mlp.fc1.", "mlp.c_fc."),
+    ("mlp.fc2.", "mlp.c_proj."),
 )
-_TOWERS = (
-    ("visual.transformer.resblocks.", "vision_model.encoder.layers."),
-    ("transformer.resblocks.", "text_model.encoder.layers."),
+_LAYERS = (
+    ("vision_model.encoder.layers.#.", "visual.transformer.resblocks.#."),
+    ("text_model.encoder.layers.#.", "transformer.resblocks.#."),
 )
-_SINGLE = (
-    ("visual.class_embedding", "vision_model.embeddings.class_embedding"),
-    ("visual.conv1.weight", "vision_model.embeddings.patch_embedding.weight"),
-    ("visual.positional_embedding", "vision_model.embeddings.position_embedding.weight"),
-    ("visual.ln_pre.weight", "vision_model.pre_layrnorm.weight"),
-    ("visual.ln_pre.bias", "vision_model.pre_layrnorm.bias"),
-    ("visual.ln_post.weight", "vision_model.post_layernorm.weight"),
-    ("visual.ln_post.bias", "vision_model.post_layernorm.bias"),
-    ("token_embedding.weight", "text_model.embeddings.token_embedding.weight"),
-    ("positional_embedding", "text_model.embeddings.position_embedding.weight"),
-    ("ln_final.weight", "text_model.final_layer_norm.weight"),
-    ("ln_final.bias", "text_model.final_layer_norm.bias"),
-    ("logit_scale", "logit_scale"),
+NAMES = Names(
+    same=(
+        ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
+        ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
+        ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
+        ("vision_model.pre_layrnorm.", "visual.ln_pre."),
+        ("vision_model.post_layernorm.", "visual.ln_post."),
+        ("text_model.embeddings.token_embedding.weight", "token_embedding.weight"),
+        ("text_model.embeddings.position_embedding.weight", "positional_embedding"),
+        ("text_model.final_layer_norm.", "ln_final."),
+        ("logit_scale", "logit_scale"),
+        *((a + b, c + d) for a, c in _LAYERS for b, d in _BLOCK),
+    ),
+    fused=tuple((f"{a}self_attn.", f"{b}attn.in_proj_") for a, b in _LAYERS),
 )
-_PROJECTIONS = (
-    ("visual.proj", "visual_projection.weight"),
-    ("text_projection", "text_projection.weight"),
-)
-_QKV = ("q_proj", "k_proj", "v_proj")
-
-
-Names = tuple[tuple[str, str], ...]
-
-
-def _turned(names: Names) -> Names:
-    return tuple((b, a) for a, b in names)
-
-
-def to_hf_name(name: str) -> str:
-    """Hugging Face's name of an open_clip parameter that is stored the same way in both.
-
-    Raises KeyError for fused projections and what CLIPModel does not have.
-    """
-    return _translated(name, _SINGLE, _TOWERS, _BLOCK)
-
-
-def from_hf_name(name: str) -> str:
-    """The inverse of `to_hf_name`. Raises KeyError for other names."""
-    return _translated(name, _turned(_SINGLE), _turned(_TOWERS), _turned(_BLOCK))
-
-
-def _translated(name: str, single: Names, towers: Names, block: Names) -> str:
-    """`name` by tables of (old, new): whole names, starts of layers, starts within a layer."""
-    if name in dict(single):
-        return dict(single)[name]
-    for old, new in towers:
-        if name.startswith(old):
-            layer, _, rest = name.removeprefix(old).partition(".")
-            for start, other in block:
-                if rest.startswith(start):
-                    return f"{new}{layer}.{other}{rest.removeprefix(start)}"
-    raise KeyError(name)
+_PROJECTIONS = {
+    "visual_projection.weight": "visual.proj",
+    "text_projection.weight": "text_projection",
+}
+"""Linear layers there, matrices here: transposed."""
 
 
 def to_hf_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -149,26 +117,15 @@ def to_hf_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Raises CompoclipError for one that CLIPModel does not have.
     """
-    out: dict[str, Tensor] = {}
-    projections = dict(_PROJECTIONS)
-    for key, value in state.items():
-        name = key.removeprefix("text.")
-        fused = re.fullmatch(r"(.*resblocks\.)(\d+)\.attn\.in_proj_(weight|bias)", name)
-        if name in projections:
-            out[projections[name]] = value.T.contiguous()
-        elif fused:
-            tower = dict(_TOWERS)[fused[1]]
-            for part, third in zip(_QKV, value.chunk(3)):
-                out[f"{tower}{fused[2]}.self_attn.{part}.{fused[3]}"] = third.contiguous()
-        else:
-            try:
-                out[to_hf_name(name)] = value
-            except KeyError as error:
-                raise CompoclipError(
-                    f"Hugging Face's CLIPModel has no '{key}': only a plain CLIP (ViT image tower, "
-                    "causal text tower) has that form"
-                ) from error
-    return out
+    plain = {name.removeprefix("text."): value for name, value in state.items()}
+    turned = {a: plain.pop(b).T.contiguous() for a, b in _PROJECTIONS.items() if b in plain}
+    try:
+        return turned | NAMES.write(plain)
+    except KeyError as error:
+        raise CompoclipError(
+            f"Hugging Face's CLIPModel has no {error}: only a plain CLIP (ViT image tower, causal "
+            "text tower) has that form"
+        ) from error
 
 
 def from_hf_state(state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
@@ -177,34 +134,15 @@ def from_hf_state(state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]
     Raises CompoclipError naming `source` for one that is unknown, and for projections of an
     attention that are not all there.
     """
-    out: dict[str, Tensor] = {}
-    projections = {theirs: ours for ours, theirs in _PROJECTIONS}
-    for key, value in state.items():
-        part = re.fullmatch(
-            r"((?:vision|text)_model\.encoder\.layers\.)(\d+)\.self_attn\.q_proj\.(weight|bias)",
-            key,
-        )
-        if key.endswith(".position_ids") or re.search(r"self_attn\.[kv]_proj\.", key):
-            continue
-        if key in projections:
-            out[projections[key]] = value.T.contiguous()
-        elif part:
-            others = [key.replace(".q_proj.", f".{name}.") for name in _QKV]
-            lacking = next((other for other in others if other not in state), None)
-            if lacking is not None:
-                raise CompoclipError(f"{source}: the file lacks '{lacking}'")
-            tower = {theirs: ours for ours, theirs in _TOWERS}[part[1]]
-            fused = torch.cat([state[other] for other in others])
-            out[f"{tower}{part[2]}.attn.in_proj_{part[3]}"] = fused
-        else:
-            try:
-                out[from_hf_name(key)] = value
-            except KeyError as error:
-                raise CompoclipError(
-                    f"{source}: '{key}' is no parameter of a CLIPModel; expected the weights of "
-                    "transformers' CLIPModel"
-                ) from error
-    return out
+    plain = dict(state)
+    turned = {b: plain.pop(a).T.contiguous() for a, b in _PROJECTIONS.items() if a in plain}
+    try:
+        return turned | NAMES.read(plain, source)
+    except KeyError as error:
+        raise CompoclipError(
+            f"{source}: {error} is no parameter of a CLIPModel; expected the weights of "
+            "transformers' CLIPModel"
+        ) from error
 
 
 def to_hf_config(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
@@ -352,7 +290,7 @@ class HFClip(HuggingFaceFolder):
     """transformers' CLIPModel; its CLIPVisionModel alone is written, too."""
 
     order = 49  # the one for folders of transformers of any other kind, which it refuses
-    title = "CLIPModel"
+    kind = "Hugging Face CLIPModel folder"
     family = "CLIP"
     forms: ClassVar[tuple[str, ...]] = ("hf", "hf-vision")
 
@@ -434,8 +372,8 @@ class SplitClip(HFClip):
     in the files.
     """
 
-    order = 20
-    title = "two-tower CLIP"
+    order = 42
+    kind = "Hugging Face two-tower CLIP folder"
     downloads = ("*-encoder/*.safetensors", "*-encoder/pytorch_model*.bin")
     forms = ()
 

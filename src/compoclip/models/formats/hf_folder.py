@@ -13,18 +13,21 @@ Neither reading nor writing needs transformers installed, but for tokenizers oth
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, read_text
 from compoclip.models.checkpoint import (
+    Above,
     Format,
     LoadedModel,
     assemble,
@@ -58,6 +61,75 @@ def model_type_of(folder: Path) -> object:
     return read_object(folder / CONFIG).get("model_type")
 
 
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the same parameters in transformers and in open_clip.
+
+    same: names, theirs and open_clip's; one that ends in "." is the start of several, # is the
+    number of a layer. fused: attentions whose query, key and value projections are apart there and
+    one weight here, as starts of names.
+    """
+
+    same: Pairs
+    fused: Pairs
+
+    def ours(self, name: str) -> str:
+        """open_clip's name of a parameter. Raises KeyError for one that is not the `same`."""
+        return _renamed(name, self.same)
+
+    def theirs(self, name: str) -> str:
+        """The inverse of `ours`."""
+        return _renamed(name, _turned(self.same))
+
+    def read(self, state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+        """Their parameters under open_clip's names. Raises CompoclipError naming `source` for
+        projections of an attention that are not all there, KeyError for an unknown name."""
+        out: dict[str, Tensor] = {}
+        for key, value in state.items():
+            if key.endswith(".position_ids") or re.search(r"self_attn\.[kv]_proj\.", key):
+                continue
+            query = re.fullmatch(r"(.*self_attn\.)q_proj\.(weight|bias)", key)
+            if query is None:
+                out[self.ours(key)] = value
+                continue
+            names = [f"{query[1]}{part}_proj.{query[2]}" for part in "qkv"]
+            lacking = next((name for name in names if name not in state), None)
+            if lacking is not None:
+                raise CompoclipError(f"{source}: the file lacks '{lacking}'")
+            fused = torch.cat([state[name] for name in names])
+            out[_renamed(query[1], self.fused) + query[2]] = fused
+        return out
+
+    def write(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inverse of `read`. Raises KeyError for an unknown name."""
+        out: dict[str, Tensor] = {}
+        for key, value in state.items():
+            fused = re.fullmatch(r"(.*resblocks.*\.in_proj_|.*blocks.*\.qkv\.)(weight|bias)", key)
+            if fused is None:
+                out[self.theirs(key)] = value
+                continue
+            start = _renamed(fused[1], _turned(self.fused))
+            for part, third in zip("qkv", value.chunk(3)):
+                out[f"{start}{part}_proj.{fused[2]}"] = third.contiguous()
+        return out
+
+
+def _turned(names: Pairs) -> Pairs:
+    return tuple((b, a) for a, b in names)
+
+
+def _renamed(name: str, names: Pairs) -> str:
+    for old, new in names:
+        pattern = re.escape(old).replace(r"\#", r"(\d+)")
+        found = re.match(pattern if old.endswith((".", "_")) else f"{pattern}$", name)
+        if found:
+            return new.replace("#", "".join(found.groups())) + name[found.end() :]
+    raise KeyError(name)
+
+
 @dataclass(frozen=True)
 class HFContent:
     """A transformers folder in open_clip's words.
@@ -75,15 +147,14 @@ class HFContent:
 class HuggingFaceFolder(Format):
     """A folder of transformers; a subclass a family of models.
 
-    model_type: what `config.json` calls the family. title: what transformers calls the model.
-    family: what people call it.
+    model_type: what `config.json` calls the family. family: what people call it.
     """
 
+    known_by = f"hidden_act in {CONFIG}"
     stored = WEIGHTS
     downloads = ("model*.safetensors", "pytorch_model*.bin")  # safetensors if there are any
     beside = (IMAGES, *TOKENIZER_FILES)
     model_type: ClassVar[str]
-    title: ClassVar[str]
     family: ClassVar[str]
 
     def sniff(self, source: str) -> bool:
@@ -94,15 +165,7 @@ class HuggingFaceFolder(Format):
     def translate(self, path: Path) -> HFContent:
         """Read a folder. Raises CompoclipError when files are missing or damaged."""
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        recorded = (Path(source) / RECORD).is_file()
-        by = f"recorded in {RECORD}" if recorded else f"hidden_act in {CONFIG}"
-        return f"Hugging Face {self.title} folder", by
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The folder as an open_clip model; what it does not say (preprocessing, CLIP's vocabulary)
         is the family's own and noted in the provenance."""
         path = Path(source)

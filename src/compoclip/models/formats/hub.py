@@ -15,7 +15,7 @@ from typing import Any
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically
-from compoclip.models.checkpoint import Adapted, Format, LoadedModel, format_of, formats
+from compoclip.models.checkpoint import Above, Adapted, Format, LoadedModel, format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, read_record
 
 HUB = "hf-hub:"
@@ -44,19 +44,12 @@ class Pushed:
 class HubRepository(Format):
     """`hf-hub:ORG/REPO`: a folder of any format on the Hugging Face hub."""
 
+    kind = "repository of the Hugging Face hub"
+    known_by = "the configuration in the repository"
     order = 3
+    prefix = HUB
 
-    def sniff(self, source: str) -> bool:
-        """By the prefix."""
-        return source.startswith(HUB)
-
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "repository of the Hugging Face hub", "the configuration in the repository"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The model in the folder that is fetched."""
         folder = str(fetch(source))
         return format_of(folder).load(folder, name, activation, above)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
-from compoclip.models.checkpoint import Format, LoadedModel, current_identity
+from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
 from compoclip.models.formats.hf_folder import write_clip_tokenizer
 from compoclip.models.formats.hub import TOKENIZER_FILES
@@ -51,19 +51,15 @@ class _Tower(nn.Module):
 class OnnxFolder(Format):
     """Both towers as ONNX; written only."""
 
+    kind = "ONNX export"
+    known_by = f"recorded in {RECORD}"
     order = 60
     markers = ("image.onnx",)
     stored = "text.onnx"
     beside = ("image.onnx.data", "text.onnx.data", "preprocess.json", *TOKENIZER_FILES)
     forms = ("onnx",)
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "ONNX export", f"recorded in {RECORD}"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Refused."""
         raise CompoclipError(
             f"{source}: holds an ONNX export, which is only written: name the model that it was "

@@ -26,6 +26,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip.models.architecture import BLIP
 from compoclip.models.checkpoint import (
+    Above,
     Format,
     LoadedModel,
     assemble,
@@ -51,6 +52,8 @@ _OTHER_WEIGHTS = ("open_clip_pytorch_model.safetensors", "open_clip_pytorch_mode
 class OpenClipFolder(Format):
     """A checkpoint directory of this program or of open_clip."""
 
+    kind = "open_clip checkpoint folder"
+    known_by = f"quick_gelu in {CONFIG}"
     order = 30
     markers = (CONFIG,)
     stored = WEIGHTS
@@ -58,15 +61,7 @@ class OpenClipFolder(Format):
     beside = TOKENIZER_FILES
     forms: ClassVar[tuple[str, ...]] = ("open-clip", "merged")
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        recorded = (Path(source) / RECORD).is_file()
-        by = f"recorded in {RECORD}" if recorded else f"quick_gelu in {CONFIG}"
-        return "open_clip checkpoint folder", by
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The model, verified against its `compoclip.json`, if it has one."""
         path = Path(source)
         config = read_config(path / CONFIG)
@@ -115,6 +110,8 @@ class OpenClipFolder(Format):
 class BundledModel(OpenClipFolder):
     """`bundled`: the small base model in the package."""
 
+    kind = "the base model of this package"
+    known_by = f"recorded in {RECORD}"
     order = 1
     forms = ()
 
@@ -122,17 +119,11 @@ class BundledModel(OpenClipFolder):
         """By its name."""
         return source == "bundled"
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "the base model of this package", f"recorded in {RECORD}"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The folder in the package."""
         path = Path(str(files("compoclip"))) / "world" / "base"
         if not path.is_dir():
             raise CompoclipError(
                 f"{path}: this installation has no bundled base model; name another"
             )
-        return super().load(str(path), name, activation)
+        return super().load(str(path), name, activation, above)

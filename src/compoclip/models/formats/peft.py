@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
+    Above,
     Adapted,
     Format,
     LoadedModel,
@@ -35,7 +36,7 @@ from compoclip.models.checkpoint import (
     open_model,
 )
 from compoclip.models.config import read_object, write_json
-from compoclip.models.formats.hf_clip import from_hf_name, to_hf_name
+from compoclip.models.formats.hf_clip import NAMES
 from compoclip.models.formats.hf_folder import model_type_of
 from compoclip.models.formats.hub import HUB
 from compoclip.models.lora import Lora, full_rank, lora_targets, merged_state, towers_of
@@ -53,19 +54,16 @@ _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out"
 class PeftFolder(Format):
     """LoRA weights that Hugging Face's PEFT saved."""
 
+    kind = "PEFT adapter folder, merged into its base"
+    known_by = "the base"
     order = 11
     markers = (CONFIG,)
+    stored = WEIGHTS
     downloads = (WEIGHTS,)
     forms = ("peft",)
     adapters_only = True
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "PEFT adapter folder, merged into its base", "the base"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The base that the folder names, with the adapters merged."""
         base = _base_of(Path(source))
         if base is None:
@@ -78,10 +76,6 @@ class PeftFolder(Format):
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
         """The adapters merged into the base that the user names."""
         return merge_peft(load_model(base, activation=activation), Path(source))
-
-    def has_adapter(self, source: str) -> bool:
-        """Always."""
-        return True
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """The adapters in the form of `lora`, on the base that is named by the user or by them."""
@@ -131,10 +125,6 @@ class PeftFolder(Format):
         with new_folder(folder) as temporary:
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
             write_json(temporary / CONFIG, config)
-
-    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
-        """Settings and weights."""
-        return [CONFIG, WEIGHTS], ()
 
 
 def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
@@ -243,10 +233,10 @@ def _modules(name: str, b: Tensor) -> list[tuple[str, Tensor]]:
     plain = name.removeprefix("text.")
     try:
         if plain.endswith(".attn.in_proj_weight"):
-            sibling = to_hf_name(plain.replace("in_proj_weight", "out_proj.weight"))
+            sibling = NAMES.theirs(plain.replace("in_proj_weight", "out_proj.weight"))
             stem = sibling.removesuffix("out_proj.weight")
             return [(f"{stem}{part}", third) for part, third in zip(_QKV, b.chunk(3))]
-        return [(to_hf_name(plain).removesuffix(".weight"), b)]
+        return [(NAMES.theirs(plain).removesuffix(".weight"), b)]
     except KeyError as error:
         raise CompoclipError(
             f"'{name}' is no weight of Hugging Face's CLIPModel, so PEFT cannot hold its adapter: "
@@ -289,7 +279,7 @@ def _read_pairs(folder: Path, config: Mapping[str, Any]) -> dict[str, tuple[Tens
             thirds.setdefault(name, {})[part[3]] = (a, scale * b)
             continue
         try:
-            pairs[from_hf_name(f"{module}.weight")] = (a, scale * b)
+            pairs[NAMES.ours(f"{module}.weight")] = (a, scale * b)
         except KeyError as error:
             raise CompoclipError(
                 f"{weights}: adapts '{module}', which our adapters do not: merge it with PEFT "

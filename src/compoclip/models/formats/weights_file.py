@@ -39,6 +39,7 @@ from compoclip.models.architecture import (
     with_activation,
 )
 from compoclip.models.checkpoint import (
+    Above,
     Adapted,
     Format,
     Inspection,
@@ -67,19 +68,15 @@ _NOT_RECORDED = "not recorded"
 class TensorsAlone(Format):
     """FILE, or ARCHITECTURE@FILE, of an open_clip network."""
 
+    kind = "weights file"
+    known_by = "a file of tensors does not say; give --base, or your word"
     order = 50
 
     def sniff(self, source: str) -> bool:
         """By "@", or because it is a file."""
         return not Path(source).is_dir() and ("@" in source or Path(source).is_file())
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "weights file", "a file of tensors does not say; give --base, or your word"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The weights as the architecture that the user names. Raises UsageError when that is
         missing."""
         architecture, at, file = source.partition("@")
@@ -102,7 +99,7 @@ class TensorsAlone(Format):
             raise UsageError(f"{source}: to keep its LoRA weights apart, give --base BASE")
         return _adapters_inside(weights_file(source), load_model(base, activation=activation))
 
-    def inspect(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
+    def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
         """What the tensors tell. Nearness to the base tells the activation, too."""
         file = weights_file(source)
         found = read_weights(file)
@@ -110,7 +107,7 @@ class TensorsAlone(Format):
         names = candidates(found.state)
         stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
         known = _NOT_RECORDED
-        kind, by = self.describe(source)
+        kind, by = self.kind, self.known_by
         if found.entry:
             kind += f", training checkpoint (weights under '{found.entry}'"
             kind += f", names below '{found.prefix}')" if found.prefix else ")"
@@ -146,19 +143,15 @@ class TensorsAlone(Format):
 class PublishedWeights(Format):
     """ARCHITECTURE:TAG: weights that open_clip publishes."""
 
+    kind = "weights that open_clip publishes"
+    known_by = "open_clip's table of published weights"
     order = 51
 
     def sniff(self, source: str) -> bool:
         """By ":"."""
         return ":" in source and not Path(source).is_dir()
 
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "weights that open_clip publishes", "open_clip's table of published weights"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The weights from the network or the cache. Raises UsageError for an unknown tag."""
         model, _, tag = source.partition(":")
         config = named_config(model)
@@ -188,21 +181,14 @@ class PublishedWeights(Format):
 class RandomWeights(Format):
     """random:ARCHITECTURE[:SEED]: a network that nobody trained."""
 
+    kind = "random weights"
+    known_by = "the architecture"
     order = 2
+    prefix = "random:"
 
-    def sniff(self, source: str) -> bool:
-        """By the prefix."""
-        return source.startswith("random:")
-
-    def describe(self, source: str) -> tuple[str, str]:
-        """See `Format.describe`."""
-        return "random weights", "the architecture"
-
-    def load(
-        self, source: str, name: str, activation: str | None, above: tuple[Path, ...] = ()
-    ) -> LoadedModel:
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The weights that the seed gives. Raises UsageError for a seed that is no number."""
-        model, _, number = source.removeprefix("random:").partition(":")
+        model, _, number = source.removeprefix(self.prefix).partition(":")
         if number and not (number.isdecimal() and len(number) < 19):
             raise UsageError(f"{source}: the seed '{number}' is not a number below 10^18")
         config = with_activation(named_config(model), activation)

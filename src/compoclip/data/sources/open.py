@@ -1,4 +1,4 @@
-"""One call that opens whatever training data a path names."""
+"""Opening whatever training data a path names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from compoclip.data.textfiles import (
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
-# --- A folder of images with the captions beside them. ---
+# --- A folder of images with caption files next to them. ---
 
 METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
 NO_IMAGE = "caption file without an image"
@@ -154,16 +154,24 @@ def open_source(
 ) -> RowSource | ShardSource:
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
-    images: the folder image paths are relative to, by default that of the annotation file.
-    image_column, caption_column: of tables (several caption columns joined by commas) and, for the
-    caption, of .json members in shards; guessed when not given. split: for data that holds several
-    (Karpathy JSON, Flickr8k with its lists, tables with a column "split", folders of shards or
-    tables named "train-*", image folders with folders such as "train"): the one to read. Unless
-    given it is "train", and what is left out is counted in `left_out`; "all" reads everything.
+    Args:
+        spec: The path.
+        images: Folder that image paths are relative to, by default that of the annotation file.
+        image_column: Of tables; guessed when not given.
+        caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
+            when not given.
+        split: For data that holds several (Karpathy JSON, Flickr8k with its lists, tables with a
+            column "split", folders of shards or tables named "train-*", image folders with folders
+            such as "train"): the one to read. Unless given it is "train", and what is left out is
+            counted in `left_out`; "all" reads everything.
 
-    Raises UsageError for an unknown format, a wrong column or an option the format has no use
-    for, a split that is not there, or what is no local path; CompoclipError for files that are
-    missing or malformed.
+    Returns:
+        The source.
+
+    Raises:
+        UsageError: For an unknown format, a wrong column or an option the format has no use for, a
+            split that is not there, or what is no local path.
+        CompoclipError: For files that are missing or malformed.
     """
     for each in (spec, images or ""):
         require_local(each)
