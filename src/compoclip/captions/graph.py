@@ -221,8 +221,14 @@ def parse_graph(caption: Caption) -> SceneGraph:
     Objects come from noun phrases (compound nouns are part of the name, materials and colours are
     attributes, a counting noun gives way to what it counts: "a group of people"), from possessors
     and from pronouns, which stand for an earlier object or a person. Relations come from
-    prepositions, verbs with objects and passives; a verb without an object is an attribute.
-    Negated objects and relations are left out.
+    prepositions, verbs with objects and passives; a verb without an object is an attribute. Negated
+    objects and relations are left out.
+
+    Args:
+        caption: With tokens and chunks; its own graph is not looked at.
+
+    Returns:
+        The graph, empty when the caption names nothing.
     """
     return _Reader(ReadSentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
 
@@ -473,10 +479,16 @@ class _Reader(ReadingState):
 
 
 def graph_tree(graph: SceneGraph) -> list[str]:
-    """The lines of a tree: objects with their attributes, below each what it is related to.
+    """Draw a scene graph as text.
 
     Objects come in caption order and are numbered where two have the same name; attributes stand in
     one column, and so do the relations and their objects.
+
+    Args:
+        graph: Any scene graph.
+
+    Returns:
+        The lines of a tree: objects with their attributes, below each what it is related to.
     """
     if not graph.objects:
         return ["(no objects)"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compoclip.errors import UsageError
-from compoclip.rewrites.mosaic import CATEGORIES as GRAPH_CATEGORIES
+from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data

@@ -52,9 +52,14 @@ _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "`": "`"}
 
 
 def texts_of(answer: str, *, cut_off: bool = False) -> list[str]:
-    """The texts of an answer, in order.
+    """The texts in a model's answer: lines, numbered lists, quotes or JSON, with or without talk.
 
-    cut_off: the answer ended at the token limit, so that its last line or string is a fragment.
+    Args:
+        answer: As it came.
+        cut_off: Whether it ended at the token limit, so that its last line or string is a fragment.
+
+    Returns:
+        The texts in order.
     """
     text = _THOUGHT.sub("", answer).strip()
     fenced = _FENCE.search(text)
@@ -152,16 +157,27 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The texts of the answers to one caption: those to use, and the others with the reason."""
+    """The texts of the answers to one caption.
+
+    Attributes:
+        accepted: Texts to use.
+        rejected: (text, reason) of the others.
+    """
 
     accepted: tuple[str, ...]
     rejected: tuple[tuple[str, str], ...]
 
 
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
-    """Read and check the answers to a caption, in order; at most `task.most` texts are accepted.
+    """Read and check the answers to a caption.
 
-    answers: each with whether it was cut off at the token limit.
+    Args:
+        task: What was asked; at most `task.most` texts are accepted.
+        caption: The caption.
+        answers: In order, each with whether it was cut off at the token limit.
+
+    Returns:
+        The texts, accepted and rejected.
     """
     parsed = parse(caption)
     accepted: list[str] = []

@@ -47,8 +47,11 @@ class SpanPair(NamedTuple):
 class NegclipSwap:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
 
-    Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital.
-    groups: which of `GROUPS` may be exchanged.
+    Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital (NegCLIP,
+    Yuksekgonul et al., ICLR 2023, section 4).
+
+    Attributes:
+        groups: Which of `GROUPS` may be exchanged.
     """
 
     name: str = "negclip"

@@ -180,10 +180,13 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
 class Replace:
     """Replaces one element by a word of its kind that contradicts it, in the same word form.
 
-    Per element up to two candidates are drawn by word frequency, then one uniformly among all.
-    Needs two entities and a relation or modifier. Numerals and determiners are never replaced.
-    parts: parts of speech of the elements that may be replaced: NOUN (entities), ADJ (modifiers),
-    ADP and VERB (relations).
+    Up to two candidates an element are drawn by word frequency, then one uniformly among all. Needs
+    two entities and a relation or modifier. Numerals and determiners are never replaced
+    (SugarCrepe, Hsieh et al., NeurIPS 2023).
+
+    Attributes:
+        parts: Parts of speech that may be replaced: NOUN (entities), ADJ (modifiers), ADP and VERB
+            (relations).
     """
 
     name: str = "replace"
@@ -264,8 +267,10 @@ _PARTS = {"action": "VERB", "spatial": "ADP"}
 class TsvlcRuleBased:
     """Replaces one listed word: category uniform among those that apply, then word, then foil.
 
-    categories: which of the lists of data/tsvlc.txt are used. any_word: a word as it stands in the
-    caption gives way to any other of its list, true or not, in place of one that excludes it.
+    Attributes:
+        categories: Which of the lists of data/tsvlc.txt are used.
+        any_word: A word as it stands in the caption gives way to any other of its list, true or
+            not, in place of one that excludes it.
     """
 
     name: str = "tsvlc-rb"

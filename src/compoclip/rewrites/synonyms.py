@@ -218,8 +218,11 @@ NO_SYNONYM = "no-synonym"
 class Synonym:
     """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
 
-    strict: leave out the entries that are not quite the same (above -> on top of, wearing -> in,
-    by -> near). The rule of a result says whether its entry is such a loose one.
+    The rule of a result says whether its entry is a loose one (The Hard Positive Truth, Kamath et
+    al., ECCV 2024).
+
+    Attributes:
+        strict: Leave out the loose entries (above -> on top of, wearing -> in, by -> near).
     """
 
     name: str = "synonym"
