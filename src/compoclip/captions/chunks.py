@@ -47,7 +47,7 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
 
 
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:
-    """Where the noun phrase that begins at `first` ends; `first` when none does."""
+    """The end of the noun phrase that begins at `first`; `first` itself when none does."""
     at = first
     while at < len(tokens) and _opens(tokens[at], at == first):
         at += 1
@@ -76,7 +76,7 @@ def _opens(token: Token, begins: bool) -> bool:
 
 
 def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
-    """Whether token `at` stands before a noun as its modifier (the noun is looked for)."""
+    """Whether token `at` is a prenominal modifier; the noun is looked up ahead."""
     token = tokens[at]
     if token.pos in ("ADJ", "NUM"):
         return True
@@ -92,7 +92,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 
 def _behind_place(tokens: Sequence[Token], at: int) -> bool:
-    """Whether a preposition that takes no deeds stands before `at`: "near sleeping men"."""
+    """Whether a preposition that takes no gerund precedes `at`: "near sleeping men"."""
     return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in TAKING_DEEDS
 
 

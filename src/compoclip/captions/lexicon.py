@@ -1,4 +1,4 @@
-"""What words mean to one another: synonyms, opposites, co-hyponyms, from Princeton WordNet 3.0.
+"""Lexical relations from Princeton WordNet 3.0: synonyms, antonyms, hypernyms, co-hyponyms.
 
 `synonyms`, `hypernyms`, `hyponyms` and `related` look at every sense of a word, because they guard
 against rewrites that keep (or may keep) the meaning. `antonyms` and `cohyponyms` propose
@@ -334,7 +334,7 @@ GENERAL = _KINDS.words("general")
 
 
 class Lexicon:
-    """What words mean to one another, by Princeton WordNet 3.0 (see the module docstring).
+    """Lexical relations between words, from Princeton WordNet 3.0 (see the module docstring).
 
     Parts of speech are NOUN (or PROPN), VERB, ADJ and ADV. Lemmas are lower case, words of a phrase
     separated by blanks. An unknown lemma or another part of speech is no error: the answers are

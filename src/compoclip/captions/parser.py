@@ -60,7 +60,7 @@ def parse_many(
 
 
 def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
-    """What is handed to a process at once: tagger and texts."""
+    """Batches for worker processes: (tagger, texts)."""
     return [(tagger, texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
 
 
@@ -74,7 +74,7 @@ def _parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
 
 
 def provenance(tagger: str = DEFAULT_TAGGER) -> dict[str, str]:
-    """What a parse depends on besides the caption: versions of tagger and parser."""
+    """Versions of tagger and parser: what a parse depends on besides the caption."""
     return {"tagger": tagger_version(tagger), "parser": PARSER_VERSION}
 
 

@@ -314,7 +314,7 @@ class _Opened:
 
 
 _inherited: list[_Opened] = []
-"""Of a process that this one was forked from, which alone may close them."""
+"""Connections inherited across a fork; only the parent process may close them."""
 
 
 def _encoded(job: tuple[str, list[str]]) -> list[str]:

@@ -36,7 +36,7 @@ class SubGraph(SceneGraph):
 
     @property
     def sure(self) -> bool:
-        """Whether all that it says is what the caption must mean, not only what it likely does."""
+        """Whether the caption entails all of it, rather than only suggesting it."""
         attributes = (a for node in self.objects for a in node.attributes)
         return all(r.sure for r in self.relations) and all(a.sure for a in attributes)
 

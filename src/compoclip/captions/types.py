@@ -1,4 +1,4 @@
-"""What is known about a caption: its tokens, noun chunks and scene graph.
+"""Data types of a parsed caption: tokens, noun chunks and scene graph.
 
 Every node keeps its character span in the original text, so that rewrites edit spans and never
 substrings.
@@ -194,7 +194,7 @@ def beginning(text: str) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """Whether a caption is longer than what is parsed of it."""
+    """Whether only the beginning of a caption is parsed."""
     return len(beginning(text)) < len(text)
 
 

@@ -44,7 +44,7 @@ class Asking:
     tries: int = 2
 
     def sampling(self, caption: str, attempt: int) -> Sampling:
-        """Of a caption, whatever the order of the questions."""
+        """Sampling parameters of one try; they do not depend on the order of the questions."""
         key = f"{self.seed}\x1f{attempt}\x1f{caption}".encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
         temperature = max(self.temperature, LIVELY) if attempt else self.temperature
@@ -82,7 +82,7 @@ class Collected:
 
 
 def judged(task: PromptTask, caption: str, record: Record) -> Judged:
-    """What the answers on record are worth by the present rules."""
+    """The recorded answers, judged by the current rules."""
     return judge_answers(
         task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]]
     )

@@ -1,4 +1,4 @@
-"""What answers a prompt: a server, or a model in this process."""
+"""Prompts and the engines that answer them: a chat server, or a model in this process."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an engine answered.
+    """The answer of an engine.
 
     Attributes:
         text: The answer.
@@ -240,11 +240,6 @@ class ChatServer:
         patience: ServerPatience = ServerPatience(),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """url: of the server, with or without /v1 or the whole path. key_variable: the environment
-        variable that holds the API key; without it none is sent.
-
-        Raises UsageError for a malformed URL, one that holds a password, or an empty variable.
-        """
         self._url = _endpoint(url)
         self.model = model
         self.name = self._url.removesuffix("/chat/completions")
@@ -304,7 +299,7 @@ class ChatServer:
             raise _AgainError(self._safe(f"{type(error).__name__}: {reason}")) from None
 
     def _objection(self, error: urllib.error.HTTPError) -> Exception:
-        """What a reply with another status than 200 means."""
+        """The exception for a reply whose status is not 200."""
         with error:
             said = self._safe(_message(error))
         status = f"HTTP {error.code}{f', {said}' if said else ''}"
@@ -436,7 +431,7 @@ def _count(value: Any) -> int | None:
 
 
 def _message(error: urllib.error.HTTPError) -> str:
-    """What the server says is wrong."""
+    """The error message in a reply."""
     try:
         raw = error.read(1 << 14)
     except (OSError, http.client.HTTPException):
@@ -487,9 +482,6 @@ class InProcessModel:
     concurrency = 1
 
     def __init__(self, model: str, device: str = "cpu") -> None:
-        """model: folder or repository of the Hugging Face hub. Raises CompoclipError when
-        transformers is not installed, or the model cannot be loaded; code in it is not run.
-        """
         if importlib.util.find_spec("transformers") is None:
             raise CompoclipError(
                 "models in this process need transformers: pip install 'compoclip[hf]', or name a "

@@ -1,4 +1,4 @@
-"""Whether a text that a language model wrote may be used.
+"""Judging texts that a language model wrote.
 
 The rules on meaning are those of `rewrites.written`, which `train` applies again to positives; here
 come those that concern how chat models answer, and what each task asked for.
@@ -129,7 +129,7 @@ def _clean(line: str) -> str:
     return " ".join(line.split())
 
 
-# --- Whether a text that a language model wrote may be used. ---
+# --- Judging them. ---
 
 #: Raise it whenever a text may be judged otherwise than before.
 RULES_VERSION = "2"
@@ -235,7 +235,7 @@ def _meaning(task: PromptTask, caption: Caption, written: Caption) -> str | None
 
 
 def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | None:
-    """Whether the text changes what the task says, by the words that are other."""
+    """Why a text does not make the change that the task asks for, or None."""
     change = difference(caption, written)
     words = [*change.lost, *change.gained]
     match task.change:
@@ -251,7 +251,7 @@ def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | No
 
 
 def _sentence_objection(caption: Caption, text: str) -> str | None:
-    """What is wrong with one sentence about the image of a caption."""
+    """Why a sentence about the image of a caption cannot be used, or None."""
     words = len(text.split())
     if words < SENTENCE[0]:
         return TOO_FEW_WORDS

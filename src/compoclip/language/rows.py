@@ -29,7 +29,7 @@ _TEXT = pa.large_string()
 
 @dataclass
 class AnswerTally:
-    """What became of the captions.
+    """Counts of what was asked, answered and accepted.
 
     Attributes:
         captions: Distinct ones.
@@ -185,7 +185,7 @@ def _rejected(
     collected: Collected,
     verdicts: Mapping[int, Judged],
 ) -> Iterator[Record]:
-    """What was not taken, caption by caption."""
+    """The rejected texts and unanswered captions, in caption order."""
     for caption, number in numbers.items():
         about = {"caption": caption, "task": task.name}
         if number not in verdicts:

@@ -191,7 +191,7 @@ def _instead(s: Reading) -> Iterator[Foil]:
 
 
 def _relations(s: Reading) -> Iterator[tuple[int, int]]:
-    """Spans of the verbs and prepositions between a thing and the next, whose denial denies it.
+    """Spans of verbs and prepositions that relate two adjacent things, and can be denied.
 
     "A star not above a star" is true of the lower one, so things must differ.
     """

@@ -80,14 +80,14 @@ def _clause(lows: tuple[str, ...], start: int, stop: int) -> range:
     return range(reach, stop)
 
 
-# --- What was read off a caption, remembered while its rewrites are made. ---
+# --- Memoised readings of one caption. ---
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
-    """`read`, a pure function, that keeps its value for the object it was asked about last.
+    """Memoise a pure function for the object it was called with last.
 
     The rewrites of one caption are made one after another and begin with the same reading. Objects
     are told apart by identity, as hashing a parsed caption would take longer than reading it. Safe
