@@ -26,6 +26,7 @@ from compoclip.rewrites.edit import (
     SAME_TOKENS,
     TOO_LONG,
     doubles_a_word,
+    first_valid,
     inflect,
 )
 from compoclip.rewrites.exclusion import (
@@ -247,12 +248,9 @@ class Transform:
         lists = self.lists(slot)
         if not all(lists):
             return Refused(NO_CANDIDATE)
-        result: Rewritten | Refused = Refused(NO_CANDIDATE)
-        for _ in range(MAX_DRAWS if lists else 1):
-            result = self.make(slot, tuple(rng.choice(words) for words in lists))
-            if isinstance(result, Rewritten):
-                break
-        return result
+        draws = range(MAX_DRAWS if lists else 1)
+        attempts = (self.make(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
+        return first_valid(attempts, NO_CANDIDATE)
 
     def all(self, slot: Slot) -> Iterator[Rewritten]:
         """Every valid negative of a slot."""

@@ -21,6 +21,7 @@ from compoclip.rewrites.edit import (
     SAME_TOKENS,
     TOO_LONG,
     doubles_a_word,
+    first_valid,
 )
 from compoclip.rewrites.exclusion import (
     NO_THINGS,
@@ -219,16 +220,14 @@ class GraphNegative:
         vocabulary = self.vocabulary or default_vocabulary()
         transform = Transform(reading, vocabulary, self.graph_filter == "valid")
         slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
-        reason = NO_CANDIDATE
-        for slot in rng.sample(slots, min(MAX_DRAWS, len(slots))):
+
+        def attempt(slot: Slot) -> Rewritten | Refused:
             result = transform.draw(slot, rng)
-            if isinstance(result, Refused):
-                reason = result.reason
-            elif same_to_clip(result.text, caption.text):
-                reason = SAME_TOKENS
-            else:
-                return result
-        return Refused(reason)
+            same = isinstance(result, Rewritten) and same_to_clip(result.text, caption.text)
+            return Refused(SAME_TOKENS) if same else result
+
+        drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
+        return first_valid(map(attempt, drawn), NO_CANDIDATE)
 
 
 @dataclass(frozen=True)
