@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Case, Classification, Form, ImageRef, Retrieval
+from compoclip.benchmarks.case import Case, Cases, Classification, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
 from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
@@ -25,7 +25,7 @@ def test_each_distinct_image_and_token_sequence_is_encoded_once_over_all_benchma
     retrieval = Retrieval((refs["b"], refs["a"]), ("a cat", "a cow"), ((0, 0), (1, 1)))
     classes = Classification((refs["b"],), (0,), ("dog",), (("a dog", "the dog"),))
     encoder = FakeEncoder()
-    features = encode_contents(encoder, [cases, retrieval, classes])
+    features = encode_contents(encoder, [Cases(cases), retrieval, classes])
     assert Counter(encoder.images_seen) == Counter(["a.jpg", "b.jpg", "a.jpg(0, 0, 1, 1)"])
     assert sorted(t.lower() for t in encoder.texts_seen) == ["a cat", "a cow", "a dog", "the dog"]
     assert features.text_rows["A dog"] == features.text_rows["a dog"]
@@ -37,7 +37,7 @@ def test_batch_size_and_order_change_nothing(tmp_path, batch_size):
     content = choice_benchmark(tmp_path).content
     plain = encode_contents(FakeEncoder(), [content])
     other = encode_contents(
-        FakeEncoder(), [tuple(reversed(content))], EncodeOptions(batch_size=batch_size, workers=3)
+        FakeEncoder(), [Cases(reversed(content))], EncodeOptions(batch_size=batch_size, workers=3)
     )
     for ref, row in plain.image_rows.items():
         assert np.array_equal(plain.images[row], other.images[other.image_rows[ref]])
@@ -50,7 +50,7 @@ def test_texts_go_in_order_of_length(tmp_path):
     texts = ("one two three", "one", "one two", "four", "five six seven")
     encoder = FakeEncoder()
     features = encode_contents(
-        encoder, [(Case("1", Form.CHOOSE_TEXT, (refs["a"],), texts, "s"),)], EncodeOptions(2)
+        encoder, [Cases([Case("1", Form.CHOOSE_TEXT, (refs["a"],), texts, "s")])], EncodeOptions(2)
     )
     lengths = [len(text.split()) for text in encoder.texts_seen]
     assert lengths == sorted(lengths)
@@ -61,7 +61,7 @@ def test_truncated_texts_are_named(tmp_path):
     refs = photos(tmp_path, ["a"])
     long = "one two three four five six"
     case = Case("1", Form.CHOOSE_TEXT, (refs["a"],), (long, "short"), "s")
-    assert encode_contents(FakeEncoder(), [(case,)]).truncated == {long}
+    assert encode_contents(FakeEncoder(), [Cases([case])]).truncated == {long}
 
 
 def test_damaged_images_stop_the_run_or_are_left_out(tmp_path):
