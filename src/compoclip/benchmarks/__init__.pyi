@@ -22,3 +22,5 @@ from .registry import meta as meta
 from .registry import option_types as option_types
 from .sources import RemoteFile as RemoteFile
 from .sources import repository as repository
+from .targets import Target as Target
+from .targets import parse_targets as parse_targets

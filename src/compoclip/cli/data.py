@@ -17,11 +17,11 @@ from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
 from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
 from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.targets import Target, parse_targets
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import parse
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import Target, parse_targets
 from compoclip.files import require_writable
 
 TASKS = Verbs(
