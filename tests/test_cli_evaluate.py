@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compoclip.benchmarks.case import Cases
 from compoclip.cli import evaluate as verb
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -87,7 +88,7 @@ def test_real_features_do_not_depend_on_the_batch_size(model, root):
     content = target.load().content
     encoder = ModelEncoder(load_model(model))
     one = encode_contents(encoder, [content], EncodeOptions(batch_size=1))
-    many = encode_contents(encoder, [tuple(reversed(content))], EncodeOptions(batch_size=50))
+    many = encode_contents(encoder, [Cases(reversed(content))], EncodeOptions(batch_size=50))
     for ref, row in one.image_rows.items():
         assert one.images[row] == pytest.approx(many.images[many.image_rows[ref]], abs=1e-6)
     for text, row in one.text_rows.items():
