@@ -31,8 +31,8 @@ lab: install
 bench: install
 	$(BIN)/python -m bench all
 
-test: install
-	$(BIN)/python -m pytest
+test: install  # a process a core, each with the tests of whole files
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

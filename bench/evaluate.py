@@ -12,7 +12,7 @@ import tyro
 
 from bench.rows import PROGRAM, Inputs, Row
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
-from compoclip.cli.options import device_named, joined, parse
+from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
 from compoclip.evaluation.encode import (
@@ -23,6 +23,7 @@ from compoclip.evaluation.encode import (
     encode_contents,
 )
 from compoclip.evaluation.encoder import Encoder, TextKey
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,21 @@ def _counts(content: Content) -> tuple[int, int, int]:
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
     benchmarks, against encoding every item's on its own. Nothing is encoded, and no image has to be
-    there: absent ones are told apart by their path."""
+    there: absent ones are told apart by their path.
+
+    Args:
+        on: Benchmarks or suites, as for `compoclip evaluate`.
+        data: Data root in the default layout.
+        model: Whose tokenizer tells texts apart: anything `compoclip evaluate` takes.
+        workers: Threads that read images.
+        json: Print JSON.
+    """
 
     on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
-    """benchmarks or suites, as for `compoclip evaluate`"""
     data: Path = Path("data")
-    """data root in the default layout"""
     model: str = "bundled"
-    """whose tokenizer tells texts apart: anything `compoclip evaluate` takes"""
     workers: int = 2
-    """threads that read images"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -135,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--workers must be at least 1")
     if not options.on:
         raise UsageError("name at least one benchmark; see bench evaluate --help")
-    from compoclip.evaluation.targets import parse_targets
+    from compoclip.benchmarks.targets import parse_targets
 
     benchmarks = [target.load() for target in parse_targets(options.on, options.data)]
     from bench.evaluate import economies
@@ -175,9 +179,9 @@ def main(arguments: Sequence[str]) -> int:
 def rows(inputs: Inputs) -> list[Row]:
     """The world's benchmarks with the bundled model, counted and encoded both ways."""
     from bench.evaluate import economies, encoding_seconds
+    from compoclip.benchmarks.targets import parse_targets
     from compoclip.evaluation.encode import EncodeOptions
     from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.evaluation.targets import parse_targets
     from compoclip.models.checkpoint import load_model
     from compoclip.world.export.part import SuiteSpec
     from compoclip.world.export.suite import write_suite

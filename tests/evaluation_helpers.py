@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import TextKey
@@ -73,7 +73,7 @@ def rule_value(
     rows = [(name, *item) for name, items in table.items() for item in items]
     names = {rule.metric or "main", *(p.metric or "main" for p in _nested(rule))}
     applies = {name: np.ones(len(rows), dtype=bool) for name in names}
-    tree = plan(rule, [r[0] for r in rows], [r[2] for r in rows], applies, "main")
+    tree = plan(rule, Listed([r[0] for r in rows], [r[2] for r in rows]), applies, "main")
     return evaluate(tree, {name: np.array([row[1] for row in rows]) for name in names})
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.analysis.sweep import (
+from compoclip.analysis.interpolation import (
     BASE,
     SWAPPED,
     TUNED,
@@ -26,6 +26,7 @@ from compoclip.analysis.sweep import (
     study_towers,
     sweep,
 )
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.cli.wise_ft import _points
 from compoclip.errors import UsageError
@@ -33,15 +34,14 @@ from compoclip.evaluation import encoder
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score, load_results
 from compoclip.evaluation.run import Options
-from compoclip.evaluation.targets import parse_targets
 from compoclip.models.checkpoint import (
     LoadedModel,
-    ModelConfig,
     create_model,
     current_identity,
     load_model,
     save_model,
 )
+from compoclip.models.config import ModelConfig
 
 CONFIG = {
     "embed_dim": 16,

@@ -25,9 +25,10 @@ from bench.data import (
     write_photos,
 )
 from bench.retrieval import class_weights, retrieval_cost
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
-from compoclip.models.checkpoint import ModelConfig, create_model
+from compoclip.models.checkpoint import create_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
 from models_thin import config
 

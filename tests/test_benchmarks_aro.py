@@ -219,7 +219,7 @@ def test_order_cases(tmp_path: Path) -> None:
 def test_order_cases_do_not_depend_on_the_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compoclip.captions.parse.POOL_FLOOR", 1)
+    monkeypatch.setattr("compoclip.captions.parser.POOL_FLOOR", 1)
     write_order(tmp_path)
     one = load_benchmark("aro:*_order", tmp_path, workers=1)
     two = load_benchmark("aro:*_order", tmp_path, workers=2)

@@ -33,7 +33,7 @@ from compoclip.benchmarks.files import IGNORED, same, same_bag
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.data_audit import audit_text
 from compoclip.cli.main import main
-from compoclip.data.sample import Sample
+from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError
 
 Capture = pytest.CaptureFixture[str]

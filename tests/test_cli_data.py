@@ -19,8 +19,8 @@ from compoclip.benchmarks.case import STATUSES
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.sources import SHARED
+from compoclip.benchmarks.targets import find_in
 from compoclip.cli.main import main
-from compoclip.evaluation.targets import find_in
 from test_benchmarks_crepe import row as crepe_row
 from test_benchmarks_crepe import write_csv
 from test_benchmarks_spatial import vsr_row

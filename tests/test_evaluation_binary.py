@@ -10,22 +10,16 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import percentile_interval
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.curves import roc_auc
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.groups import ScorePart, group_differences, group_scores
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import percentile_interval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import (
-    FakeEncoder,
-    features_from,
-    photos,
-    ref,
-    score_items,
-)
+from evaluation_helpers import FakeEncoder, features_from, photos, ref, score_items
 
 RULES = {
     "auc": Aggregate(("test",)),

@@ -17,9 +17,9 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth

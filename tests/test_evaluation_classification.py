@@ -22,19 +22,14 @@ from compoclip.benchmarks.case import (
 from compoclip.benchmarks.files import classification_rules
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.forms.classification import log_odds
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
-from evaluation_helpers import (
-    FakeEncoder,
-    ref,
-    score_items,
-    unit,
-)
+from evaluation_helpers import FakeEncoder, ref, score_items, unit
 
 CLASSES = ("cat", "dog", "cow")
 

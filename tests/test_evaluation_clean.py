@@ -29,16 +29,13 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.main import main
 from compoclip.evaluation.forms.cases import group_sizes, with_joint
 from compoclip.evaluation.items import EncodedFeatures
-from compoclip.evaluation.results import Clean, Results, Score, data_notes, load_items, load_results
+from compoclip.evaluation.results import Clean, Results, Score, load_items, load_results
 from compoclip.evaluation.summary import clean_scores, same_faults
-from compoclip.evaluation.tables import clean_cell
-from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.evaluation.tables import clean_cell, data_notes
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.report.write import write_report
-from evaluation_helpers import (
-    features_from,
-    ref,
-    score_items,
-)
+from evaluation_helpers import features_from, ref, score_items
 from train_helpers import write_config
 
 

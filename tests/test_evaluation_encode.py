@@ -88,8 +88,8 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         encode_contents(encoder, [content])
 
 
-def cached(tmp_path, encoder: FakeEncoder, batch_size: int = 4) -> EncodeOptions:
-    return EncodeOptions(batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder))
+def cached(tmp_path) -> EncodeOptions:
+    return EncodeOptions(batch_size=4, cache=tmp_path / "cache")
 
 
 def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
@@ -98,14 +98,14 @@ def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
     first = FakeEncoder()
     first.stop_after = 5
     with pytest.raises(KeyboardInterrupt):
-        encode_contents(first, [content], cached(tmp_path, first))
+        encode_contents(first, [content], cached(tmp_path))
     assert len(first.images_seen) == 20
     second = FakeEncoder()
-    features = encode_contents(second, [content], cached(tmp_path, second))
+    features = encode_contents(second, [content], cached(tmp_path))
     assert len(second.images_seen) == 10
     assert not set(first.images_seen) & set(second.images_seen)
     third = FakeEncoder()
-    again = encode_contents(third, [content], cached(tmp_path, third))
+    again = encode_contents(third, [content], cached(tmp_path))
     assert not third.images_seen
     assert not third.texts_seen
     plain = encode_contents(FakeEncoder(), [content])
@@ -117,24 +117,24 @@ def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
 def test_the_cache_belongs_to_one_model_and_to_the_bytes_of_the_file(tmp_path):
     content = choice_benchmark(tmp_path / "photos", n=4).content
     one = FakeEncoder()
-    encode_contents(one, [content], cached(tmp_path, one))
+    encode_contents(one, [content], cached(tmp_path))
     other = FakeEncoder(weights="other")
-    encode_contents(other, [content], cached(tmp_path, other))
+    encode_contents(other, [content], cached(tmp_path))
     assert len(other.images_seen) == 4
     content[2].images[0].path.write_bytes(b"another photo")
     changed = FakeEncoder()
-    encode_contents(changed, [content], cached(tmp_path, changed))
+    encode_contents(changed, [content], cached(tmp_path))
     assert changed.images_seen == ["photo2_t2.jpg"]
 
 
 def test_a_damaged_cache_file_is_named(tmp_path):
     content = choice_benchmark(tmp_path / "photos", n=4).content
     encoder = FakeEncoder()
-    encode_contents(encoder, [content], cached(tmp_path, encoder))
+    encode_contents(encoder, [content], cached(tmp_path))
     (path,) = (tmp_path / "cache").rglob("images/*.safetensors")
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CompoclipError, match=f"{path.name}: damaged feature file"):
-        encode_contents(encoder, [content], cached(tmp_path, encoder))
+        encode_contents(encoder, [content], cached(tmp_path))
 
 
 def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
@@ -142,8 +142,7 @@ def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
     tuned = FakeEncoder("tuned")
     tuned.tower_weights = {"image": "w", "text": "tuned"}.__getitem__
     for encoder in (FakeEncoder("w"), tuned):
-        cache = FeatureCache(tmp_path / "cache", encoder)
-        encode_contents(encoder, [content], EncodeOptions(cache=cache))
+        encode_contents(encoder, [content], EncodeOptions(cache=tmp_path / "cache"))
     assert tuned.images_seen == []
     assert len(tuned.texts_seen) == 60
 
@@ -154,7 +153,7 @@ def test_many_features_lie_in_a_file_without_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(encode, "IN_MEMORY", 0)
     assert not isinstance(encode_contents(FakeEncoder(), [data.content]).images, np.memmap)
     encoder = FakeEncoder()
-    paged = encode_contents(encoder, [data.content], cached(tmp_path, encoder))
+    paged = encode_contents(encoder, [data.content], cached(tmp_path))
     for name in ("images", "texts"):
         assert isinstance(getattr(paged, name), np.memmap)
         assert np.array_equal(getattr(paged, name), getattr(usual, name))

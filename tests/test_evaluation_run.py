@@ -20,10 +20,10 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import percentile_interval, wilson
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import percentile_interval, wilson
 from evaluation_helpers import FakeEncoder, all_forms, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)

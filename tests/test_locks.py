@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.analysis.sweep import BaseAndTuned, measure_mixes
+from compoclip.analysis.interpolation import BaseAndTuned, measure_mixes
 from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.fetch import FetchJob, fetch
 from compoclip.benchmarks.sources import RemoteFile

@@ -19,10 +19,10 @@ from compoclip.models.checkpoint import (
     create_model,
     current_identity,
     load_model,
-    read_config,
     save_model,
 )
-from compoclip.models.interpolate import interpolate, interpolate_states
+from compoclip.models.config import read_config
+from compoclip.models.conversion import interpolate, interpolate_states
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from models_thin import config
 from train_helpers import write_config

@@ -490,7 +490,7 @@ def _classes(content: Classification) -> Iterator[Found]:
 
 
 class AuditedRow(Protocol):
-    """An image with captions and the hard negatives that came with them (`data.sample.Sample`)."""
+    """An image with captions and the hard negatives that came with them (`data.sources.Sample`)."""
 
     @property
     def id(self) -> str: ...

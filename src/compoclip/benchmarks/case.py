@@ -1,4 +1,4 @@
-"""What a benchmark yields. No torch and no encoding here: image keys, texts, and which match."""
+"""Cases and sets, as benchmarks yield them: image references, texts, and which match. No torch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Cases(tuple[Case, ...]):
 
     @property
     def listed(self) -> Listed:
-        """What rules may ask of every item."""
+        """Sub-task, labels and truth of every case."""
         return Listed(
             [case.subtask for case in self],
             [case.labels for case in self],
@@ -267,12 +267,64 @@ class Aggregate:
     exclude: frozenset[str] = frozenset()
     metric: str | None = None
 
+    def nested(self) -> tuple[Aggregate, ...]:
+        """The parts as aggregates; a sub-task is the mean of its items."""
+        return tuple(
+            Aggregate((part,), weighting="micro") if isinstance(part, str) else part
+            for part in self.parts
+        )
+
     def subtasks(self) -> frozenset[str]:
         """Names of all sub-tasks that the tree needs."""
         names: set[str] = set()
         for part in self.parts:
             names |= {part} if isinstance(part, str) else part.subtasks()
         return frozenset(names)
+
+    def by_label(self) -> bool:
+        """True if the tree looks at labels of items, and so may leave out some of a sub-task."""
+        return self.macro_by is not None or any(
+            not isinstance(part, str) and part.by_label() for part in self.parts
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The rule as JSON, stored with results so that they can be compared later."""
+        return {
+            "parts": [part if isinstance(part, str) else part.to_json() for part in self.parts],
+            "weighting": self.weighting,
+            "macro_by": self.macro_by,
+            "min_group": self.min_group,
+            "exclude": sorted(self.exclude),
+            "metric": self.metric,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Aggregate:
+        """The inverse of `to_json`. Raises KeyError or TypeError for anything else."""
+        if not isinstance(data, Mapping):
+            raise TypeError(f"an aggregate must be an object, not {data!r}")
+        parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
+        macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
+        if (
+            not isinstance(parts, list)
+            or not isinstance(exclude, list)
+            or not all(isinstance(each, str) for each in exclude)
+            or not (type(group) is int and group >= 0)
+            or weighting not in ("macro", "micro")
+            or not all(each is None or isinstance(each, str) for each in (macro_by, metric))
+        ):
+            raise TypeError(
+                "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
+                "weighting (macro or micro), and names of a label and a metric, or null"
+            )
+        return cls(
+            parts=tuple(part if isinstance(part, str) else cls.from_json(part) for part in parts),
+            weighting=str(weighting),
+            macro_by=macro_by if isinstance(macro_by, str) else None,
+            min_group=group,
+            exclude=frozenset(exclude),
+            metric=metric if isinstance(metric, str) else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -509,6 +561,12 @@ def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
 
     Every distinct path is looked up once, an archive as a whole. What goes with an absent image is
     for the content to say (`without`).
+
+    Args:
+        benchmark: As loaded.
+
+    Returns:
+        The content that can be scored, and the names of the absent images.
     """
     content = benchmark.content
     distinct = dict.fromkeys(content.images)

@@ -23,7 +23,11 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip import files
-from compoclip.benchmarks.case import Aggregate, Classification, ImageRef
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Classification,
+    ImageRef,
+)
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import token_key
 

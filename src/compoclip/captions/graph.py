@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from compoclip.captions import lists
 from compoclip.captions.graph_units import (
     Draft,
     Node,
@@ -18,20 +19,6 @@ from compoclip.captions.graph_units import (
     acts,
     attributes,
     units,
-)
-from compoclip.captions.tagwords import (
-    BACKDROPS,
-    BODY_PARTS,
-    CLOTHES,
-    DEPICTIONS,
-    DRESSING_VERBS,
-    GONE,
-    HOLDING_VERBS,
-    LINKING_VERBS,
-    MANNERS,
-    NO_QUALITY,
-    PLACES_AT_THINGS,
-    VEHICLES,
 )
 from compoclip.captions.types import Caption, GraphAttribute, GraphObject, RelationKind, SceneGraph
 
@@ -51,7 +38,7 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(slots=True)
 class ReadingState:
-    """What is remembered while a caption is read from left to right.
+    """The state of the parser while it reads a caption from left to right.
 
     Lists hold indexes of objects: the `subject` of the clause, the `last` noun phrase, the `hosts`
     that the next preposition tells of, the `doers` of the `verb` and those of them that are
@@ -91,14 +78,14 @@ class ReadingState:
         self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
 
     def attached(self, number: int, unit: Unit, before: Unit | None) -> PendingLink:
-        """The relation that a preposition begins, with its subjects."""
+        """The relation that a preposition opens, with its subjects."""
         span = self.text.span(unit.first, unit.stop)
         verb = self.verb
         if unit.negated or (verb is not None and before is verb and verb.negated):
             return PendingLink((), unit.names, unit.words, span, negated=True)
         if verb is not None and before is verb:
             passive = self.text.tokens[verb.head].tag == "VBN"
-            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in DRESSING_VERBS
+            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in lists.DRESSING_VERBS
             return PendingLink(
                 self.doers,
                 verb.names + unit.names,
@@ -118,7 +105,7 @@ class ReadingState:
         return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
 
     def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
-        """Of which sources a preposition behind a noun phrase may tell nothing.
+        """The sources for which the attachment of a prepositional phrase is ambiguous.
 
         Of two that are joined ("a hydrant and a man in a coat") it tells of the nearer. Behind the
         object of a verb or preposition it can belong to what came before, unless what is in the
@@ -132,12 +119,14 @@ class ReadingState:
             return frozenset(sources[:-1])
         if sources == self.last and self._points_back(number) and name != "with":
             return frozenset(sources) if self.draft.garments(sources) else _NONE
-        nested = name in _NESTING and self.text.lemma_next(number) not in CLOTHES | MANNERS
-        parts = any(self.draft.nodes[i].head in BODY_PARTS for i in sources)
+        nested = (
+            name in _NESTING and self.text.lemma_next(number) not in lists.CLOTHES | lists.MANNERS
+        )
+        parts = any(self.draft.nodes[i].head in lists.BODY_PARTS for i in sources)
         return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
 
     def _place(self, number: int, unit: Unit) -> list[int]:
-        """What a preposition behind a noun phrase tells of."""
+        """The objects that a prepositional phrase after a noun phrase attaches to."""
         own = self.text.pronoun_next(number)
         following = self.text.lemma_next(number)
         if self.text.before(number) == "while" and self.subject:
@@ -146,7 +135,7 @@ class ReadingState:
             # "a man in the water with an elephant", "a woman at a table with her laptop"
             company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
             return self.subject if company and (own or acts(following)) else self.hosts
-        return self.last if own or following in BODY_PARTS else self.hosts
+        return self.last if own or following in lists.BODY_PARTS else self.hosts
 
     def _points_back(self, number: int) -> bool:
         """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
@@ -154,10 +143,10 @@ class ReadingState:
         if after is None or not self.text.pronoun_next(number):
             return False
         head = self.text.tokens[after.head]
-        return head.pos == "PRON" or head.lemma in BODY_PARTS
+        return head.pos == "PRON" or head.lemma in lists.BODY_PARTS
 
     def _continues(self, number: int, unit: Unit) -> bool:
-        """Whether a preposition behind the verb's object belongs to the verb: "throwing a ball to
+        """Whether a preposition after the direct object attaches to the verb: "throwing a ball to
         a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
         name = unit.names[0]
         acting = self.draft.animate(self.doers)
@@ -171,7 +160,7 @@ class ReadingState:
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
     def move_hosts(self, link: PendingLink, own: bool) -> None:
-        """Say where the next preposition attaches, after `link` was closed.
+        """Update the attachment site of the next preposition once `link` is closed.
 
         own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
         head on a pillow".
@@ -184,17 +173,17 @@ class ReadingState:
             self.holders = list(link.sources)
         elif link.names in (("in",), ("wear",)) and garment and people:
             return  # a preposition behind clothes tells of who wears them
-        elif link.direct and people and link.names[0] not in HOLDING_VERBS:
+        elif link.direct and people and link.names[0] not in lists.HOLDING_VERBS:
             self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
         else:
             self.hosts = self.last
 
     def _place_noun(self, indexes: Sequence[int]) -> bool:
-        """Whether the objects are places at a thing: "the front of a car"."""
-        return any(self.draft.nodes[i].head in PLACES_AT_THINGS for i in indexes)
+        """Whether some object is a place at a thing: "the front of a car"."""
+        return any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in indexes)
 
     def antecedent(self, number: int) -> tuple[list[int], bool]:
-        """What "who" or "that" stands for, with "who" the nearest person; and whether surely."""
+        """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""
         word = self.text.tokens[self.text.units[number - 1].head].text.lower()
         if word != "who":
             return self.last, not self.inner
@@ -202,7 +191,7 @@ class ReadingState:
         return (groups or [self.last])[0], all(group == groups[0] for group in groups)
 
     def participle_subject(self, number: int, unit: Unit, tag: str) -> tuple[list[int], bool]:
-        """Whose deed or state a participle behind a noun phrase is, and whether surely."""
+        """The subject of a participle after a noun phrase, and whether it is certain."""
         gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
         if not self.last or not self.subject or self.last == self.subject:
             return self.last or self.subject, not gerund
@@ -216,7 +205,9 @@ class ReadingState:
         far = self.draft.animate(self.subject)
         if tag == "VBG" and far and not near:
             aboard = self.context is not None and self.context.names[-1] in ("in", "on")
-            moves = any(self.draft.nodes[i].head in VEHICLES for i in self.last) and not aboard
+            moves = (
+                any(self.draft.nodes[i].head in lists.VEHICLES for i in self.last) and not aboard
+            )
             return self.subject, not (tied or gerund or moves)
         return self.last, tag == "VBG" and near and not far and not gerund
 
@@ -230,8 +221,14 @@ def parse_graph(caption: Caption) -> SceneGraph:
     Objects come from noun phrases (compound nouns are part of the name, materials and colours are
     attributes, a counting noun gives way to what it counts: "a group of people"), from possessors
     and from pronouns, which stand for an earlier object or a person. Relations come from
-    prepositions, verbs with objects and passives; a verb without an object is an attribute.
-    Negated objects and relations are left out.
+    prepositions, verbs with objects and passives; a verb without an object is an attribute. Negated
+    objects and relations are left out.
+
+    Args:
+        caption: With tokens and chunks; its own graph is not looked at.
+
+    Returns:
+        The graph, empty when the caption names nothing.
     """
     return _Reader(ReadSentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
 
@@ -274,10 +271,10 @@ class _Reader(ReadingState):
             return
         head = self.text.tokens[unit.head].text.lower()
         if self.pending is not None and self.pending.kind == "preposition":
-            if head in BACKDROPS:
+            if head in lists.BACKDROPS:
                 self.pending = None
                 return
-            if head in PLACES_AT_THINGS and self.holders and unit.stop - unit.first <= 2:
+            if head in lists.PLACES_AT_THINGS and self.holders and unit.stop - unit.first <= 2:
                 self._place_at_holder(self.pending, head)
                 return
         first = self._split_gap(number, unit)
@@ -294,7 +291,7 @@ class _Reader(ReadingState):
         if self.pending is not None:
             self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
             self.context, self.pending = self.pending, None
-            shown = any(self.draft.nodes[i].head in DEPICTIONS for i in self.context.sources)
+            shown = any(self.draft.nodes[i].head in lists.DEPICTIONS for i in self.context.sources)
             self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
@@ -315,7 +312,7 @@ class _Reader(ReadingState):
         of who is "in a group of men"."""
         crowd = any(each.name.endswith(" of") for each in self.draft.nodes[node].attributes)
         after = self.text.tokens[unit.stop : unit.stop + 1]
-        gone = any(token.text.lower() in GONE for token in after)
+        gone = any(token.text.lower() in lists.GONE for token in after)
         return not (self.draft.ambiguous or gone or (crowd and link.names[-1] == "in"))
 
     def _place_at_holder(self, link: PendingLink, place: str) -> None:
@@ -444,7 +441,9 @@ class _Reader(ReadingState):
             self.draft.act(unit.head, self.doers, self.doubted)
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
-        return after is not None and after.kind == "adjective" and unit.names[0] in LINKING_VERBS
+        return (
+            after is not None and after.kind == "adjective" and unit.names[0] in lists.LINKING_VERBS
+        )
 
     def _be(self, number: int, unit: Unit) -> None:
         self.pending = None
@@ -460,13 +459,15 @@ class _Reader(ReadingState):
         before = self.text.before(number)
         if self.copula:
             targets = self.subject
-        elif before == "verb" and self.verb is not None and self.verb.names[0] in LINKING_VERBS:
+        elif (
+            before == "verb" and self.verb is not None and self.verb.names[0] in lists.LINKING_VERBS
+        ):
             targets = self.doers
         elif before == "noun":
             targets = self.last[-1:]
         else:
             return
-        if self.text.tokens[unit.head].text.lower() in NO_QUALITY:
+        if self.text.tokens[unit.head].text.lower() in lists.NO_QUALITY:
             return
         behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
         for index in targets:
@@ -478,10 +479,16 @@ class _Reader(ReadingState):
 
 
 def graph_tree(graph: SceneGraph) -> list[str]:
-    """The lines of a tree: objects with their attributes, below each what it is related to.
+    """Draw a scene graph as text.
 
     Objects come in caption order and are numbered where two have the same name; attributes stand in
     one column, and so do the relations and their objects.
+
+    Args:
+        graph: Any scene graph.
+
+    Returns:
+        The lines of a tree: objects with their attributes, below each what it is related to.
     """
     if not graph.objects:
         return ["(no objects)"]

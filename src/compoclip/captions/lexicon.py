@@ -1,4 +1,4 @@
-"""What words mean to one another: synonyms, opposites, co-hyponyms, from Princeton WordNet 3.0.
+"""Lexical relations from Princeton WordNet 3.0: synonyms, antonyms, hypernyms, co-hyponyms.
 
 `synonyms`, `hypernyms`, `hyponyms` and `related` look at every sense of a word, because they guard
 against rewrites that keep (or may keep) the meaning. `antonyms` and `cohyponyms` propose
@@ -10,7 +10,7 @@ WordNet's counts come from news and fiction where a "table" is as often one of f
 sense counts, and the second when it reaches half of the best. A proposed word must mean the
 proposal in a dominant sense of its own ("head" is no sort of animal), and must be familiar: met in
 the tagged texts or twice in WordNet's definitions (rare words come only where hardly a familiar one
-is found). A few kinds that WordNet does not know come from `types`.
+is found). A few kinds that WordNet does not know come from `data/lexicon.txt`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
-from compoclip.captions.types import same_kind
+from compoclip.captions.lists import word_lists
 from compoclip.errors import CompoclipError
 
 # --- The shipped word-sense file: an xz-compressed text table, read fast and parsed lazily. ---
@@ -44,6 +43,7 @@ from compoclip.errors import CompoclipError
 MAGIC = "compoclip-lexicon"
 FORMAT = 1
 #: WordNet's letter for each part of speech of an entry.
+_KINDS = word_lists(__file__, "lexicon")
 POS_LETTERS = {"NOUN": "n", "PROPN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 
 
@@ -196,21 +196,9 @@ def _malformed(path: Path, what: str) -> CompoclipError:
 # red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
 
 #: First lemmas of the heads whose satellites exclude one another.
-KIND_HEADS = frozenset({"chromatic", "achromatic", "colored", "patterned", "cooked", "clothed"})
+KIND_HEADS = _KINDS.words("kind heads")
 #: Lexicographer files of nouns that name what an adjective says: attribute, substance.
 QUALITY_LEXFILES = frozenset({7, 27})
-
-
-class Neighbourhood(Protocol):
-    """What is needed of the lexicon here."""
-
-    def around(self, synsets: Iterable[int], up: int, down: int) -> set[int]: ...
-
-    def dominant(self, lemma: str, pos: str) -> tuple[int, ...]: ...
-
-    def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]: ...
-
-    def cohyponyms(self, lemma: str, pos: str, up: int, down: int) -> tuple[str, ...]: ...
 
 
 def heads(table: SenseTable, synsets: Iterable[int]) -> Iterator[int]:
@@ -261,7 +249,7 @@ def quality_nouns(table: SenseTable, lemma: str, synsets: Iterable[int]) -> set[
 
 
 def contrasting_adjectives(
-    near: Neighbourhood, table: SenseTable, lemma: str, up: int, down: int
+    near: Lexicon, table: SenseTable, lemma: str, up: int, down: int
 ) -> set[str]:
     """Adjectives of the same kind and another meaning, see the module docstring."""
     dominant = near.dominant(lemma, "ADJ")
@@ -285,7 +273,7 @@ def contrasting_adjectives(
 
 
 def contrasting_adverbs(
-    near: Neighbourhood, table: SenseTable, lemma: str, up: int, down: int
+    near: Lexicon, table: SenseTable, lemma: str, up: int, down: int
 ) -> set[str]:
     """Antonyms, and adverbs made from the adjectives that contrast with this adverb's adjective."""
     words = set(near.antonyms(lemma, "ADV"))
@@ -342,23 +330,18 @@ SECOND_SENSE_SHARE = 2
 FAMILIAR_USES = 2
 ENOUGH_FAMILIAR = 5
 #: First lemmas of synsets too general for their descendants to be of one kind.
-GENERAL = frozenset(
-    """
-    entity/physical entity/abstraction/object/whole/artifact/instrumentality/matter/substance/
-    property/quality/attribute/state/group/thing/psychological feature/cognition/causal agent/
-    relation/measure/communication/location/material/part/act/event/unit/way/structure/
-    change/be/have/make/exist/interact/get/induce/cause to be perceived/need/necessitate
-    """.replace("\n", "")
-    .replace("    ", "")
-    .split("/")
-)
+GENERAL = _KINDS.words("general")
 
 
 class Lexicon:
-    """Queries on a sense table. Parts of speech are NOUN (or PROPN), VERB, ADJ and ADV.
+    """Lexical relations between words, from Princeton WordNet 3.0 (see the module docstring).
 
-    Lemmas are lower case, words of a phrase separated by blanks. An unknown lemma or another part
-    of speech is no error: the answers are empty.
+    Parts of speech are NOUN (or PROPN), VERB, ADJ and ADV. Lemmas are lower case, words of a phrase
+    separated by blanks. An unknown lemma or another part of speech is no error: the answers are
+    empty.
+
+    Args:
+        table: The sense table; `lexicon()` has the shipped one.
     """
 
     def __init__(self, table: SenseTable) -> None:
@@ -411,24 +394,33 @@ class Lexicon:
         return tuple(w for w in unique if w in direct or not self.related(lemma, w, pos))
 
     def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
-        """Words of the same kind but another meaning, in alphabetical order.
+        """Words of the same kind but another meaning.
 
         Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
         down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
         `related` to the word, proper names and the words of its hypernyms are left out.
+
+        Args:
+            lemma: A word or phrase.
+            pos: Its part of speech.
+            up: Levels to go up.
+            down: Levels to go down.
+
+        Returns:
+            The words in alphabetical order.
         """
         key = (_normal(lemma), pos, up, down)
         found = self._cohyponyms.get(key)
         if found is None:
             if pos in ("NOUN", "PROPN", "VERB"):
-                words = self._same_kind(lemma, pos, up, down)
+                words = self._siblings(lemma, pos, up, down)
             elif pos == "ADJ":
                 words = contrasting_adjectives(self, self._table, lemma, up, down)
             elif pos == "ADV":
                 words = contrasting_adverbs(self, self._table, lemma, up, down)
             else:
                 words = set()
-            words |= same_kind(key[0], pos)
+            words |= _same_kind(key[0], pos)
             kept = sorted(word for word in words if not self.related(key[0], word, pos))
             familiar = [word for word in kept if self.familiar(word, pos)]
             found = tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else kept)
@@ -441,7 +433,7 @@ class Lexicon:
             return True
         return self._table.uses(POS_LETTERS.get(pos, ""), _normal(lemma)) >= FAMILIAR_USES
 
-    def _same_kind(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
+    def _siblings(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
         """Words around the dominant senses; when there are none, around the next sense that has."""
         ranked = self._ranked(lemma, pos)
         dominant = self.dominant(lemma, pos)
@@ -458,11 +450,20 @@ class Lexicon:
         return set()
 
     def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
-        """Whether exchanging `a` for `b` may keep the meaning (docs/decisions.md, rule 5).
+        """Whether exchanging two words may keep the meaning (docs/decisions.md, rule 5).
 
-        True for the same lemma, a shared synset, or one being above the other by at most `levels`,
-        in any sense. Adjectives also when both are satellites of one head of degree ("huge",
-        "enormous") or when their nouns are related so ("azure", "blue").
+        They may when they are the same lemma, share a synset, or one is above the other, in any
+        sense. Adjectives also when both are satellites of one head of degree ("huge", "enormous")
+        or when their nouns are related so ("azure", "blue").
+
+        Args:
+            a: A lemma.
+            b: Another lemma.
+            pos: The part of speech of both.
+            levels: How many levels above counts.
+
+        Returns:
+            Whether the words are related.
         """
         if _normal(a) == _normal(b):
             return True
@@ -576,6 +577,12 @@ class Lexicon:
             level = {h for number in level for h in self._table.synset(number).hypernyms}
             reached |= level
         return reached
+
+
+def _same_kind(lemma: str, pos: str) -> frozenset[str]:
+    """The other words of every group that holds the lemma, of kinds that WordNet does not know."""
+    groups = _KINDS.groups(pos) if pos in ("ADJ", "VERB") else ()
+    return frozenset(word for group in groups if lemma in group for word in group) - {lemma}
 
 
 def _normal(lemma: str) -> str:

@@ -9,20 +9,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from compoclip.captions.lists import word_lists
 from compoclip.captions.tagrules import correct
-from compoclip.captions.types import Token, word_set, word_spans
+from compoclip.captions.types import Token, word_spans
 from compoclip.errors import CompoclipError, UsageError
 
 DEFAULT_TAGGER = "hanta"
 #: What `get_tagger("spacy")` loads.
 DEFAULT_SPACY_MODEL = "en_core_web_sm"
+_LISTS = word_lists(__file__, "tagging")
 
 
 class Tagger(Protocol):
     """Cuts a text into tokens with lemma, universal and Penn tag, and exact character spans.
 
-    `name` names the tagger with its version and is part of the key of stored parses. `tag` never
-    raises on odd text, leaves blanks out and keeps `text[t.start:t.end] == t.text`.
+    `tag` never raises on odd text, leaves blanks out and keeps `text[t.start:t.end] == t.text`.
+
+    Attributes:
+        name: Tagger and version; part of the key of stored parses.
     """
 
     @property
@@ -33,10 +37,18 @@ class Tagger(Protocol):
 
 @lru_cache(maxsize=8)
 def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
-    """The tagger of that name, loaded once per process.
+    """The tagger of a name, loaded once per process.
 
-    "hanta" is the offline default; "spacy" or "spacy:MODEL" needs the extra and a spaCy model.
-    Raises UsageError for another name, CompoclipError when a package or model is missing.
+    Args:
+        name: "hanta", the offline default; "spacy" or "spacy:MODEL" need the extra and a spaCy
+            model.
+
+    Returns:
+        The tagger.
+
+    Raises:
+        UsageError: For another name.
+        CompoclipError: When a package or model is missing.
     """
     kind, _, model = name.partition(":")
     if kind == "hanta" and not model:
@@ -48,7 +60,14 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
 
 @lru_cache(maxsize=8)
 def tagger_version(name: str = DEFAULT_TAGGER) -> str:
-    """`get_tagger(name).name`, for the default tagger without loading its model."""
+    """Name and version of a tagger, for the default one without loading its model.
+
+    Args:
+        name: As for `get_tagger`.
+
+    Returns:
+        What `get_tagger(name).name` is.
+    """
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name
 
 
@@ -84,10 +103,9 @@ _SIGNS: Mapping[str, str] = {
     "“": "``", "‘": "``", "`": "``", "”": "''", "’": "''", '"': "''", "'": "''", "$": "$",
     "£": "$", "€": "$", "&": "CC",
 }  # fmt: skip
-_ADJECTIVE_QUANTIFIERS = word_set("many much few several more most fewer less little own")
-_TAGSETS_INDEFINITE = word_set("another any both each either every neither no some")
-#: Words of no number in C5 that Penn counts as plural.
-_COLLECTIVE_PLURALS = word_set("people police folk cattle poultry clergy cops")
+_ADJECTIVE_QUANTIFIERS = _LISTS.words("adjective quantifiers")
+_INDEFINITE_DETERMINERS = _LISTS.words("indefinite determiners")
+_COLLECTIVE_PLURALS = _LISTS.words("collective plurals")
 
 
 def sign_tag(text: str) -> str:
@@ -107,7 +125,7 @@ def penn_tag(c5: str, word: str) -> str:
         return "VB"
     if c5 == "DTQ" and word == "whose":
         return "WP$"
-    if c5 == "PNI" and word in _TAGSETS_INDEFINITE:
+    if c5 == "PNI" and word in _INDEFINITE_DETERMINERS:
         return "DT"
     if c5.startswith("PU"):
         return sign_tag(word)
@@ -116,14 +134,11 @@ def penn_tag(c5: str, word: str) -> str:
 
 # --- Coarse universal parts of speech from Penn tags, the words and their neighbours. ---
 
-_BE = word_set("is are was were be been being am isn't aren't wasn't weren't 's ’s")
-_HAVE = word_set("has have had having hasn't haven't hadn't")
-_DO = word_set("do does did don't doesn't didn't")
-_COARSE_INDEFINITE = word_set(
-    "someone something somebody anyone anything anybody everyone everything everybody nobody "
-    "nothing none"
-)
-_SUBORDINATORS = word_set("while because if although though whether unless whereas that so lest")
+_BE = _LISTS.words("forms of be")
+_HAVE = _LISTS.words("forms of have")
+_DO = _LISTS.words("forms of do")
+_INDEFINITE_PRONOUNS = _LISTS.words("indefinite pronouns")
+_SUBORDINATORS = _LISTS.words("subordinators")
 _NOMINAL = frozenset({"NN", "NNS", "NNP", "NNPS", "JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"})
 
 
@@ -152,7 +167,7 @@ def _one(lows: list[str], tags: list[str], i: int) -> str:
     after = tags[i + 1] if i + 1 < len(tags) else ""
     if tag in ("DT", "WDT") and low not in ("a", "an", "the", "no", "every"):
         return "DET" if after in _NOMINAL or after == "DT" else "PRON"
-    if tag == "NN" and low in _COARSE_INDEFINITE:
+    if tag == "NN" and low in _INDEFINITE_PRONOUNS:
         return "PRON"
     if tag == "IN" and low in _SUBORDINATORS:
         return "SCONJ"
@@ -168,29 +183,10 @@ def _one(lows: list[str], tags: list[str], i: int) -> str:
 # Of 26,200 nouns, verbs and adjectives of COCO captions, HanTa's lemmas and lemminflect's differ
 # for 225; lemminflect's are nearly always the right ones (skis -> ski, giraffes -> giraffe).
 
-#: Words used only in the plural: the singular is another thing ("glass") or no word at all.
-PLURAL_ONLY = word_set(
-    "glasses sunglasses eyeglasses goggles pants trousers jeans shorts tights leggings pajamas "
-    "pyjamas overalls scissors pliers tongs binoculars headphones clothes goods outskirts "
-    "furnishings surroundings bleachers moorings"
-)
-_NOUNS = {
-    "people": "people", "graffiti": "graffiti", "veggies": "veggie", "media": "media",
-    "data": "data", "stairs": "stair", "cookies": "cookie", "smoothies": "smoothie",
-    "selfies": "selfie", "men": "man", "women": "woman", "skis": "ski", "toys": "toy",
-    "brownies": "brownie", "hoodies": "hoodie", "zombies": "zombie", "ave": "ave",
-}  # fmt: skip
-_OTHER = {
-    "an": "a", "n't": "not", "n’t": "not", "me": "I", "him": "he", "them": "they", "us": "we",
-    "i": "I", "these": "this", "those": "that", "best": "good", "better": "good", "worst": "bad",
-    "worse": "bad", "'s": "'s", "’s": "'s",
-}  # fmt: skip
-_AUXILIARIES = {
-    "is": "be", "are": "be", "was": "be", "were": "be", "am": "be", "been": "be", "being": "be",
-    "be": "be", "'s": "be", "’s": "be", "'re": "be", "has": "have", "have": "have", "had": "have",
-    "having": "have", "does": "do", "do": "do", "did": "do", "can": "can", "could": "could",
-    "will": "will", "would": "would", "wo": "will", "ca": "can", "sha": "shall",
-}  # fmt: skip
+PLURAL_ONLY = _LISTS.words("plural only")
+_NOUNS = _LISTS.keys("noun lemmas")
+_OTHER = _LISTS.keys("other lemmas")
+_AUXILIARIES = _LISTS.keys("auxiliary lemmas")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -356,10 +352,16 @@ def _parts(word: str, low: str) -> tuple[str, ...]:
 
 
 class SpacyTagger:
-    """Tags with a spaCy pipeline (`model` is its package name or path).
+    """Tags with a spaCy pipeline.
 
     spaCy cuts contractions and hyphenated words apart; its tokens are kept as they are, blanks left
-    out. Raises CompoclipError when spaCy or the model is not installed.
+    out.
+
+    Args:
+        model: Package name or path of the pipeline.
+
+    Raises:
+        CompoclipError: When spaCy or the model is not installed.
     """
 
     def __init__(self, model: str) -> None:

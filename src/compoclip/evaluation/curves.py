@@ -1,4 +1,4 @@
-"""What scores tell over all thresholds: ROC-AUC, 11-point average precision, the best threshold.
+"""Curves over all thresholds: ROC-AUC, 11-point average precision, and the best threshold.
 
 Pure numpy. `scores` (n,) are real numbers, `truth` (n,) says which items are true. Equal scores
 never depend on the order they stand in.
@@ -18,11 +18,20 @@ _ITEMS_DRAWN = 2_000_000
 
 
 def roc_auc(scores: Reals, truth: Flags, tie: float = 0.5) -> float:
-    """Share of (true, false) pairs in which the true item scores more; a tie counts `tie`.
+    """Share of (true, false) pairs in which the true item scores more.
 
-    With tie = 1/2 this is the area under the ROC curve and the Mann-Whitney statistic divided by
-    its maximum (Hanley and McNeil, The Meaning and Use of the Area under a ROC Curve, 1982). nan
-    when one of the two kinds is missing.
+    With tie = 1/2 this is the area under the ROC curve, and the Mann-Whitney statistic divided by
+    its maximum.
+
+    Args:
+        scores: (n,).
+        truth: (n,), True for the items that are true.
+        tie: what a pair of equal scores counts.
+
+    Returns:
+        The share; nan when one of the two kinds is missing.
+
+    Source: Hanley and McNeil, The Meaning and Use of the Area under a ROC Curve (1982).
     """
     return float(weighted_auc(scores, truth, np.ones((1, len(scores))), tie)[0])
 

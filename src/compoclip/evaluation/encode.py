@@ -25,7 +25,7 @@ from compoclip.evaluation.encoder import Encoder, TextKey
 from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
 from compoclip.models.config import ModelIdentity, Tower
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 
 # --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
 # twice. ---
@@ -149,14 +149,14 @@ _SHARED_AT_ONCE = 8192
 @dataclass(frozen=True)
 class EncodeOptions:
     """batch_size: images or texts encoded at once. workers: threads that read images. max_bad:
-    damaged images to leave out before giving up. cache: keep and reuse features on disk. ranks:
-    the processes that share the work."""
+    damaged images to leave out before giving up. cache: folder of features to keep and reuse.
+    ranks: the processes that share the work; rank 0 has all features then."""
 
     batch_size: int = 64
     workers: int = 2
     max_bad: int = 0
-    cache: FeatureCache | None = None
-    ranks: Ranks = ALONE
+    cache: Path | None = None
+    ranks: Ranks = SINGLE
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
@@ -172,23 +172,36 @@ def distinct_texts(contents: Sequence[Content]) -> list[str]:
 def encode_contents(
     encoder: Encoder, contents: Sequence[Content], options: EncodeOptions | None = None
 ) -> EncodedFeatures:
-    """Features of everything that `contents` mention, every image file of which must exist.
+    """Encode every image and text that some benchmarks mention, each distinct one once.
 
-    Images with the same bytes and box are encoded once, wherever they lie, and so are texts with
-    the same tokens; they share a row. Texts go in order of length, so that batches hold little
-    padding. What has been encoded is stored in the cache chunk by chunk,
-    also when the run is interrupted. Several processes encode every so-manyth batch each; the first
-    has all features then, the others only their own. Raises CompoclipError for the first damaged
-    image beyond `max_bad`, and when the model yields numbers that are not finite.
+    Images with the same bytes and box are one image, wherever they lie, and texts with the same
+    tokens one text; they share a row. Texts go in order of length, so that batches hold little
+    padding. What has been encoded goes to the cache chunk by chunk, also when the run is
+    interrupted.
+
+    Args:
+        encoder: the model.
+        contents: what the benchmarks hold; every image file must exist.
+        options: batch size, workers, cache and ranks.
+
+    Returns:
+        The features. Of several ranks, rank 0 has all of them, the others their own share.
+
+    Raises:
+        CompoclipError: an image is damaged beyond `max_bad`, or a feature is not finite.
     """
     options = options or EncodeOptions()
-    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options)
-    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options)
+    cache = FeatureCache(options.cache, encoder) if options.cache else None
+    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options, cache)
+    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options, cache)
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 
 
 def _encode_images(
-    encoder: Encoder, refs: Sequence[ImageRef], options: EncodeOptions
+    encoder: Encoder,
+    refs: Sequence[ImageRef],
+    options: EncodeOptions,
+    cache: FeatureCache | None,
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Features of the distinct images by content, the row of each reference, and damaged ones."""
     ranks = options.ranks
@@ -196,25 +209,25 @@ def _encode_images(
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
-    store = _Store("images", keys, options.cache, ranks)
+    store = _Store("images", keys, cache, ranks)
     todo = _own_part(store.missing(), options)
     bad: dict[ImageRef, str] = {}
 
-    def read(row: int) -> Any:
+    def read(row: int) -> tuple[Any, CompoclipError | None]:
         try:
-            return encoder.read_image(sharing[row][0])
+            return encoder.read_image(sharing[row][0]), None
         except CompoclipError as error:
-            return error
+            return None, error
 
     with store:
         batch: list[tuple[int, Any]] = []
         window = max(2 * options.batch_size, options.workers)
         readings = zip(todo, _ahead(todo, read, options.workers, window))
-        for row, image in track(readings, "encoding images", len(todo), "images"):
-            if isinstance(image, CompoclipError):
-                bad |= dict.fromkeys(sharing[row], str(image))
+        for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
+            if damage is not None:
+                bad |= dict.fromkeys(sharing[row], str(damage))
                 if len(bad) > options.max_bad:
-                    raise CompoclipError(_too_many(image, options.max_bad))
+                    raise CompoclipError(_too_many(damage, options.max_bad))
                 continue
             batch.append((row, image))
             if len(batch) == options.batch_size:
@@ -233,12 +246,12 @@ def _encode_images(
 
 
 def by_content(
-    refs: Sequence[ImageRef], workers: int, ranks: Ranks = ALONE
+    refs: Sequence[ImageRef], workers: int, ranks: Ranks = SINGLE
 ) -> tuple[list[bytes], dict[ImageRef, int]]:
     """Keys of the distinct images, and which of them each reference shows.
 
     Copies of a photo at several paths are one image. What cannot be read is an image of its own.
-    Several processes share the reading.
+    All ranks share the reading.
     """
     members = Members()
 
@@ -261,7 +274,10 @@ def by_content(
 
 
 def _encode_texts(
-    encoder: Encoder, texts: Sequence[str], options: EncodeOptions
+    encoder: Encoder,
+    texts: Sequence[str],
+    options: EncodeOptions,
+    cache: FeatureCache | None,
 ) -> tuple[Scores, dict[str, int], frozenset[str]]:
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
@@ -277,7 +293,7 @@ def _encode_texts(
             if key.truncated:
                 truncated.add(text)
     keys = [content_key(key.key) for _, key in representatives]
-    store = _Store("texts", keys, options.cache, options.ranks)
+    store = _Store("texts", keys, cache, options.ranks)
     by_length = [
         (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
     ]
@@ -295,7 +311,7 @@ def _encode_texts(
 
 
 def _own_part(rows: list[int], options: EncodeOptions) -> list[int]:
-    """What this process encodes: whole batches of those that one process would make, in turn."""
+    """The rows that this rank encodes: of a single process's batches, every world-th one."""
     size, ranks = options.batch_size, options.ranks
     return [row for k, row in enumerate(rows) if k // size % ranks.world == ranks.rank]
 
@@ -303,8 +319,8 @@ def _own_part(rows: list[int], options: EncodeOptions) -> list[int]:
 class _Store:
     """Features by row, some taken from the cache, the new ones written to it in parts.
 
-    Of several processes the first takes from the cache and says what is missing, so that all agree
-    on it; each writes down what it encodes.
+    Rank 0 takes from the cache and says what is missing, so that all ranks agree on it; each writes
+    down what it encodes.
     """
 
     def __init__(
@@ -324,7 +340,7 @@ class _Store:
                 self._put(rows, features)
 
     def missing(self) -> list[int]:
-        """Rows without a feature in the first process."""
+        """Rows without a feature on rank 0."""
         rows: list[int] = np.flatnonzero(~self._known).tolist()
         return rows if self._ranks.world == 1 else self._ranks.exchange(rows)[0]
 
@@ -338,7 +354,7 @@ class _Store:
             self._save()
 
     def share(self) -> None:
-        """Give the first process what the others encoded."""
+        """Give rank 0 what the others encoded."""
         if self._ranks.world == 1:
             return
         import torch
@@ -350,8 +366,8 @@ class _Store:
         for start in range(0, max(counts), _SHARED_AT_ONCE):
             part = [min(max(n - start, 0), _SHARED_AT_ONCE) for n in counts]
             rows = np.array(self._new[start : start + _SHARED_AT_ONCE], dtype=np.int64)
-            places = self._ranks.gather(torch.from_numpy(rows), part)
-            features = self._ranks.gather(torch.from_numpy(self._features[rows]), part)
+            places = self._ranks.all_gather(torch.from_numpy(rows), part)
+            features = self._ranks.all_gather(torch.from_numpy(self._features[rows]), part)
             if self._ranks.first:
                 self._put(places.tolist(), features.numpy())
 

@@ -1,4 +1,4 @@
-"""What evaluation needs of a model."""
+"""The encoder that evaluation needs, and the one over a loaded model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
 from compoclip.console import track
@@ -19,14 +19,14 @@ from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Matches, Scores
-from compoclip.models.blip import Blip
+from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
 from compoclip.models.weights import weights_hash
 
 
 class TextKey(NamedTuple):
-    """How the model reads a text. key: its tokens, equal for texts the model cannot tell apart.
+    """A text as the model reads it. key: its tokens, equal for texts the model cannot tell apart.
     length: number of tokens. truncated: whether the text lost words to the context length."""
 
     key: bytes
@@ -42,7 +42,7 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """What the features depend on; goes into every result."""
+        """Everything the features depend on; copied into every result."""
 
     def tower_weights(self, tower: Tower) -> str:
         """Hash of one tower's weights, which keys its features in the cache."""
@@ -70,6 +70,17 @@ class Encoder(Protocol):
 
 
 # --- The evaluation's view of a loaded model. ---
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, then the mode that it was in."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 class ModelEncoder:
@@ -141,15 +152,10 @@ class ModelEncoder:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        encoder = self._loaded.encoder
-        training = encoder.training
-        encoder.eval()
-        try:
-            # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
-            with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-                yield
-        finally:
-            encoder.train(training)
+        # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
+        exactly = torch.backends.cudnn.flags(allow_tf32=False)
+        with evaluating(self._loaded.encoder), torch.inference_mode(), exactly:
+            yield
 
     def _finite(self, features: Scores) -> Scores:
         if not np.isfinite(features).all():

@@ -95,7 +95,7 @@ POLICIES = ("used", "strict", "fractional")
 """Each metric has a column of numbers for each of them, "used.accuracy"; null where it does not
 apply. The first three fields of `Outcomes`."""
 MAIN = "main"
-"""What rules call each item's own main metric, the first of its form that applies."""
+"""The name, in rules, of each item's own main metric: the first of its form that applies."""
 
 
 @dataclass(frozen=True)
@@ -194,11 +194,37 @@ class Items:
         return pa.table(columns)
 
     def tied(self) -> list[bool]:
-        """Whether any metric of the item hangs on equal scores."""
+        """For each item, whether any metric depends on equal scores."""
         flags = np.zeros(len(self), dtype=bool)
         for outcomes in self.outcomes.values():
             flags |= outcomes.tied
         return [bool(flag) for flag in flags]
+
+
+def used_outcomes(table: pa.Table) -> dict[str, Values]:
+    """The outcomes that a stored table has under the official policy, by metric."""
+    return {
+        column.removeprefix("used."): _numbers(table, column)
+        for column in table.column_names
+        if column.startswith("used.")
+    }
+
+
+def positive_scores(table: pa.Table) -> Values:
+    """The cosines of matching pairs in a stored table, nan where none matches."""
+    return _numbers(table, POSITIVE_SCORE)
+
+
+def _numbers(table: pa.Table, column: str) -> Values:
+    return np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
+    """For each of n items its main outcome, the first that applies to it."""
+    main = np.full(n, np.nan)
+    for each in outcomes.values():
+        main = np.where(np.isnan(main), each, main)
+    return main
 
 
 # --- Which items are about the same photos, and so not independent of each other. ---
@@ -255,7 +281,7 @@ PAIRS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class Matches:
-    """What a matching head says of pairs. keys: (n,) ascending, image row * texts + text row.
+    """Scores of pairs by a matching head. keys: (n,) ascending, image row * texts + text row.
     values: (n,) float32. texts: number of distinct texts."""
 
     keys: Indices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -10,54 +11,44 @@ from importlib.metadata import version
 from pathlib import Path
 
 from compoclip.benchmarks.audit import Audit
-from compoclip.benchmarks.case import (
-    Aggregate,
-    Benchmark,
-    Content,
-    TiePolicy,
-    image_key,
-    present,
-)
+from compoclip.benchmarks.case import Aggregate, Benchmark, Content, TiePolicy, image_key, present
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import RESAMPLES, rule_to_json
 from compoclip.evaluation.encode import (
     EncodeOptions,
-    FeatureCache,
     distinct_images,
     distinct_texts,
     encode_contents,
 )
 from compoclip.evaluation.encoder import Encoder, Score, require_pairs, with_matches
 from compoclip.evaluation.forms import form_of, score
-from compoclip.evaluation.forms.cases import Sizes, group_sizes, groups_by_part
+from compoclip.evaluation.forms.cases import (
+    Sizes,
+    group_sizes,
+    groups_by_part,
+)
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import Results, file_stem, load_results, save_results
+from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.summary import clean_scores, same_faults, summarise
-from compoclip.ranks import ALONE, Ranks
 
 _LISTED_MISSING = 20
 
 
 @dataclass(frozen=True)
-class Options:
-    """batch_size: images or texts at once. workers: threads that read images. max_bad: damaged
-    images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
-    to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there.
-    audits: benchmark -> its audit, for clean scores beside those of all items. ranks: the
-    processes that share the encoding; the first one scores and writes. score: cosines of features,
-    or what a matching head says of pairs."""
+class Options(EncodeOptions):
+    """How to encode and measure; of several ranks, rank 0 scores and writes.
 
-    batch_size: int = 64
-    workers: int = 2
-    max_bad: int = 0
+    allow_partial: score what is there and mark it. resamples, seed: of the bootstrap. fresh: ignore
+    results already there. audits: benchmark -> its audit, for clean scores beside those of all
+    items. score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    """
+
     allow_partial: bool = False
-    cache: Path | None = None
     resamples: int = RESAMPLES
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
-    ranks: Ranks = ALONE
     score: Score = "itc"
 
 
@@ -76,13 +67,26 @@ def evaluate(
     out: Path,
     options: Options | None = None,
 ) -> list[Results]:
-    """Measure `encoder` on all benchmarks; results in their order, written below `<out>/<name>/`.
+    """Measure a model on all benchmarks; results are written below `<out>/<name>/`.
 
     All distinct images and texts of all benchmarks are encoded once, before any scoring. Results
-    that are already there for the same model, data and protocol are not computed again. Of several
-    processes (`Options.ranks`) all but the first return nothing. Raises
-    UsageError for two benchmarks of one name, CompoclipError for missing images unless
-    `allow_partial`, damaged images beyond `max_bad`, and anything that cannot be read or written.
+    that are already there for the same model, data and protocol are not computed again.
+
+    Args:
+        name: of the model, in results.
+        encoder: the model.
+        benchmarks: what to measure, each once.
+        out: folder of the results of all models.
+        options: how; by default as the command line does.
+
+    Returns:
+        One result a benchmark, in their order. Of several ranks all but rank 0 return nothing.
+
+    Raises:
+        UsageError: two benchmarks have one name, or a matching head is asked for what it cannot
+            score.
+        CompoclipError: images are missing without `allow_partial`, more than `max_bad` are damaged,
+            or something cannot be read or written.
     """
     options = options or Options()
     names = [each.name for each in benchmarks]
@@ -107,16 +111,11 @@ def evaluate(
         start = time.monotonic()
         if options.score == "itm":
             require_pairs([job.benchmark for job in todo])
-        cache = FeatureCache(options.cache, encoder) if options.cache else None
-        features = encode_contents(
-            encoder,
-            [job.content for job in todo],
-            EncodeOptions(options.batch_size, options.workers, options.max_bad, cache, ranks),
-        )
+        contents = [job.content for job in todo]
+        features = encode_contents(encoder, contents, options)
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             if options.score == "itm" and ranks.first:
-                contents = [job.content for job in todo]
                 features = with_matches(encoder, contents, features, options.batch_size)
             for job in todo if ranks.first else ():
                 result = _measure(name, encoder, job, features, folder, options, encoding)
@@ -127,15 +126,19 @@ def evaluate(
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
     """Refuse what `evaluate` would refuse for lack of data; needs no model.
 
-    Raises CompoclipError for missing images or annotations unless `allow_partial`, and where
-    nothing is left to score.
+    Args:
+        benchmarks: what is to be measured.
+        allow_partial: whether a part of a benchmark will do.
+
+    Raises:
+        CompoclipError: images or annotations are missing, or nothing is left to score.
     """
     for benchmark in benchmarks:
         _job(benchmark, allow_partial)
 
 
 def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
-    """What can be scored, after refusing incomplete data."""
+    """The part of a benchmark that can be scored; incomplete data is refused."""
     content, missing = present(benchmark)
     here = content.counts()
     known = benchmark.content.counts()
@@ -191,15 +194,13 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
 
 
 def _rules_json(job: _Job) -> dict[str, object]:
-    return {name: rule_to_json(rule) for name, rule in _rules(job)[0].items()}
+    return {name: rule.to_json() for name, rule in _rules(job)[0].items()}
 
 
 def _plain(encoder: Encoder) -> dict[str, object]:
     """The identity as it looks after a trip through JSON."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in encoder.identity.to_json().items()
-    }
+    plain: dict[str, object] = json.loads(json.dumps(encoder.identity.to_json()))
+    return plain
 
 
 def _measure(

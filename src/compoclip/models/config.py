@@ -1,7 +1,11 @@
-"""An open_clip configuration file, read and checked."""
+"""Configuration, identity and record of a model, as its files state them.
+
+Torch is not imported here, so that results can name the model they are of without it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,23 +15,36 @@ from typing import Any, Literal
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
+from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
+"""Names of the record, and of merges that are not CLIP's own, in every form of a checkpoint."""
 _MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """An open_clip configuration file: architecture, preprocessing and compoclip's own settings.
+    """An open_clip configuration file.
 
-    freeze_batch_norm: keep batch norms in eval mode always (see `DualEncoder`).
-    folder: what relative file names in it refer to.
+    Attributes:
+        model_cfg: The architecture, in open_clip's words.
+        preprocess_cfg: Image preprocessing; what it leaves out has open_clip's default.
+        freeze_batch_norm: Keep batch norms in eval mode always (see `DualEncoder`).
+        folder: Where relative file names in it lead from.
     """
 
     model_cfg: Mapping[str, Any]
     preprocess_cfg: Mapping[str, Any] = field(default_factory=dict)
     freeze_batch_norm: bool = False
     folder: Path | None = None
+
+    @property
+    def merges(self) -> Path | None:
+        """The merges file of the tokenizer; None for CLIP's own."""
+        options = self.model_cfg["text_cfg"].get("tokenizer_kwargs") or {}
+        stated = options.get("bpe_path")
+        return None if stated is None else (self.folder or Path()) / stated
 
     def to_json(self) -> dict[str, Any]:
         """The content of `open_clip_config.json`."""
@@ -48,6 +65,12 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CompoclipError(f"{path}: expected a JSON object")
     return data
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write an object as readable JSON."""
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a lone surrogate
 
 
 def require_small(path: Path) -> None:
@@ -82,9 +105,16 @@ def require_hub_name(name: object, key: str) -> None:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """An open_clip configuration file, with or without the outer "model_cfg".
+    """Read an open_clip configuration file.
 
-    Raises CompoclipError when it is missing, malformed or has unknown compoclip settings.
+    Args:
+        path: The JSON file, with or without the outer "model_cfg".
+
+    Returns:
+        The configuration, checked.
+
+    Raises:
+        CompoclipError: The file is missing or malformed, or has unknown compoclip settings.
     """
     data = read_object(path)
     config = section(data, "model_cfg", path) if "model_cfg" in data else data
@@ -105,8 +135,6 @@ def read_config(path: Path) -> ModelConfig:
     )
 
 
-# --- Which part of an open_clip model a parameter belongs to. ---
-
 Tower = Literal["image", "text"]
 Part = Literal["image", "text", "temperature"]
 
@@ -122,20 +150,24 @@ def part_of(name: str) -> Part:
     return "image" if name.startswith("visual.") else "text"
 
 
-# --- Everything that makes two checkpoints produce different features, as one comparable
-# record. ---
-
-
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Saved with every checkpoint, verified on load, copied into every result.
+    """Everything that makes two checkpoints give different features; saved with every checkpoint,
+    verified on load, copied into every result.
 
-    architecture: name, or hash of the open_clip model configuration when it has no name.
-    activation: "quick_gelu" or "gelu". tokenizer: id of the tokenizer (kind and vocabulary hash).
-    image_mean, image_std: per channel. interpolation: "bicubic" or "bilinear".
-    resize_mode: "shortest" (resize short side, centre crop) or "squash".
-    base: hash of the weights training started from ("" when unknown); adapter: "" or a description.
-    weights: blake2b hash over all tensors (names, shapes, float bytes) of the state dict.
+    Attributes:
+        architecture: Its name, or a hash of the model configuration when that has no name.
+        activation: "quick_gelu" or "gelu".
+        tokenizer: Id of the tokenizer (kind and hash of the vocabulary).
+        context_length: Tokens of a text.
+        image_size: (height, width) in pixels.
+        image_mean: Per channel, for pixels in [0, 1].
+        image_std: Per channel.
+        interpolation: "bicubic" or "bilinear".
+        resize_mode: "shortest" (resize the short side, centre crop), "longest" or "squash".
+        base: Hash of the weights that training started from, "" when unknown.
+        adapter: Description of merged adapters, "" without any.
+        weights: blake2b hash over all tensors (names, shapes, values) of the state dict.
     """
 
     architecture: str
@@ -190,3 +222,29 @@ def _fits(value: object, kind: str) -> bool:
         return type(value).__name__ == kind
     number = int if "int" in kind else int | float
     return isinstance(value, list | tuple) and all(isinstance(each, number) for each in value)
+
+
+def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
+    """The identity and the provenance in a `compoclip.json`.
+
+    Raises CompoclipError when it is missing or damaged.
+    """
+    data = read_object(record)
+    if not isinstance(data.get("identity"), dict):
+        raise CompoclipError(
+            f"{record}: has no identity; delete the file or re-save the checkpoint"
+        )
+    try:
+        identity = ModelIdentity.from_json(data["identity"])
+    except CompoclipError as error:
+        raise CompoclipError(f"{record}: {error}") from error
+    return identity, section(data, "provenance", record)
+
+
+def record_of(identity: ModelIdentity, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a `compoclip.json`."""
+    return {
+        "compoclip": __version__,
+        "identity": identity.to_json(),
+        "provenance": dict(provenance),
+    }

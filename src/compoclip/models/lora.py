@@ -1,9 +1,15 @@
-"""What low-rank adaptation is asked for (Hu et al., LoRA, ICLR 2022)."""
+"""Low-rank adaptation (Hu et al., LoRA, ICLR 2022) of the weights of an open_clip network.
+
+An adapted weight is W' = W + (alpha / r) * B A with A (r, d_in) and B (d_out, r); W stays frozen.
+The adapters are torch parametrizations of the very parameters, so every path through the network
+(this package's, open_clip's own, fused attention) computes with W'. As published for CLIP, the
+three projections of an attention's `in_proj_weight` share one A; its B is (3 d, r).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,13 +29,17 @@ Init = Literal["zero", "xavier_ab"]
 
 @dataclass(frozen=True)
 class Lora:
-    """How a network is adapted.
+    """Settings of low-rank adaptation.
 
-    rank: r. alpha: numerator of the scaling alpha / r. towers: which towers get adapters.
-    targets: "linear" is attention in- and out-projections and both MLP layers; "+conv" adapts the
-    patch embedding too, as in the code released with FSC-CLIP (k x k patches have rank r * k).
-    init: "zero" is B = 0, so that training starts from the base exactly; "xavier_ab" draws A and B
-    of in-projections from Xavier's uniform distribution, as in that code.
+    Attributes:
+        rank: r.
+        alpha: Numerator of the scaling alpha / r.
+        towers: Which towers get adapters: "both", "image" or "text".
+        targets: "linear" adapts the in- and out-projections of attention and both MLP layers;
+            "+conv" the patch embedding too, as in the code released with FSC-CLIP (k x k patches
+            have rank r * k).
+        init: "zero" is B = 0, so that training starts from the base exactly; "xavier_ab" draws A
+            and B of in-projections from Xavier's uniform distribution, as in that code.
     """
 
     rank: int = 4
@@ -57,7 +67,7 @@ class Lora:
 
     @property
     def scaling(self) -> float:
-        """What B A is multiplied with."""
+        """The factor of B A: alpha / rank."""
         return self.alpha / self.rank
 
     def describe(self) -> str:
@@ -67,13 +77,6 @@ class Lora:
         init = f", init {self.init}" if self.init != "zero" else ""
         return f"lora rank {self.rank}, alpha {self.alpha:g}, {where}{targets}{init}"
 
-
-# --- Low-rank adapters on the weights of an open_clip network. ---
-#
-# An adapted weight is W' = W + (alpha / r) * B A with A (r, d_in) and B (d_out, r); W stays frozen.
-# The adapters are torch parametrizations of the very parameters, so every path through the network
-# (this package's, open_clip's own, fused attention) computes with W'. As published for CLIP, the
-# three projections of an attention's `in_proj_weight` share one A; its B is (3 d, r).
 
 _LAYERS = ("attn", "mlp")  # whose linear maps are adapted, in open_clip's blocks and timm's
 _OUTSIDE = ("attn_pool", "text_decoder")  # pooling heads; captioning heads see no contrastive loss
@@ -95,7 +98,7 @@ class AdaptedWeight:
 
     @property
     def size(self) -> int:
-        """How many numbers its adapter holds."""
+        """Number of parameters of its adapter."""
         return math.prod(self.a_shape) + math.prod(self.b_shape)
 
 
@@ -120,11 +123,21 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
 
 
 def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedWeight, ...]:
-    """Put adapters, drawn from `seed`, on the network in place; returns what was adapted.
+    """Attach adapters to a network, in place.
 
-    Nothing is frozen here. The state dict gets other keys until `merge_lora`. Raises like
-    `lora_targets`, UsageError for a rank above that of every adapted weight, and CompoclipError
-    when the network has adapters already.
+    Nothing is frozen here. The state dict gets other keys until `merge_lora`.
+
+    Args:
+        network: An open_clip network.
+        lora: Settings of the adapters.
+        seed: The adapters are drawn from it.
+
+    Returns:
+        The adapted weights, in the order of the network.
+
+    Raises:
+        UsageError: The rank is above that of every adapted weight.
+        CompoclipError: The network has adapters already, or nothing that `lora` could adapt.
     """
     targets = lora_targets(network, lora)
     full = max(map(full_rank, targets))
@@ -160,7 +173,14 @@ def full_rank(target: AdaptedWeight) -> int:
 
 
 def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
-    """All A and B of a network."""
+    """Iterate over the A and B of every adapter.
+
+    Args:
+        network: A network that `attach_lora` was called on.
+
+    Yields:
+        The parameters to train.
+    """
     for _, adapter in _adapters(network):
         yield from adapter.parameters()
 
@@ -175,9 +195,12 @@ def lora_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def merge_lora(network: nn.Module) -> None:
-    """Replace every W by its W' in place and drop the adapters: a plain open_clip network again.
+    """Merge the adapters into their weights, in place: a plain open_clip network again.
 
     Computed on the CPU, so that adapters give the same weights wherever they were trained.
+
+    Args:
+        network: A network that `attach_lora` was called on; unchanged without adapters.
     """
     for name, adapter in list(_adapters(network)):
         path, _, parameter = name.rpartition(".")
@@ -283,109 +306,8 @@ def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[AdaptedWeight]:
     yield AdaptedWeight(f"{name}.weight", patches, "weight", a_shape, b_shape)
 
 
-# --- Low-rank adapters inside open_clip state dicts, as TSVLC, DAC and FSC-CLIP publish them. ---
-#
-# Their code replaces layers by ones that hold W beside A and B (the naming of Microsoft's loralib):
-#
-#     NAME.weight           with  NAME.lora_A, NAME.lora_B                  linear and convolution
-#     NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
-#
-# W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
-# its r is the number of rows of A over k. These are the formulas above, with other
-# names.
-
-ALPHA = 1.0
-"""What that code divides by the rank; no file records it and no published script changes it."""
-
-
-@dataclass(frozen=True)
-class LoralibFile:
-    """A state dict taken apart.
-
-    plain: the weights without adapters, as they were before training. adapters: "<name>.a" and
-    "<name>.b" by the name of the adapted weight, the form of `lora_state`.
-    """
-
-    plain: dict[str, Tensor]
-    adapters: dict[str, Tensor]
-
-    def adapted(self) -> list[str]:
-        """The names of the adapted weights, in order."""
-        return [name.removesuffix(".a") for name in self.adapters if name.endswith(".a")]
-
-
-def split(state: Mapping[str, Tensor]) -> LoralibFile:
-    """Take plain weights and adapters apart; a state dict without adapters is all plain."""
-    plain, adapters = {}, {}
-    for name, value in state.items():
-        for ending, part in (("lora_A", "a"), ("lora_B", "b")):
-            if name.endswith(f"_{ending}"):
-                adapters[f"{name.removesuffix(f'_{ending}')}.{part}"] = value
-                break
-            if name.endswith(f".{ending}"):
-                adapters[f"{name.removesuffix(ending)}weight.{part}"] = value
-                break
-        else:
-            plain[name] = value
-    return LoralibFile(plain, adapters)
-
-
-def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> Lora:
-    """The settings that adapters (as `LoralibFile.adapters`) on `weights` were trained with.
-
-    Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
-    differ.
-    """
-    ranks: dict[str, int] = {}
-    for key, value in adapters.items():
-        name, _, part = key.rpartition(".")
-        other = adapters.get(f"{name}.{'b' if part == 'a' else 'a'}")
-        if other is None:
-            lacking = "lora_B" if part == "a" else "lora_A"
-            raise CompoclipError(f"{source}: '{name}' has no {lacking}; get the whole file")
-        if name not in weights:
-            raise CompoclipError(
-                f"{source}: adapts '{name}', which the model does not have: it is for another "
-                "architecture"
-            )
-        if part == "a":
-            ranks[name] = _rank(name, value, other, weights[name], source)
-    if len(set(ranks.values())) > 1:
-        low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
-        raise CompoclipError(
-            f"{source}: LoRA ranks differ ('{low}' has {ranks[low]}, '{high}' has {ranks[high]}), "
-            "so its scaling is unknown: parts of several files were mixed"
-        )
-    if not ranks:
-        raise CompoclipError(f"{source}: has no LoRA weights (names that end in lora_A, lora_B)")
-    return Lora(
-        rank=next(iter(ranks.values())),
-        alpha=ALPHA,
-        towers=_towers(ranks),
-        targets="+conv" if any(weights[name].ndim == 4 for name in ranks) else "linear",
-        init="xavier_ab",
-    )
-
-
-def _rank(name: str, a: Tensor, b: Tensor, weight: Tensor, source: str) -> int:
-    kernel = weight.shape[-1] if weight.ndim == 4 else 1
-    fits = (
-        a.ndim == b.ndim == 2
-        and b.shape[0] == weight.shape[0] * kernel
-        and a.shape[1] * b.shape[0] == weight.numel()
-        and a.shape[0] == b.shape[1]
-        and a.shape[0] % kernel == 0
-        and len(a) > 0
-    )
-    if not fits:
-        raise CompoclipError(
-            f"{source}: lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not fit "
-            f"its shape {tuple(weight.shape)}"
-        )
-    return len(a) // kernel
-
-
-def _towers(names: Mapping[str, int]) -> Literal["both", "image", "text"]:
+def towers_of(names: Iterable[str]) -> Towers:
+    """The towers that weights of these names are in."""
     parts = {part_of(name) for name in names}
     if parts == {"image"}:
         return "image"

@@ -43,7 +43,7 @@ _SHARED = 4  # times the size of its file that the tensors of a model may have: 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """What a weights file holds.
+    """The content of a weights file.
 
     state: tensors by name, without `prefix`. entry: the key they were found under ("" for a plain
     state dict). facts: the other entries of the file that are numbers or short texts, e.g. epoch.
@@ -97,7 +97,7 @@ def read_weights(path: Path) -> WeightsFile:
 
 
 def _content(path: Path) -> object:
-    """What a file holds, without running code."""
+    """The unpickled or mapped content of a file; code in it is never run."""
     try:
         wrong = disguised(path)
         if wrong:
@@ -147,7 +147,7 @@ def _require_data(path: Path) -> None:
 
 
 def _openai(path: Path) -> str:
-    """What open_clip calls OpenAI's weights in a file of OpenAI's name."""
+    """open_clip's name for the weights in a file that OpenAI published."""
     name = f"{path.stem.removesuffix('px')}-quickgelu"
     return f"{name if name in open_clip.list_models() else 'ViT-B-32-quickgelu'}:openai"
 
@@ -173,7 +173,7 @@ def _require_plain(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _kind(value: Tensor) -> str:
-    """What is unusual about a tensor; "" for a plain one."""
+    """Why a tensor is not a plain one; "" when it is."""
     if value.is_quantized:
         return "quantised"
     if value.is_meta:
@@ -200,7 +200,7 @@ def require_finite(state: Mapping[str, Tensor], source: str) -> None:
 
 
 def _stripped(state: dict[str, Tensor], path: Path) -> tuple[str, dict[str, Tensor]]:
-    """What wrappers put before the names, and the tensors without it."""
+    """The prefix that wrappers put before the names, and the tensors without it."""
     found = ""
     for _ in range(_WRAPPERS):
         prefix = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
@@ -274,6 +274,45 @@ def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     return ""
 
 
+def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, Tensor]:
+    """Tensors on the CPU in float32; with "float16" matrices are rounded to that.
+
+    name: of the model. Raises CompoclipError for another dtype, when a value does not fit float16,
+    and when one is not finite.
+    """
+    require_finite(state, name)
+    if dtype not in ("float32", "float16"):
+        raise CompoclipError(f"checkpoint dtype '{dtype}' is not float32 or float16")
+    stored = {}
+    for name, value in state.items():
+        value = value.detach().to("cpu")
+        if value.is_floating_point():
+            half = dtype == "float16" and value.ndim >= 2
+            value = value.to(torch.float16 if half else torch.float32)
+            if half and not value.isfinite().all():
+                raise CompoclipError(f"'{name}' does not fit float16: save as float32")
+        stored[name] = value.contiguous()
+    return stored
+
+
+def counts(plain: Mapping[str, Tensor], adapters: Mapping[str, Tensor]) -> dict[str, int]:
+    """Parameters by part (image, text, temperature, adapter, total).
+
+    Running statistics of batch norms in a file are not parameters.
+    """
+    found = {"image": 0, "text": 0, "temperature": 0}
+    for name, value in plain.items():
+        if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            found[part_of(name)] += value.numel()
+    found["adapter"] = sum(value.numel() for value in adapters.values())
+    return found | {"total": sum(found.values())}
+
+
+def dtypes(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Number of tensors by number format."""
+    return dict(Counter(map(_dtype, state.values())))
+
+
 def weights_hash(state: Mapping[str, Tensor]) -> str:
     """blake2b over names, shapes and values of all tensors, in order of name.
 
@@ -294,8 +333,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-# --- Whether weights were fine-tuned from a base: what tells an activation that no file
-# records. ---
+# Kinship: what tells the activation of weights that do not record it.
 #
 # A fine-tuned weight stays near its start: the relative distance |W - W0| / |W0| of the matrices is
 # a few hundredths at published learning rates, while weights trained from another start are about
@@ -309,7 +347,7 @@ Verdict = Literal["same", "derived", "unclear", "unrelated"]
 
 @dataclass(frozen=True)
 class Kinship:
-    """How far weights are from a base's.
+    """The distance between two sets of weights of one architecture.
 
     image, text: the median over the matrices of that tower of |W - W0| / |W0|. compared: how many
     matrices that is. changed: how many tensors of all differ in any value.
@@ -333,6 +371,13 @@ class Kinship:
     def describe(self) -> str:
         """ "image tower 0.012, text tower 0.034 from it"."""
         return f"image tower {self.image:.3f}, text tower {self.text:.3f} from it"
+
+
+def named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict under the names of `own`: text tower at top level or below "text."."""
+    if "text.positional_embedding" in own and "text.positional_embedding" not in state:
+        return {(f"text.{k}" if f"text.{k}" in own else k): v for k, v in state.items()}
+    return dict(state)
 
 
 def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str) -> Kinship:

@@ -1,4 +1,4 @@
-"""What the playground answers, as JSON-ready records."""
+"""The playground's answers, as JSON-ready records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from PIL import Image
 
-from compoclip.analysis.patch_maps import PatchMaps, patch_maps, small_overlay
+from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph import graph_tree
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.data.decode import FORMATS, decode
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
 
 # --- What a page may send, checked before anything is computed. ---
@@ -87,7 +87,7 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     return decode(raw, name="the image")
 
 
-# --- What the playground answers, as JSON-ready records. ---
+# --- Answers. ---
 
 _SIDE = 320  # pixels of the longer side of an overlay
 
@@ -108,7 +108,7 @@ class Playground:
     examples: Sequence[Example] = ()
 
     def info(self) -> dict[str, Any]:
-        """What the page shows before anything is asked."""
+        """The facts that the page shows before anything is asked."""
         return {
             "version": __version__,
             "models": [

@@ -14,9 +14,9 @@ from compoclip.benchmarks.case import SKILLS, Form
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.form import Record, ShownItem
 from compoclip.evaluation.groups import ScorePart
+from compoclip.evaluation.items import main_values, used_outcomes
 from compoclip.evaluation.results import load_items
-from compoclip.report.looks import Look, Looker, Piece, changed_runs, word_diff
-from compoclip.report.pictures import Album, Picture
+from compoclip.report.looks import Album, Look, Looker, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
 from compoclip.report.wording import cosine
 
@@ -68,7 +68,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Desk:
-    """What cards are made with: the photos and maps of the page, each embedded within a budget."""
+    """The photos and maps of the page, each embedded within a budget."""
 
     album: Album = field(default_factory=Album)
     looker: Looker = field(default_factory=Looker)
@@ -145,7 +145,7 @@ _MOST = 8  # cards a skill
 
 @dataclass(frozen=True)
 class WinTally:
-    """How many items a model alone gets right, and the base alone, of n common ones."""
+    """Numbers of items only the model gets right, and only the base, of n common ones."""
 
     model: str
     won: int
@@ -213,24 +213,13 @@ def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
     for subtask, item in first:
         if all((subtask, item) in other for other in rest):
             common.setdefault(subtask, []).append(item)
-    rights = {model: _right(table) for model, table in tables.items()}
+    rights = {m: main_values(used_outcomes(t), t.num_rows) > 0.5 for m, t in tables.items()}
     found = {}
     for subtask, items in common.items():
         rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
         right = {m: rights[m][rows[m]] for m in tables}
         found[subtask] = Rows(ScorePart(benchmark, subtask), tuple(items), rows, right)
     return found
-
-
-def _right(table: pa.Table) -> np.ndarray:
-    """Whether each item is right by its main metric."""
-    main = np.full(table.num_rows, np.nan)
-    for column in table.column_names:
-        if column.startswith("used."):
-            values = np.array(table[column].to_numpy(zero_copy_only=False), dtype=float)
-            main = np.where(np.isnan(main), values, main)
-    right: np.ndarray = main > 0.5
-    return right
 
 
 def _tally(study: Study, model: str, rows: Sequence[Rows]) -> WinTally:

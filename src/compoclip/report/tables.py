@@ -1,5 +1,4 @@
-"""What the tables of the report show, cell by cell; numbers are formatted here, laid out in the
-templates."""
+"""The cells of the report's tables; numbers are formatted here, laid out in the templates."""
 
 from __future__ import annotations
 
@@ -8,20 +7,14 @@ from dataclasses import dataclass, replace
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, MATCH
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.results import Results, Score, chance_flag, data_notes
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.tables import chance_flag, data_notes
 from compoclip.report.findings import SAME, direction
 from compoclip.report.study import Study, Table
-from compoclip.report.wording import (
-    count,
-    interval,
-    p_value,
-    percent,
-    points,
-    signed_interval,
-)
+from compoclip.report.wording import count, interval, p_value, percent, points, signed_interval
 
 
 @dataclass(frozen=True)
@@ -140,9 +133,7 @@ def _row(
 
 
 def _subtask_row(study: Study, benchmark: str, subtask: str) -> NumberRow:
-    scores = [
-        next(iter(study.results[m][benchmark].scores[subtask].values())) for m in study.models
-    ]
+    scores = [study.results[m][benchmark].main(subtask) for m in study.models]
     changes: list[Difference | None] = [None]
     for model in study.others:
         found = study.comparisons[model].subtasks
@@ -201,7 +192,7 @@ def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
     return BenchmarkSheet(
         benchmark=benchmark,
         headline=first.headline,
-        headlines=tuple((m, percent(r.aggregates[r.headline].value)) for m, r in measured.items()),
+        headlines=tuple((m, percent(r.headline_score.value)) for m, r in measured.items()),
         details=tuple(
             _with_clean(
                 _detail(part, metric, model, each.scores[part][metric]),
@@ -232,9 +223,6 @@ def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
 def _detail(part: str, metric: str, model: str, score: Score, headline: bool = False) -> Detail:
     cosine = score.metric == POSITIVE_SCORE
     flags = (chance_flag(score), "partial" if score.n < score.expected else "")
-    n = count(score.n)
-    if score.n != score.expected:
-        n += f" of {count(score.expected)}"
     tied = score.ties > 0 and score.strict is not None and score.fractional is not None
     return Detail(
         part=part,
@@ -243,7 +231,7 @@ def _detail(part: str, metric: str, model: str, score: Score, headline: bool = F
         value=percent(score.value),
         interval=interval(score.low, score.high),
         chance="–" if cosine else percent(score.chance),
-        n=n,
+        n=score.items(","),
         ties="–" if cosine else count(score.ties),
         strict=percent(score.strict) if tied and score.strict is not None else "–",
         fractional=percent(score.fractional) if tied and score.fractional is not None else "–",
@@ -262,7 +250,7 @@ def _with_clean(detail: Detail, results: Results, score: Score | None) -> Detail
 
 
 def _notes(measured: Mapping[str, Results]) -> tuple[str, ...]:
-    """What is to be said about the data, once where it is the same for all models."""
+    """Remarks on the data, each once where it is the same for all models."""
     texts: dict[str, list[str]] = {}
     for model, each in measured.items():
         for line in data_notes(each):

@@ -1,4 +1,4 @@
-"""What training runs left behind: curves from `train.jsonl`, the record of the checkpoint."""
+"""Training runs on disk: curves from `train.jsonl`, and the record of the checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,17 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run as train leaves it. Raises CompoclipError when there is no log or it is empty."""
+    """Read what a training run left behind.
+
+    Args:
+        folder: the run's --out folder.
+
+    Returns:
+        Its curves, and the record of its checkpoint where there is one.
+
+    Raises:
+        CompoclipError: there is no log, it is empty, or the record is malformed.
+    """
     path = folder / "train.jsonl"
     if not path.is_file():
         raise CompoclipError(f"{path}: no such file; give --runs the --out folder of train")
@@ -89,7 +99,7 @@ def _curve(series: Sequence[tuple[int, float]]) -> LogCurve:
 
 
 def _record(checkpoint: Path) -> dict[str, str]:
-    """How the checkpoint was made, as flat text; empty while the run is unfinished."""
+    """The provenance of the checkpoint as flat text; one entry while the run is unfinished."""
     path = checkpoint / "compoclip.json"
     if not path.is_file():
         return {"state": "unfinished"}

@@ -14,16 +14,15 @@ from typing import Any, Protocol
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.tagwords import PREPOSITIONS, preposition_synonyms
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, inflect
-from compoclip.rewrites.elements import Element, elements
-from compoclip.rewrites.exchange import related
+from compoclip.rewrites.exclusion import related
 from compoclip.rewrites.negclip import NegclipSwap
-from compoclip.rewrites.replace import NO_CANDIDATE, Replace, replaced
-from compoclip.rewrites.structure import Structure, structure_of
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.relations import PREPOSITIONS, preposition_synonyms
+from compoclip.rewrites.replace import NO_CANDIDATE, Element, Replace, elements, replaced
 
 # --- What fits a gap in a caption, by a masked language model. ---
 
@@ -40,11 +39,13 @@ class MaskFiller(Protocol):
 
 
 class TransformersFiller:
-    """A masked language model of the transformers package, loaded on first use.
+    """A masked language model of the transformers package, loaded on first use, on the CPU.
 
-    model: name on the Hugging Face hub or a local folder. count: how many words are proposed.
-    Words that the model builds of several pieces are never proposed. Nothing is downloaded before
-    the first gap, and the model runs on the CPU.
+    Words that the model builds of several pieces are never proposed.
+
+    Args:
+        model: Name on the Hugging Face hub or a local folder.
+        count: How many words are proposed.
     """
 
     def __init__(self, model: str = "distilroberta-base", count: int = 20) -> None:
@@ -87,18 +88,21 @@ def _pipeline(model: str) -> Any:
 
 @dataclass(frozen=True)
 class MaskedReplace:
-    """Replaces one word of the given parts of speech by a likely other one.
+    """Replaces one word by a likely other one (CE-CLIP, Zhang et al., CVPR 2024).
 
-    parts: of NOUN, ADJ, VERB, ADP; the word is uniform among those of the caption that assert
-    something and stand alone. filler: proposes what fits the gap; the first proposal that is a word
-    of the same part of speech and form, and neither related to the word nor in the caption, is
-    taken. Without a filler the lexicon proposes, by `Replace`.
+    The word is uniform among those of the caption that assert something and stand alone. The first
+    proposal that is a word of the same part of speech and form, and neither related to the word nor
+    in the caption, is taken.
+
+    Attributes:
+        parts: Parts of speech that may be replaced: NOUN, ADJ, VERB, ADP.
+        filler: Proposes what fits the gap; without one the lexicon does, by `Replace`.
     """
 
     name: str
     parts: tuple[str, ...]
     filler: MaskFiller | None = None
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -107,25 +111,25 @@ class MaskedReplace:
             return Replace(name=self.name, parts=self.parts)(caption, rng)
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
-        gaps = [e for e in elements(structure) if e.pos in self.parts and e.stop - e.first == 1]
+        reading = read(caption)
+        gaps = [e for e in elements(reading) if e.pos in self.parts and e.stop - e.first == 1]
         reason = NO_CANDIDATE
         for gap in rng.sample(gaps, min(len(gaps), MAX_DRAWS)):
             token = caption.tokens[gap.first]
             before, after = caption.text[: token.start], caption.text[token.end :]
             for word in self.filler.fill(before, after):
-                lemma = _fitting(structure, gap, word)
+                lemma = _fitting(reading, gap, word)
                 if lemma is None:
                     continue
                 rule = f"masked:{gap.pos}"
-                result = replaced(structure, gap, lemma, self.name, rule)
+                result = replaced(reading, gap, lemma, self.name, rule)
                 if isinstance(result, Rewritten):
                     return result
                 reason = result.reason
         return Refused(reason)
 
 
-def _fitting(s: Structure, gap: Element, word: str) -> str | None:
+def _fitting(s: Reading, gap: Element, word: str) -> str | None:
     """The lemma of a proposed word, or None when it is no other word of the gap's kind and form."""
     low = word.strip().lower()
     token = s.caption.tokens[gap.first]

@@ -7,12 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.tagwords import PREPOSITIONS, is_symmetric, preposition_synonyms
-from compoclip.captions.types import Caption, SceneGraph, Token, word_set
+from compoclip.captions.lists import NUMBERS, word_lists
+from compoclip.captions.types import Caption, SceneGraph, Token
 from compoclip.rewrites.base import fits_context, same_to_clip
 from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
-from compoclip.rewrites.exchange import contradicting, families, may_coincide, related
-from compoclip.rewrites.structure import phrases
+from compoclip.rewrites.exclusion import families, may_coincide, related
+from compoclip.rewrites.relations import (
+    PREPOSITIONS,
+    contradicting,
+    is_symmetric,
+    phrases,
+    preposition_synonyms,
+)
 from compoclip.rewrites.synonyms import table
 
 # --- What two texts say differently, as far as words, prepositions and scene graphs tell. ---
@@ -20,11 +26,7 @@ from compoclip.rewrites.synonyms import table
 # Used on texts that people or language models wrote, where nothing is known of how they were made.
 
 CONTENT = frozenset(("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM"))
-_NEGATIONS = word_set("no not n't never without none nobody nothing neither nor cannot")
-_DIGITS = {
-    "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
-    "eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12",
-}  # fmt: skip
+_NEGATIONS = word_lists(__file__, "rules").words("negations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,14 @@ def difference(caption: Caption, written: Caption) -> WordDifference:
 
 def content_words(caption: Caption) -> list[Token]:
     """The content words in order; "front" of "in front of" is none."""
-    inside = {i for first, stop in phrases(caption.tokens) for i in range(first, stop)}
+    inside = {i for first, stop in phrases(_lows(caption)) for i in range(first, stop)}
     return [t for i, t in enumerate(caption.tokens) if t.pos in CONTENT and i not in inside]
 
 
 def may_mean_the_same(a: Token, b: Token) -> bool:
     """Whether one word can stand for the other, or is a kind of it."""
     first, second = a.lemma.lower(), b.lemma.lower()
-    if _DIGITS.get(first, first) == _DIGITS.get(second, second):
+    if str(NUMBERS.get(first, first)) == str(NUMBERS.get(second, second)):
         return True
     # The tagger may take one of them for another part of speech than the other.
     return _published(a, b) or any(
@@ -197,10 +199,14 @@ def _words(caption: Caption) -> Counter[str]:
     return Counter(token.text.lower() for token in caption.tokens)
 
 
+def _lows(caption: Caption) -> tuple[str, ...]:
+    return tuple(token.text.lower() for token in caption.tokens)
+
+
 def _links(caption: Caption) -> list[str]:
     """The prepositions in order."""
-    low = [token.text.lower() for token in caption.tokens]
-    spans = phrases(caption.tokens)
+    low = _lows(caption)
+    spans = phrases(low)
     inside = {i for first, stop in spans for i in range(first, stop)}
     single = [
         low[i]
@@ -248,10 +254,17 @@ LOSES_CONTENT = "loses-content"
 
 
 def form_objection(caption: str, written: str) -> str | None:
-    """Why a written positive or negative cannot be used, judged by its form, or None.
+    """Judge the form of a written positive or negative.
 
     It must hold words, differ from the caption to CLIP's tokenizer, fit into the context and have
     at most 1.5 times as many words.
+
+    Args:
+        caption: The caption.
+        written: What a person or a language model made of it.
+
+    Returns:
+        Why it cannot be used, or None.
     """
     if not written.strip():
         return EMPTY
@@ -263,12 +276,19 @@ def form_objection(caption: str, written: str) -> str | None:
 
 
 def positive_objection(caption: Caption, written: Caption) -> str | None:
-    """Why a written positive does not keep the meaning, or None when it may.
+    """Judge whether a written positive keeps the meaning.
 
     Content words are nouns, verbs, adjectives, adverbs and numbers outside phrasal prepositions.
-    Their multiset is the same (words exchanged, stating the same), or exactly one of them
-    is another word (a word replaced) that does not exclude the old one. Neither text denies what
-    the other says.
+    Their multiset is the same (words exchanged, stating the same), or exactly one of them is
+    another word (a word replaced) that does not exclude the old one. Neither text denies what the
+    other says.
+
+    Args:
+        caption: The caption.
+        written: What was made of it.
+
+    Returns:
+        Why it does not keep the meaning, or None when it may.
     """
     change = difference(caption, written)
     if len(change.lost) != len(change.gained) or len(change.lost) > 1:
@@ -281,12 +301,19 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
 
 
 def negative_objection(caption: Caption, written: Caption) -> str | None:
-    """Why a written negative may still be true of the image, or None when it says something else.
+    """Judge whether a written negative says something else than the caption.
 
     It denies what the caption does not; or it has a content word that cannot hold together with one
     it lost ("crimson" with "red", "small" with "red" can); or a preposition that does not fit the
     scene of the one it lost; or the same words in an order that states other things. Texts that
     only add or drop words are refused: both may be true.
+
+    Args:
+        caption: The caption.
+        written: What was made of it.
+
+    Returns:
+        Why it may still be true of the image, or None.
     """
     change = difference(caption, written)
     if change.negated:
@@ -308,10 +335,17 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
 
 
 def paraphrase_objection(caption: Caption, written: Caption) -> str | None:
-    """Why a text in other words does not say the same, or None when it may.
+    """Judge whether a text in other words says the same.
 
     Half of the content words are kept, or there are words that can mean the same; no word excludes
     one that went, and nothing is denied.
+
+    Args:
+        caption: The caption.
+        written: The paraphrase.
+
+    Returns:
+        Why it does not say the same, or None when it may.
     """
     change = difference(caption, written)
     gone = [old for old in change.lost if not any(may_mean_the_same(old, n) for n in change.gained)]

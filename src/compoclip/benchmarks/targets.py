@@ -1,0 +1,234 @@
+"""Targets, as named after `--on`: benchmarks with their places and options, or whole suites.
+
+A target is `SPEC[,KEY=VALUE]...`, for example
+
+    sugarcrepe
+    sugarcrepe:swap_*
+    retrieval:coco,root=/data
+    sugarcrepe,annotations=/data/sugarcrepe,images=/data/coco/val2017
+
+with the keys `root` (data root, default layout), `images` (photo folder), `id` (name in the
+results) and the options of the benchmark's reader. A suite is a folder with a `suite.json`
+
+    {"benchmarks": [{"name": "sugarcrepe", "root": "data", "images": "photos",
+                     "id": "my-sugarcrepe", "options": {"annotations": "captions"}}]}
+
+whose paths are relative to it (all but "name" may be left out), or a data root in the default
+layout, of which every benchmark is taken whose annotation files are all there. `all` is the data
+root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) go by their names:
+
+    elevater,root=/data
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.registry import (
+    SUITES,
+    benchmark_names,
+    load_benchmark,
+    meta,
+    option_types,
+)
+from compoclip.console import note
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
+
+SUITE = "suite.json"
+ALL = "all"
+"""Target that means everything below the data root."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A benchmark to load. spec: as for `load_benchmark`. id: name in the results, if another."""
+
+    spec: str
+    root: Path
+    images: Path | None = None
+    id: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Benchmark:
+        """Read the benchmark. Raises what `load_benchmark` raises."""
+        benchmark = load_benchmark(self.spec, self.root, self.images, **self.options)
+        if not self.id:
+            return benchmark
+        return replace(benchmark, name=self.id, known_as=benchmark.name)
+
+
+def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) -> list[Target]:
+    """Read what a user names after `--on`.
+
+    Args:
+        texts: targets, in the forms that this module describes.
+        root: data root of targets that name no other.
+        images: photo folder of targets that name no other.
+
+    Returns:
+        The benchmarks to load.
+
+    Raises:
+        UsageError: a target is malformed.
+        CompoclipError: a suite is malformed.
+    """
+    targets: list[Target] = []
+    for text in texts:
+        path = root if text == ALL else Path(text)
+        if text == ALL and not root.is_dir():
+            raise UsageError(f"{root}: no such folder; say with --data where the benchmarks lie")
+        if not text.isprintable():
+            raise UsageError(f"{text!r:.200}: no name of a benchmark or folder")
+        if os.path.isdir(path):  # False also for what no file system takes as a name
+            targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
+        elif path.name == SUITE or (path.suffix == ".json" and os.path.isfile(path)):
+            targets += read_suite(path)
+        else:
+            targets += _parse(text, root, images)
+    return targets
+
+
+def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
+    spec: list[str] = []
+    settings: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals:
+            spec.append(part)
+        elif not key or not value or key in settings:
+            raise UsageError(f"{text}: '{part}' is not KEY=VALUE, or the key is there twice")
+        else:
+            settings[key] = value
+    if "/" in spec[0] or spec[0].startswith("."):
+        raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
+    place = _path(settings.pop("root", root))
+    photos = settings.pop("images", None)
+    name = settings.pop("id", None)
+    joined = ",".join(spec)
+    if joined in SUITES and (photos or name):
+        raise UsageError(f"{text}: a suite takes neither images= nor id=; name one benchmark")
+    return [
+        Target(
+            spec=each,
+            root=place,
+            images=_path(photos) if photos else images,
+            id=name,
+            options=_options(each, settings, Path(), text),
+        )
+        for each in SUITES.get(joined, (joined,))
+    ]
+
+
+def _path(text: str | Path) -> Path:
+    """A path as people write it, "~" for their home."""
+    path = Path(text)
+    if any(len(part.encode()) > 255 for part in path.parts):
+        raise UsageError(f"{text!s:.200}: longer than the name of a file can be")
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # of a user who has none
+        raise UsageError(f"{text}: {error}; write the path in full") from error
+
+
+def read_suite(path: Path) -> list[Target]:
+    """The benchmarks that a suite file lists. Raises CompoclipError naming the file and entry."""
+    data = read_json(path, damaged="give a suite file, or the folder that holds one")
+    entries = data.get("benchmarks") if isinstance(data, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise CompoclipError(f'{path}: expected {{"benchmarks": [{{"name": ...}}, ...]}}')
+    known = {"name": str, "root": str, "images": str, "id": str, "options": dict}
+    targets = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"{path}: benchmark {number}"
+        if not isinstance(entry, dict) or "name" not in entry:
+            raise CompoclipError(f'{where}: expected an object with a "name"')
+        for key, value in entry.items():
+            if key not in known or not isinstance(value, known[key]):
+                raise CompoclipError(f"{where}: {key!r} is unknown or of the wrong kind")
+        folder = path.parent
+        targets.append(
+            Target(
+                spec=entry["name"],
+                root=folder / entry.get("root", "."),
+                images=folder / entry["images"] if "images" in entry else None,
+                id=entry.get("id"),
+                options=_options(entry["name"], entry.get("options", {}), folder, where),
+            )
+        )
+    return targets
+
+
+def find_in(root: Path) -> list[Target]:
+    """Every benchmark whose annotation files lie below `root` in the default layout.
+
+    One that has only some of its own files, or that needs an option stated, is left out with a
+    note. Raises CompoclipError when nothing is found.
+    """
+    found: list[str] = []
+    for name in benchmark_names():
+        about = meta(name)
+        if about.family:
+            found += [f"{name}:{part}" for part in _family_parts(root, name)]
+            continue
+        absent = [file for file in about.files if about.place(root, file) is None]
+        if any(about.place(root, archive) for archive in about.archives):
+            absent = []
+        own = [file for file in about.files if file.startswith(f"{name}/")]
+        if not absent and about.requires:
+            note(f"{name}: left out, it needs {about.requires}=...; name it with that option")
+        elif not absent:
+            found.append(name)
+        elif any(about.place(root, file) for file in own):
+            note(f"{name}: left out, {root / absent[0]} is not there; name the parts you want")
+    if not found:
+        raise CompoclipError(
+            f"{root}: holds neither {SUITE} nor a benchmark in the default layout; "
+            "name benchmarks and their places instead"
+        )
+    return [Target(spec, root) for spec in found]
+
+
+def _family_parts(root: Path, name: str) -> list[str]:
+    about = meta(name)
+    folders = [root / place.removesuffix("/NAME") for place in about.images if "NAME" in place]
+    parts = set(about.parts) | {
+        each.name for folder in folders if folder.is_dir() for each in folder.iterdir()
+    }
+    return [
+        part
+        for part in sorted(parts)
+        if any((folder / part).is_dir() for folder in folders)
+        or any((root / file).is_file() for file in about.of_set(part, about.files))
+    ]
+
+
+def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dict[str, Any]:
+    """Texts turned into what the reader's options are: paths below `base`, numbers, yes or no."""
+    types = option_types(spec.partition(":")[0])
+    options = {}
+    for key, value in given.items():
+        kind = types.get(key, "")
+        if not isinstance(value, str):
+            options[key] = value
+        elif "None" in kind and value.lower() == "none":
+            options[key] = None
+        elif "Path" in kind:
+            options[key] = base / _path(value)
+        elif "int" in kind:
+            if not re.fullmatch("-?[0-9]{1,18}", value):
+                raise UsageError(f"{where:.200}: {key} must be a whole number, not '{value:.40}'")
+            options[key] = int(value)
+        elif "bool" in kind:
+            if value.lower() not in ("true", "false"):
+                raise UsageError(f"{where}: {key} must be true or false, not '{value}'")
+            options[key] = value.lower() == "true"
+        else:
+            options[key] = value
+    return options

@@ -1,0 +1,228 @@
+"""Models looked at and made of others: inspected, converted to another form, interpolated.
+
+Weight interpolation with the base (WiSE-FT) is theta(alpha) = (1 - alpha) theta_base + alpha
+theta_tuned; Wortsman et al., Robust fine-tuning of zero-shot models (CVPR 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.checkpoint import (
+    Inspection,
+    LoadedModel,
+    assemble,
+    current_identity,
+    format_of,
+    formats,
+    load_model,
+    plain_spec,
+    save_model,
+    writer_of,
+)
+from compoclip.models.config import part_of
+
+Scope = Literal["all", "image", "text"]
+WiseLora = Literal["merged", "squared"]
+
+
+def inspect_model(
+    source: str, base: str | None = None, activation: str | None = None
+) -> Inspection:
+    """Find out what a checkpoint is.
+
+    Args:
+        source: Anything that `load_model` takes, or a weights file alone.
+        base: A model to compare the weights with; near weights tell the activation of a file.
+        activation: The user's word on the activation.
+
+    Returns:
+        What is known of it.
+
+    Raises:
+        CompoclipError: Files are missing or damaged, or the base is of another architecture.
+    """
+    source = plain_spec(source)
+    start = None if base is None else load_model(base)
+    return format_of(source).describe(source, start, activation)
+
+
+def convert(
+    source: str,
+    destination: Path,
+    form: str,
+    *,
+    base: str | None = None,
+    activation: str | None = None,
+    dtype: str = "float32",
+) -> dict[str, Any]:
+    """Write a model in another form.
+
+    Args:
+        source: As for `load_model`; with `base` also a weights file alone or a PEFT folder.
+        destination: Folder to write, which must not exist.
+        form: "open-clip", "hf", "hf-vision", "merged", "lora", "peft" or "onnx".
+        base: What the weights were trained from.
+        activation: The user's word on the activation of weights that do not record it.
+        dtype: "float32" or "float16", of the tensors of whole models.
+
+    Returns:
+        What was written, JSON-ready.
+
+    Raises:
+        CompoclipError: The model has no such form, or as the reader and the writer of the formats
+            say.
+    """
+    source, base = plain_spec(source), None if base is None else plain_spec(base)
+    for each in formats():
+        if each.adapters_only and form in each.forms:
+            adapted = format_of(source).adapted(source, base, activation)
+            each.save_adapted(adapted, destination)
+            return {
+                "form": form,
+                "base": adapted.base.name,
+                "base_weights": adapted.base.identity.weights,
+                "adapter": adapted.lora.describe(),
+                "adapted": sum(key.endswith(".a") for key in adapted.adapters),
+            }
+    if form == "merged" and not format_of(source).has_adapter(source):
+        raise UsageError(f"{source}: is no adapter, so there is nothing to merge: --to open-clip")
+    loaded = load_source(source, base, activation)
+    identity = save_model(loaded, destination, form=form, dtype=dtype)
+    made = writer_of(form, loaded).made(identity, destination)
+    return {"form": form, "activation": loaded.identity.activation, **made}
+
+
+def load_source(source: str, base: str | None, activation: str | None) -> LoadedModel:
+    """`load_model`; with a base also a weights file alone, or a PEFT folder that names no base.
+
+    Raises like `load_model`, and UsageError for a source that names its base itself.
+    """
+    if base is None:
+        return load_model(source, activation=activation)
+    return format_of(source).load_on(source, base, activation)
+
+
+def interpolate(
+    base: LoadedModel,
+    tuned: LoadedModel,
+    alpha: float,
+    scope: Scope = "all",
+    mix_scale: bool = False,
+    wise_lora: WiseLora = "merged",
+) -> LoadedModel:
+    """Interpolate between a model and the base it was trained from (WiSE-FT).
+
+    Args:
+        base: The model at alpha 0.
+        tuned: The model at alpha 1.
+        alpha: Position between the two, in [0, 1].
+        scope: "all" interpolates every weight, "image" or "text" one tower with its projection;
+            the rest is that of `tuned`.
+        mix_scale: Interpolate the temperature, too; else it is that of `tuned`.
+        wise_lora: "squared" scales the change by alpha^2, the axis of published curves of LoRA
+            runs, whose code scaled A and B alike.
+
+    Returns:
+        A new model on the CPU. Its identity has the base's weights as base, its provenance is that
+        of `tuned` plus "wise_ft".
+
+    Raises:
+        UsageError: alpha is outside [0, 1], or "squared" is asked without an adapter on this base.
+        CompoclipError: The models differ in anything but weights.
+    """
+    ours, theirs = current_identity(base), current_identity(tuned)
+    differences = ours.differences(theirs, ignore=("base", "adapter", "weights"))
+    if differences:
+        why = ""
+        if ours.context_length != theirs.context_length:
+            why = "; positions that only one of them has cannot be mixed exactly"
+        raise CompoclipError(
+            f"{base.name} and {tuned.name} cannot be mixed ({base.name} first): "
+            f"{'; '.join(differences)}{why}; interpolate a model with the base it was trained from"
+        )
+    if wise_lora == "squared" and not (theirs.adapter and theirs.base == ours.weights):
+        raise UsageError(
+            f"squared interpolation is for adapters and the base they were trained on, and "
+            f"{tuned.name} is no such thing for {base.name}: leave it out"
+        )
+    _require_fraction(alpha)
+    state = interpolate_states(
+        base.encoder.model.state_dict(),
+        tuned.encoder.model.state_dict(),
+        alpha**2 if wise_lora == "squared" else alpha,
+        scope,
+        mix_scale,
+    )
+    mixed = assemble(tuned.config, f"{tuned.name} (alpha {alpha:g})", state=state)
+    identity = replace(mixed.identity, base=ours.weights, adapter=theirs.adapter)
+    made = {
+        "alpha": alpha,
+        "scope": scope,
+        "mix_scale": mix_scale,
+        "wise_lora": wise_lora,
+        "base": {"name": base.name, "weights": ours.weights},
+        "tuned": {"name": tuned.name, "weights": theirs.weights, "base": theirs.base},
+    }
+    return replace(mixed, identity=identity, provenance={**tuned.provenance, "wise_ft": made})
+
+
+def interpolate_states(
+    base: Mapping[str, Tensor],
+    tuned: Mapping[str, Tensor],
+    alpha: float,
+    scope: Scope = "all",
+    mix_scale: bool = False,
+) -> dict[str, Tensor]:
+    """(1 - alpha) base + alpha tuned, in float32 on the CPU; integers are those of `tuned`.
+
+    Weights that are equal in both stay exactly so, as do all of them at alpha 0 and 1; these may
+    share memory with the inputs. Raises CompoclipError when names or shapes differ, UsageError for
+    an alpha outside [0, 1].
+    """
+    _require_fraction(alpha)
+    odd = sorted(base.keys() ^ tuned.keys())
+    if odd:
+        where = "the base" if odd[0] in base else "the tuned model"
+        raise CompoclipError(
+            f"only {where} has weights '{odd[0]}' ({len(odd)} such): both must have the same "
+            "architecture"
+        )
+    mixed = {}
+    for name, theirs in tuned.items():
+        ours = base[name]
+        if ours.shape != theirs.shape:
+            raise CompoclipError(
+                f"'{name}' is {tuple(ours.shape)} in the base and {tuple(theirs.shape)} in the "
+                "tuned model: both must have the same architecture"
+            )
+        theirs = theirs.detach().cpu()
+        if theirs.is_floating_point():
+            theirs = theirs.float()
+            if _within(name, scope, mix_scale):
+                theirs = _between(ours.detach().cpu().float(), theirs, alpha)
+        mixed[name] = theirs
+    return mixed
+
+
+def _within(name: str, scope: Scope, mix_scale: bool) -> bool:
+    part = part_of(name)
+    return mix_scale if part == "temperature" else scope in ("all", part)
+
+
+def _between(base: Tensor, tuned: Tensor, alpha: float) -> Tensor:
+    if alpha == 0 or torch.equal(base, tuned):
+        return base
+    return tuned if alpha == 1 else (1 - alpha) * base + alpha * tuned
+
+
+def _require_fraction(alpha: float) -> None:
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)")

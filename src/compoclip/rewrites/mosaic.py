@@ -1,0 +1,262 @@
+"""Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP).
+
+Unlike other rewrites they keep only a part of the caption ("black cat on mat").
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Literal
+
+from compoclip.captions.subgraphs import SubGraph, phrase
+from compoclip.captions.types import Caption
+from compoclip.rewrites.base import Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.rewrites.edit import (
+    DOUBLED,
+    EMPTY,
+    MAX_DRAWS,
+    SAME_TOKENS,
+    TOO_LONG,
+    doubles_a_word,
+    first_valid,
+)
+from compoclip.rewrites.exclusion import (
+    NO_THINGS,
+)
+from compoclip.rewrites.graph_edits import (
+    ATTR,
+    CATEGORIES,
+    NO_CANDIDATE,
+    OBJ,
+    REL,
+    GraphVocabulary,
+    Slot,
+    Transform,
+    default_vocabulary,
+    slots_of,
+)
+from compoclip.rewrites.legality import (
+    NO_THING,
+    NOT_ASSERTED,
+)
+from compoclip.rewrites.reading import Reading, read
+
+# --- Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP). ---
+
+POSITIVE = "graph-positive"
+#: How often a pair is of c_obj, c_rel, c_attr.
+FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
+GraphFilter = Literal["valid", "none"]
+
+
+NO_GRAPH = "no-graph"
+NO_SUBGRAPH = "no-sub-graph"
+NOT_SURE = "unclear-attachment"
+ENOUGH_POSITIVES = "enough-positives"
+TAKEN = "equals-another-text"
+
+
+@dataclass(frozen=True)
+class GraphTexts:
+    """The sub-graph texts drawn for a caption, each different to CLIP from the others and from it.
+
+    Attributes:
+        positives: Texts of sub-graphs.
+        negatives: Edited texts of those.
+        pair: For each negative the index of the positive that it was made from.
+        refused: How often no text came of something, by rewrite name and reason.
+    """
+
+    positives: tuple[Rewritten, ...] = ()
+    negatives: tuple[Rewritten, ...] = ()
+    pair: tuple[int, ...] = ()
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def sample_graph_texts(
+    caption: Caption,
+    rng: random.Random,
+    weights: tuple[float, float, float] = FINE_TUNING,
+    positives: int = 3,
+    negatives: int = 6,
+    vocabulary: GraphVocabulary | None = None,
+    graph_filter: GraphFilter = "valid",
+) -> GraphTexts:
+    """Draw (positive, negative) pairs of a parsed caption (MosaiCLIP, Singh et al., EMNLP 2023).
+
+    Until there are `negatives` or no pair is left: draw a category by `weights` among those with
+    pairs left, then one of its pairs uniformly, without replacement. The pair is taken if its
+    positive is already chosen or fewer than `positives` are, and its texts are new to CLIP. A
+    positive never comes without a negative. The caption itself is not among the texts.
+
+    Args:
+        caption: With a graph; without one, or with nothing to say about it, there are no texts, and
+            `refused` says why.
+        rng: Source of all randomness.
+        weights: Of c_obj, c_rel and c_attr.
+        positives: Most positives.
+        negatives: Most negatives.
+        vocabulary: Words for negatives, the shipped ones by default.
+        graph_filter: "valid" refuses negatives that may be true; "none" takes them as they come, as
+            the paper does.
+
+    Returns:
+        The texts.
+
+    Raises:
+        ValueError: For weights that are negative or all zero.
+    """
+    if min(weights) < 0 or not any(weights):
+        raise ValueError(f"weights must be at least 0 and not all 0, got {weights}")
+    texts = GraphTexts()
+    reading = read(caption)
+    if not reading.subgraphs:
+        texts.refused[POSITIVE, NO_GRAPH if caption.graph is None else NO_SUBGRAPH] += 1
+        return texts
+    transform = Transform(reading, vocabulary or default_vocabulary(), graph_filter == "valid")
+    open_slots: dict[str, list[Slot]] = {category: [] for category in CATEGORIES}
+    usable, refused = usable_subgraphs(reading)
+    texts.refused.update({(POSITIVE, reason): count for reason, count in refused.items()})
+    for slot in chain.from_iterable(map(slots_of, usable)):
+        open_slots[slot.category].append(slot)
+    chosen: list[SubGraph] = []
+    made: list[tuple[Rewritten, int]] = []
+    taken = {token_key(caption.text)}
+    while len(made) < negatives:
+        left = [(c, w) for c, w in zip(CATEGORIES, weights) if w and open_slots[c]]
+        if not left:
+            break
+        (category,) = rng.choices([c for c, _ in left], [w for _, w in left])
+        slots = open_slots[category]
+        slot = slots.pop(rng.randrange(len(slots)))
+        new = slot.positive not in chosen
+        if new and len(chosen) >= positives:
+            texts.refused[category, ENOUGH_POSITIVES] += 1
+            continue
+        result = transform.draw(slot, rng)
+        if isinstance(result, Refused):
+            texts.refused[category, result.reason] += 1
+            continue
+        keys = [token_key(result.text), *([token_key(phrase(slot.positive))] if new else [])]
+        if not taken.isdisjoint(keys):
+            texts.refused[category, TAKEN] += 1
+            continue
+        taken.update(keys)
+        if new:
+            chosen.append(slot.positive)
+        made.append((result, chosen.index(slot.positive)))
+    return GraphTexts(
+        tuple(map(positive_text, chosen)),
+        tuple(result for result, _ in made),
+        tuple(index for _, index in made),
+        texts.refused,
+    )
+
+
+def positive_text(subgraph: SubGraph) -> Rewritten:
+    """The text of a sub-graph; it says a part of the caption, so nothing of it is edited."""
+    rule = "relation" if subgraph.relations else "object"
+    return Rewritten(phrase(subgraph), POSITIVE, True, rule, ())
+
+
+def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
+    """The sub-graphs that can be positives, and how many cannot, by reason.
+
+    Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
+    ("horse with hat" of "a man on a horse with a hat"), that speak of the picture or a place in it
+    ("lower left corner"), that are the whole caption to CLIP, that double a word, or are too long.
+    """
+    usable: list[SubGraph] = []
+    refused: Counter[str] = Counter()
+    for subgraph in reading.subgraphs:
+        text = phrase(subgraph)
+        if not reading.asserts(subgraph):
+            refused[NOT_ASSERTED] += 1
+        elif not subgraph.sure:
+            refused[NOT_SURE] += 1
+        elif any(node.name.rpartition(" ")[2] in NO_THINGS for node in subgraph.objects):
+            refused[NO_THING] += 1
+        elif token_key(text) == token_key(reading.caption.text):
+            refused[TAKEN] += 1
+        elif doubles_a_word(text, reading.caption):
+            refused[DOUBLED] += 1
+        elif not fits_context(text):
+            refused[TOO_LONG] += 1
+        else:
+            usable.append(subgraph)
+    return tuple(usable), refused
+
+
+# --- Sub-graph texts as rewrites of their own, one text each: what MosaiCLIP trains with. ---
+#
+# Unlike other rewrites they keep only a part of the caption ("black cat on mat"). The edits of a
+# negative are the places where it differs from the sub-graph that it was made from.
+
+
+@dataclass(frozen=True)
+class GraphNegative:
+    """Edits a sub-graph: one edit of one category, `name`, both drawn uniformly.
+
+    Attributes:
+        vocabulary: Words for replacements, the shipped ones by default.
+        graph_filter: "valid" refuses negatives that may be true, "none" does not.
+    """
+
+    name: str
+    version: str = "3"
+    keeps_meaning: bool = False
+    vocabulary: GraphVocabulary | None = None
+    graph_filter: GraphFilter = "valid"
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn negative, or `Refused`: "no-graph", "no-sub-graph", or what broke a rule."""
+        found = _usable(caption)
+        if isinstance(found, Refused):
+            return found
+        reading, usable = found
+        vocabulary = self.vocabulary or default_vocabulary()
+        transform = Transform(reading, vocabulary, self.graph_filter == "valid")
+        slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
+
+        def attempt(slot: Slot) -> Rewritten | Refused:
+            result = transform.draw(slot, rng)
+            same = isinstance(result, Rewritten) and same_to_clip(result.text, caption.text)
+            return Refused(SAME_TOKENS) if same else result
+
+        drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
+        return first_valid(map(attempt, drawn), NO_CANDIDATE)
+
+
+@dataclass(frozen=True)
+class GraphPositive:
+    """The text of one sub-graph, drawn uniformly from all that the caption asserts."""
+
+    name: str = POSITIVE
+    version: str = "3"
+    keeps_meaning: bool = True
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn text, or `Refused`: "empty-caption", "no-graph", "no-sub-graph", ..."""
+        found = _usable(caption)
+        return found if isinstance(found, Refused) else positive_text(rng.choice(found[1]))
+
+
+GRAPH_OBJ = GraphNegative(OBJ)
+GRAPH_REL = GraphNegative(REL)
+GRAPH_ATTR = GraphNegative(ATTR)
+
+
+def _usable(caption: Caption) -> tuple[Reading, tuple[SubGraph, ...]] | Refused:
+    """The caption's reading and its sub-graphs, at least one; or the commonest reason for none."""
+    if not caption.tokens:
+        return Refused(EMPTY)
+    if caption.graph is None:
+        return Refused(NO_GRAPH)
+    reading = read(caption)
+    usable, refused = usable_subgraphs(reading)
+    if usable:
+        return reading, usable
+    return Refused(refused.most_common(1)[0][0] if refused else NO_SUBGRAPH)
