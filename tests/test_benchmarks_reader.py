@@ -13,7 +13,7 @@ import pytest
 from benchmark_files import write_json
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.registry import load_benchmark, meta, option_types
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError, UsageError
@@ -38,7 +38,7 @@ META = Meta(
 
 
 def _cases(
-    data: Reading, *, annotations: Path | None = None, most: int | None = None
+    data: Loading, *, annotations: Path | None = None, most: int | None = None
 ) -> Iterator[Case]:
     """Every file holds rows of all parts."""
     for part in data.parts:

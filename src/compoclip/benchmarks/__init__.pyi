@@ -11,8 +11,8 @@ from .case import Retrieval as Retrieval
 from .case import TiePolicy as TiePolicy
 from .case import present as present
 from .reader import CaseReader as CaseReader
+from .reader import Loading as Loading
 from .reader import Reader as Reader
-from .reader import Reading as Reading
 from .reader import Subtask as Subtask
 from .reader import facts as facts
 from .registry import SUITES as SUITES

@@ -561,6 +561,12 @@ def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
 
     Every distinct path is looked up once, an archive as a whole. What goes with an absent image is
     for the content to say (`without`).
+
+    Args:
+        benchmark: As loaded.
+
+    Returns:
+        The content that can be scored, and the names of the absent images.
     """
     content = benchmark.content
     distinct = dict.fromkeys(content.images)

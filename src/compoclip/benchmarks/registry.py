@@ -118,7 +118,8 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
 def option_types(name: str) -> dict[str, str]:
     """Options of a benchmark -> their types as written, e.g. {"annotations": "Path | None"}.
 
-    Arguments and errors as for `meta`.
+    Args:
+        name: Its id. Errors are those of `meta`.
     """
     return reader(name).options
 
