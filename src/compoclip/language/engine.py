@@ -173,7 +173,15 @@ class Engine(Protocol):
         name: Kind of engine and where, for provenance.
         model: Which model.
         concurrency: Questions at once.
+        requests: Requests made over a network so far; None for an engine in this process.
+        retried: How many of them were further tries.
     """
+
+    @property
+    def requests(self) -> int | None: ...
+
+    @property
+    def retried(self) -> int | None: ...
 
     @property
     def name(self) -> str: ...
@@ -480,6 +488,8 @@ class InProcessModel:
     """
 
     concurrency = 1
+    requests: int | None = None
+    retried: int | None = None
 
     def __init__(self, model: str, device: str = "cpu") -> None:
         if importlib.util.find_spec("transformers") is None:
