@@ -19,6 +19,7 @@ from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import get_rewrite, rewrite_names, rng_for
+from rewrite_facts import GOLDEN, facts_of
 
 ODD = (
     "",
@@ -31,7 +32,6 @@ ODD = (
     "Ünïcödé straße ﬁne",
     "a dog " * 60,
 )
-GOLDEN = Path(__file__).with_name("golden") / "rewrites"
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,10 @@ def recorded() -> list[str]:
 def expect(name: str, version: str, found: str) -> None:
     """The digest recorded under `name`, or record it."""
     path = GOLDEN / f"{name}.json"
-    now = {"version": version, "digest": found}
+    now = {**facts_of(name), "version": version, "digest": found}
     if os.environ.get("COMPOCLIP_WRITE_GOLDEN"):
         path.write_text(json.dumps(now) + "\n")
-    assert now == json.loads(path.read_text())
+    assert now == facts_of(name)
 
 
 def test_every_digest_belongs_to_a_rewrite() -> None:

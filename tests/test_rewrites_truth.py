@@ -7,15 +7,9 @@ from rewrite_truth import Judged, judge_rewrites
 
 from compoclip.rewrites.base import pair_rewrite_names, rewrite_names
 from compoclip.world.oracle import Truth, Verdict
+from rewrite_facts import facts_of
 
 BOUND = 0.02
-#: Rewrites beyond the bound, with the reason.
-EXCUSED = {
-    "bigram-shuffle": "scrambled text is neither true nor false; hardly any can be judged",
-    "tsvlc-rb-released": "any other word of a list, true or not, as in released code",
-}
-#: Rewrites that need verbs or nouns between which the world has little choice.
-_FEW = {"ce-verb": 10, "and-swap": 30, "bigram-shuffle": 5}
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +22,9 @@ def judged() -> dict[str, Judged]:
 def test_at_most_two_percent_are_wrong(name: str, judged: dict[str, Judged]) -> None:
     count = judged[name]
     assert count.captions > 400
-    assert count.judged >= _FEW.get(name, 50)
+    assert count.judged >= facts_of(name).get("judged", 50)
     assert count.made == count.true + count.false + count.unknown
-    if name not in EXCUSED:
+    if "excused" not in facts_of(name):
         assert count.rate <= BOUND, count.examples[:5]
 
 
