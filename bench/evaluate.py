@@ -89,18 +89,18 @@ def encoding_seconds(
 ) -> tuple[float, float]:
     """Processor seconds of encoding everything item by item, and of `encode_contents`.
 
-    Both read and encode in batches of `options.batch_size`. Other work on the machine counts
-    little.
+    Both read and encode in batches of as many. Other work on the machine counts little.
     """
+    size, by, _ = options.amounts(encoder.device)
     contents = [each.content for each in benchmarks]
     start = time.process_time()
     for content in contents:
         images, texts = content.images, content.texts
-        for at in range(0, len(images), options.batch_size):
-            part = images[at : at + options.batch_size]
-            encoder.encode_images([encoder.read_image(ref) for ref in part])
-        for at in range(0, len(texts), options.batch_size):
-            encoder.encode_texts(texts[at : at + options.batch_size])
+        for at in range(0, len(images), size):
+            part = images[at : at + size]
+            encoder.start_images([encoder.read_image(ref) for ref in part])()
+        for at in range(0, len(texts), by):
+            encoder.start_texts(texts[at : at + by])()
     between = time.process_time()
     encode_contents(encoder, contents, options)
     return between - start, time.process_time() - between
