@@ -208,7 +208,8 @@ class _Uploads:
         self._copied: list[torch.cuda.Event | None] = [None, None]
 
     def __call__(self, images: Sequence[np.ndarray], device: torch.device) -> Tensor:
-        """(N, 3, H, W) uint8 on the device, of N images (H, W, 3)."""
+        """(N, H, W, 3) uint8 on the device, of N images; on a CPU the second call after this one
+        overwrites them."""
         gpu = device.type == "cuda"
         buffer, copied = self._buffers.pop(0), self._copied.pop(0)
         if copied is not None:
@@ -221,8 +222,7 @@ class _Uploads:
         pixels = filled.to(device, non_blocking=gpu)
         self._buffers.append(buffer)
         self._copied.append(torch.cuda.current_stream(device).record_event() if gpu else None)
-        # Towers round otherwise for channels that lie last.
-        return pixels.permute(0, 3, 1, 2).contiguous()
+        return pixels
 
 
 class ModelEncoder:
@@ -306,10 +306,24 @@ class ModelEncoder:
             scores = network.match(states.expand(len(ids), -1, -1), ids).float().cpu().numpy()
         return self._finite(scores)
 
+    def upload(self, images: Sequence[np.ndarray]) -> Tensor:
+        """Bring one batch to the device.
+
+        Args:
+            images: what `read_image` returned.
+
+        Returns:
+            (N, H, W, 3) uint8 on the device; on a GPU possibly still on their way, on a CPU valid
+            until the call after the next.
+        """
+        return self._uploads(images, self.device)
+
     def _pixels(self, images: Sequence[np.ndarray]) -> Tensor:
         """(N, 3, H, W) float32 on the device, normalised there."""
         preprocess = self._loaded.preprocess
-        return normalised(self._uploads(images, self.device), preprocess.mean, preprocess.std)
+        # Contiguous: towers round otherwise for channels that lie last.
+        pixels = self.upload(images).permute(0, 3, 1, 2).contiguous()
+        return normalised(pixels, preprocess.mean, preprocess.std)
 
     def _start(self, compute: Callable[[], Tensor]) -> Pending:
         with self.evaluating():
