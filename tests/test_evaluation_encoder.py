@@ -201,12 +201,13 @@ def test_amounts_go_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "allowed", "least", "expected"),
+    ("device", "allowed", "least", "workers", "expected"),
     [
-        (CUDA, True, 6, True),
-        (CUDA, True, 7, False),
-        (CUDA, False, 0, False),
-        (torch.device("cpu"), True, 0, False),
+        (CUDA, True, 6, 9, True),
+        (CUDA, True, 7, 9, False),
+        (CUDA, True, 0, 8, False),
+        (CUDA, False, 0, 9, False),
+        (torch.device("cpu"), True, 0, 9, False),
     ],
 )
 def test_processes_read_many_images_for_a_gpu_where_they_may(
@@ -215,6 +216,7 @@ def test_processes_read_many_images_for_a_gpu_where_they_may(
     device: torch.device,
     allowed: bool,
     least: int,
+    workers: int,
     expected: bool,
 ) -> None:
     asked: list[bool] = []
@@ -230,7 +232,7 @@ def test_processes_read_many_images_for_a_gpu_where_they_may(
     encoder = FakeEncoder()
     encoder.device = device
     content = choice_benchmark(tmp_path, n=6).content
-    encode_contents(encoder, [content], EncodeOptions(processes=allowed))
+    encode_contents(encoder, [content], EncodeOptions(workers=workers, processes=allowed))
     assert asked == [expected]
 
 

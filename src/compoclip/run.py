@@ -372,8 +372,8 @@ class EvaluateOptions(Measuring):
         out: Folder for the results.
         score: itc is the cosine of features; itm, of BLIP, what its matching head says of a pair:
             slow, and for benchmarks of items only.
-        precision: bf16 runs the towers under autocast: faster on a GPU, scores change by about
-            1e-3, and features and results are kept apart from those of fp32.
+        precision: bf16 runs the towers under autocast, meant for GPUs: cosines change by 1e-3,
+            and features and results are kept apart from those of fp32.
         activation: Override the activation that a checkpoint states.
         exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
             data audit); both numbers are shown and stored.

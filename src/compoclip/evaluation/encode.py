@@ -149,9 +149,10 @@ _KEYS_AT_ONCE = 4096
 _SHARED_AT_ONCE = 8192
 
 
+THREADS = 8
+"""Readers from which on threads hold each other up: they take turns in a twelfth of the work."""
 PROCESSES_FROM = 16_384
-"""Images to read for a GPU from which on processes are worth their start, some 5 s, where they are
-allowed: threads take turns in a tenth of the work."""
+"""Images to read from which on more processes than that are worth their start, some 5 s."""
 _READ_AT_ONCE = 16
 
 
@@ -252,7 +253,8 @@ def _encode_images(
     store = _Store("images", keys, cache, ranks, encoder.device)
     todo = _own_part(store.missing(), amounts.images, ranks)
     bad: dict[ImageRef, str] = {}
-    processes = options.processes and encoder.device.type == "cuda" and len(todo) >= PROCESSES_FROM
+    many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
+    processes = options.processes and encoder.device.type == "cuda" and many
     shown = [sharing[row][0] for row in todo]
     readings = zip(todo, read_images(encoder, shown, amounts, processes))
 
