@@ -152,7 +152,7 @@ _SHARED_AT_ONCE = 8192
 THREADS = 8
 """Readers from which on threads hold each other up: they take turns in a twelfth of the work."""
 PROCESSES_FROM = 16_384
-"""Images to read from which on more processes than that are worth their start, some 5 s."""
+"""Images to read from which on more processes than that are worth the seconds of their start."""
 _READ_AT_ONCE = 16
 
 
@@ -166,12 +166,18 @@ class Amounts(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """batch_size: images or texts encoded at once; None is 64, on a GPU 512 images and 1,024 texts.
-    workers: threads that read images; None is 2, for a GPU one a core. max_bad: damaged images to
-    leave out before giving up. cache: folder of features to keep and reuse. ranks: the processes
-    that share the work; rank 0 has all features then. processes: whether processes may read in the
-    place of threads, where many images are read for a GPU; they import the main module anew, so a
-    script needs `if __name__ == "__main__"`."""
+    """How to encode.
+
+    Args:
+        batch_size: Images or texts encoded at once; None is 64, on a GPU 512 or 1,024.
+        workers: Threads that read images; None is 2, for a GPU one a core.
+        max_bad: Damaged images to leave out before giving up.
+        cache: Folder of features to keep and reuse.
+        ranks: The processes that share the work; rank 0 has all features then.
+        processes: Whether processes may read in the place of threads, where many images are read
+            for a GPU. They import the main module anew, so a script needs
+            `if __name__ == "__main__"`.
+    """
 
     batch_size: int | None = None
     workers: int | None = None
@@ -181,7 +187,14 @@ class EncodeOptions:
     processes: bool = False
 
     def amounts(self, device: torch.device) -> Amounts:
-        """How much is done at once for a model on `device`."""
+        """How much is done at once.
+
+        Args:
+            device: Where the model is.
+
+        Returns:
+            What the options say, and the device's usual amounts where they say nothing.
+        """
         usual = Amounts(64, 64, 2)
         if device.type == "cuda":
             usual = Amounts(512, 1024, _cores())
@@ -468,12 +481,12 @@ def _encode_batch(
     store.add([position for position, _ in batch], start([each for _, each in batch]))
 
 
-Reading = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
+_Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
 
 
 def read_images(
     encoder: Encoder, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
-) -> Iterator[Reading]:
+) -> Iterator[_Found]:
     """Read images for an encoder, some batches ahead of what is taken.
 
     Args:
@@ -494,11 +507,11 @@ def read_images(
     yield from _ahead(refs, lambda ref: _reading(encoder.read_image, ref), amounts.workers, window)
 
 
-def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[Reading]:
+def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Found]:
     return [_reading(read, ref) for ref in refs]
 
 
-def _reading(read: Callable[[ImageRef], Any], ref: ImageRef) -> Reading:
+def _reading(read: Callable[[ImageRef], Any], ref: ImageRef) -> _Found:
     try:
         return read(ref), None
     except CompoclipError as error:
