@@ -17,6 +17,7 @@ from compoclip.benchmarks.case import Case, Cases, Form, ImageRef
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
+from compoclip.evaluation import encoder as encoder_module
 from compoclip.evaluation.encode import Amounts, EncodeOptions, encode_contents, read_images
 from compoclip.evaluation.encoder import ImageReader, ModelEncoder, described
 from compoclip.evaluation.run import Options, evaluate
@@ -143,6 +144,30 @@ def test_a_buffer_serves_batches_of_any_number_and_size(loaded: LoadedModel) -> 
         encoder.upload(list(batch))  # lies elsewhere: the first may still be on its way
         assert np.array_equal(first.numpy(), batch[::-1])
         assert encoder._pixels(list(batch)).is_contiguous()
+
+
+def test_buffers_and_features_wait_for_their_own_copies_only(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    marks = iter(range(99))
+
+    class Mark:
+        def __init__(self) -> None:
+            self.number = next(marks)
+
+        def synchronize(self) -> None:
+            waited.append(self.number)
+
+    monkeypatch.setattr(encoder_module, "_mark", lambda device: Mark())
+    encoder, batch = ModelEncoder(loaded), [np.zeros((32, 32, 3), dtype=np.uint8)] * 2
+    started = [
+        encoder.start_images(batch) for _ in range(4)
+    ]  # marks: upload, features, upload, ...
+    assert waited == [0, 2]  # the uploads before the third and the fourth
+    started[0]()
+    started[2]()
+    assert waited == [0, 2, 1, 5]
 
 
 def of(refs: list[ImageRef], texts: int = 9) -> Cases:

@@ -115,7 +115,8 @@ class Model:
         images = _list_of(images, "images", (str, Path, Image), "a path or a PIL image")
         encoder = ModelEncoder(self.loaded)
         show, encode = encoder.read_image.pixels, encoder.encode_images
-        return _by_batch(images, lambda batch: encode([show(_pixels(image)) for image in batch]))
+        with encoder.evaluating():
+            return _by_batch(images, lambda part: encode([show(_pixels(image)) for image in part]))
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
         """Encode captions.

@@ -199,6 +199,12 @@ def _reader(preprocess: Preprocess) -> ImageReader:
     return ImageReader(preprocess)
 
 
+def _mark(device: torch.device) -> torch.cuda.Event | None:
+    """Passed when a GPU has done what it was given so far; others have done so already."""
+    gpu = device.type == "cuda"
+    return torch.cuda.current_stream(device).record_event() if gpu else None
+
+
 class _Uploads:
     """Pixels on their way to the device, by way of two buffers in turn: one is filled while the
     other is copied. For a GPU they are page-locked, so that nothing waits for the copy."""
@@ -221,7 +227,7 @@ class _Uploads:
         np.stack(images, out=filled.numpy())
         pixels = filled.to(device, non_blocking=gpu)
         self._buffers.append(buffer)
-        self._copied.append(torch.cuda.current_stream(device).record_event() if gpu else None)
+        self._copied.append(_mark(device))
         return pixels
 
 
@@ -330,7 +336,16 @@ class ModelEncoder:
             with self._autocast():
                 pooled = compute()
             features = F.normalize(pooled.float(), dim=-1)
-        return lambda: self._finite(features.cpu().numpy())
+            # Queued before the next batch, which they would wait for otherwise.
+            copied = features.to("cpu", non_blocking=self.device.type == "cuda")
+            done = _mark(self.device)
+
+        def wait() -> Scores:
+            if done is not None:
+                done.synchronize()
+            return self._finite(copied.numpy())
+
+        return wait
 
     def _autocast(self) -> AbstractContextManager[Any]:
         lower = self.precision == "bf16"
