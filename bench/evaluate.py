@@ -1,28 +1,39 @@
-"""`python -m bench evaluate`: how many encodings an evaluation needs, against item by item."""
+"""`python -m bench evaluate`: how many encodings an evaluation needs, and what the host does around
+them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+import torch
 import tyro
+from torch import Tensor
 
+from bench.captions import world_captions
+from bench.data import photo_like
 from bench.rows import PROGRAM, Inputs, Row
-from compoclip.benchmarks.case import Benchmark, Content, ImageRef
+from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
 from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, table
+from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.encode import (
+    Amounts,
     EncodeOptions,
     by_content,
     distinct_images,
     distinct_texts,
     encode_contents,
+    read_images,
 )
-from compoclip.evaluation.encoder import Encoder, TextKey
+from compoclip.evaluation.encoder import Encoder, ModelEncoder, Pending, TextKey, evaluating
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
 
 
@@ -89,21 +100,101 @@ def encoding_seconds(
 ) -> tuple[float, float]:
     """Processor seconds of encoding everything item by item, and of `encode_contents`.
 
-    Both read and encode in batches of `options.batch_size`. Other work on the machine counts
-    little.
+    Both read and encode in batches of as many. Other work on the machine counts little.
     """
+    size, by, _ = options.amounts(encoder.device)
     contents = [each.content for each in benchmarks]
     start = time.process_time()
     for content in contents:
         images, texts = content.images, content.texts
-        for at in range(0, len(images), options.batch_size):
-            part = images[at : at + options.batch_size]
-            encoder.encode_images([encoder.read_image(ref) for ref in part])
-        for at in range(0, len(texts), options.batch_size):
-            encoder.encode_texts(texts[at : at + options.batch_size])
+        for at in range(0, len(images), size):
+            part = images[at : at + size]
+            encoder.start_images([encoder.read_image(ref) for ref in part])()
+        for at in range(0, len(texts), by):
+            encoder.start_texts(texts[at : at + by])()
     between = time.process_time()
     encode_contents(encoder, contents, options)
     return between - start, time.process_time() - between
+
+
+class HostOnly(ModelEncoder):
+    """Everything around the towers, which give zeros. Pixels are normalised where the towers are,
+    that is nowhere here."""
+
+    def start_images(self, images: Sequence[np.ndarray]) -> Pending:
+        """Bring a batch to the device."""
+        return self._nothing(len(self.upload(images)))
+
+    def start_texts(self, texts: Sequence[str]) -> Pending:
+        """Make ids of a batch."""
+        return self._nothing(len(self._loaded.tokenizer(texts)))
+
+    def _nothing(self, count: int) -> Pending:
+        with self.evaluating():
+            return lambda: np.zeros((count, 512), dtype=np.float32)
+
+
+class FloatsOneByOne(HostOnly):
+    """The same as evaluation scripts do it: floats are made of an image where it is read, and the
+    state of the model is changed for every batch."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__(loaded)
+        self.read_image: Any = lambda ref: loaded.preprocess.evaluation(decode(ref.path))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Entered for every batch."""
+        with evaluating(self._loaded.encoder), torch.inference_mode():
+            yield
+
+    def upload(self, images: Sequence[Any]) -> Tensor:
+        """(N, 3, H, W) float32."""
+        return torch.stack(list(images))
+
+
+@dataclass(frozen=True)
+class Host:
+    """Processor seconds outside of the towers. images: for 1,000 of them; images_main: those of the
+    main thread, which no image is read in. texts: for 10,000 of them, all in the main thread."""
+
+    images: float
+    images_main: float
+    texts: float
+
+
+def host_seconds(
+    encoder: ModelEncoder, images: Sequence[ImageRef], texts: Sequence[str], options: EncodeOptions
+) -> Host:
+    """What `encode_contents` takes for these images and for these texts.
+
+    encoder: has no towers. options: names a cache, too.
+    """
+
+    def taken(content: Content) -> tuple[float, float]:
+        whole, main = time.process_time(), time.thread_time()
+        encode_contents(encoder, [content], options)
+        return time.process_time() - whole, time.thread_time() - main
+
+    thousands, ten_thousands = len(images) / 1000, len(texts) / 10_000
+    both, main = taken(Retrieval(tuple(images), (), ()))
+    return Host(
+        both / thousands,
+        main / thousands,
+        taken(Retrieval((), tuple(texts), ()))[0] / ten_thousands,
+    )
+
+
+def reading_speed(
+    encoder: Encoder, images: Sequence[ImageRef], workers: int, processes: bool, repeats: int
+) -> float:
+    """Images read a second, once the readers have started."""
+    many = list(images) * repeats
+    reading = read_images(encoder, many, Amounts(64, 64, workers), processes)
+    for _ in zip(range(len(many) // 3), reading):
+        start = time.perf_counter()
+    rest = sum(1 for _ in reading)
+    return rest / (time.perf_counter() - start)
 
 
 def _counts(content: Content) -> tuple[int, int, int]:
@@ -142,10 +233,6 @@ def main(arguments: Sequence[str]) -> int:
     from compoclip.benchmarks.targets import parse_targets
 
     benchmarks = [target.load() for target in parse_targets(options.on, options.data)]
-    from bench.evaluate import economies
-    from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.models.checkpoint import load_model
-
     encoder = ModelEncoder(load_model(options.model, device=device_named("cpu")))
     alone, together = economies(benchmarks, encoder.text_keys, options.workers)
     every = [*alone, together]
@@ -177,12 +264,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rows(inputs: Inputs) -> list[Row]:
-    """The world's benchmarks with the bundled model, counted and encoded both ways."""
-    from bench.evaluate import economies, encoding_seconds
+    """The world's benchmarks with the bundled model, counted and encoded both ways, and the host's
+    part of encoding photo-like images and captions."""
     from compoclip.benchmarks.targets import parse_targets
-    from compoclip.evaluation.encode import EncodeOptions
-    from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.models.checkpoint import load_model
     from compoclip.world.export.part import SuiteSpec
     from compoclip.world.export.suite import write_suite
 
@@ -211,5 +295,73 @@ def rows(inputs: Inputs) -> list[Row]:
             baseline=naive,
             against="every item's",
             ratio=naive / once,
+        ),
+        *_host_rows(load_model("bundled", device=device_named("cpu")), inputs),
+    ]
+
+
+def _host_rows(loaded: LoadedModel, inputs: Inputs) -> list[Row]:
+    """The host's part, for a GPU and its batches, against floats made one by one; and readers."""
+    size = replace(loaded.preprocess, size=(224, 224))  # the bundled model's images are small
+    loaded = replace(loaded, preprocess=size)
+    images, count = [], 64 if inputs.quick else 512
+    for k in range(count):
+        path = inputs.folder / f"{k}.jpg"
+        if k < 64:
+            photo_like(k).save(path, quality=90)
+        else:  # another image by its bytes, with the same pixels
+            path.write_bytes((inputs.folder / f"{k % 64}.jpg").read_bytes() + bytes([k // 64]))
+        images.append(ImageRef(path))
+    captions = world_captions(500 if inputs.quick else 2000)
+    texts = [f"{caption} {k}" for k in range(5) for caption in captions]
+    loaded.tokenizer(texts)  # byte-pair encoding is the same in both ways
+    plain = host_seconds(
+        FloatsOneByOne(loaded), images, texts, EncodeOptions(64, 2, cache=inputs.folder / "a")
+    )
+    ours = host_seconds(
+        HostOnly(loaded), images, texts, EncodeOptions(1024, 2, cache=inputs.folder / "b")
+    )
+    names = {
+        "images": "host of 1,000 images, CPU seconds",
+        "images_main": "host of 1,000 images, CPU seconds of the main thread",
+        "texts": "host of 10,000 texts, CPU seconds",
+    }
+    rows = [
+        Row(
+            bench="evaluate",
+            what=what,
+            ours=getattr(ours, name),
+            baseline=getattr(plain, name),
+            against="floats one by one, 64 at once",
+            ratio=getattr(plain, name) / getattr(ours, name),
+        )
+        for name, what in names.items()
+    ]
+    if inputs.quick:
+        return rows
+    one, threads, processes = (  # in turn, the better of two: other programs run, too
+        max(each)
+        for each in zip(
+            *(
+                [
+                    reading_speed(ModelEncoder(loaded), images, workers, kind, 3)
+                    for workers, kind in ((1, False), (2, False), (2, True))
+                ]
+                for _ in range(2)
+            )
+        )
+    )
+    return [
+        *rows,
+        *(
+            Row(
+                bench="evaluate",
+                what=f"images read a second by {readers}",
+                ours=speed,
+                baseline=one,
+                against="1 thread",
+                ratio=speed / one,
+            )
+            for readers, speed in (("2 threads", threads), ("2 processes", processes))
         ),
     ]

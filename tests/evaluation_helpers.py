@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
-from compoclip.evaluation.encoder import TextKey
+from compoclip.evaluation.encoder import Pending, Precision, TextKey
 from compoclip.evaluation.forms import score
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.models.config import ModelIdentity
@@ -117,6 +119,8 @@ class FakeEncoder:
         self.identity = ModelIdentity(
             "fake", "gelu", "t", 5, (2, 2), (0.5,), (0.5,), "bicubic", "squash", "", "", weights
         )
+        self.precision: Precision = "fp32"
+        self.device = torch.device("cpu")
         self.width = width
         self.quality = quality
         self.broken: set[str] = set()
@@ -135,6 +139,17 @@ class FakeEncoder:
 
     def tower_weights(self, tower: str) -> str:
         return self.identity.weights
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def start_texts(self, texts: Sequence[str]) -> Pending:
+        features = self.encode_texts(texts)
+        return lambda: features
+
+    def start_images(self, images: Sequence[ImageRef]) -> Pending:
+        features = self.encode_images(images)
+        return lambda: features
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         return [TextKey(t.lower().encode(), len(t.split()), len(t.split()) > 5) for t in texts]

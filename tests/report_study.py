@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw
 
 from compoclip.benchmarks.case import (
@@ -25,7 +27,7 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.evaluation.encoder import TextKey
+from compoclip.evaluation.encoder import Pending, Precision, TextKey
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.config import ModelIdentity
 
@@ -120,6 +122,8 @@ class AbleEncoder:
             "ViT-test", "quick_gelu", "bpe:1", 77, (224, 224), (0.5,) * 3, (0.5,) * 3, "bicubic",
             "shortest", base, "", f"{zlib.crc32(name.encode()):08x}" * 4,
         )  # fmt: skip
+        self.precision: Precision = "fp32"
+        self.device = torch.device("cpu")
         self.name, self.able, self.noise = name, MODELS[name], NOISE[name]
         self.photos = {photo.ref.path.name: self._unit(photo.ref.path.name) for photo in photos}
         for photo in photos:
@@ -146,6 +150,15 @@ class AbleEncoder:
     def _text(self, text: str, vector: np.ndarray, pull: float) -> None:
         noise = 0.7 * self._unit(text) + 0.6 * self._unit(f"{self.name}/{text}")
         self.texts.setdefault(text, (1.0 - pull) * vector + self.noise * noise)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def start_texts(self, texts: Sequence[str]) -> Pending:
+        return lambda: self.encode_texts(texts)
+
+    def start_images(self, images: Sequence[ImageRef]) -> Pending:
+        return lambda: self.encode_images(images)
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         return [TextKey(t.encode(), len(t.split()), len(t.split()) > 9) for t in texts]

@@ -94,7 +94,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many images and texts were encoded."""
     counts: Counter[str] = Counter()
     for kind in ("images", "texts"):
-        name = f"encode_{kind}"
+        name = f"start_{kind}"
         plain = getattr(encoder.ModelEncoder, name)
 
         def counted(self, batch, plain=plain, kind=kind):  # type: ignore[no-untyped-def]

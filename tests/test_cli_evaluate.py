@@ -84,6 +84,23 @@ def test_end_to_end_with_a_real_model(model, root, tmp_path, capsys):
     assert json.loads(captured.out)[0]["benchmark"] == "sugarcrepe@mini"
 
 
+def test_a_lower_precision_is_measured_anew_and_named(model, root, tmp_path, capsys):
+    arguments = ["evaluate", str(model), "--on", "sugarcrepe:swap_obj", "--data", str(root)]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert "bf16" not in capsys.readouterr().out
+    (full,) = load_results(tmp_path / "out/tiny")
+    assert main([*arguments, "--precision", "bf16"]) == 0
+    printed = capsys.readouterr()
+    assert "features computed in bf16" in printed.out
+    assert "already measured" not in printed.err
+    (lower,) = load_results(tmp_path / "out/tiny")
+    assert lower.identity == {**full.identity, "precision": "bf16"}
+    assert len(list((tmp_path / "out/.features").iterdir())) == 4  # of two towers, in two ways
+    with pytest.raises(SystemExit):
+        main([*arguments, "--precision", "fp16"])
+
+
 def test_real_features_do_not_depend_on_the_batch_size(model, root):
     (target,) = parse_targets(["sugarcrepe"], root)
     content = target.load().content

@@ -113,9 +113,10 @@ class Model:
         if isinstance(images, str | Path):
             raise UsageError("images are a list, also of one: model.score([image], captions)")
         images = _list_of(images, "images", (str, Path, Image), "a path or a PIL image")
-        show = self.loaded.preprocess.evaluation
-        encode = ModelEncoder(self.loaded).encode_images
-        return _by_batch(images, lambda batch: encode([show(_pixels(image)) for image in batch]))
+        encoder = ModelEncoder(self.loaded)
+        show, encode = encoder.read_image.pixels, encoder.encode_images
+        with encoder.evaluating():
+            return _by_batch(images, lambda part: encode([show(_pixels(image)) for image in part]))
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
         """Encode captions.

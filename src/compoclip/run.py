@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def require_least(least: int, options: object, *names: str) -> None:
-    """Raise UsageError unless each of these options is at least `least` (0 or 1)."""
+    """Raise UsageError unless each of these options, if given, is at least `least` (0 or 1)."""
     for name in names:
-        if getattr(options, name) < least:
+        if (value := getattr(options, name)) is not None and value < least:
             what = f"be at least {least}" if least else "not be negative"
             raise UsageError(f"--{name.replace('_', '-')} must {what}")
 
@@ -274,8 +274,9 @@ class Measuring:
             imagenet_shifts, retrieval_3: suites of the literature.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
-        batch_size: Images or texts encoded at once; changes scores by rounding (1e-6) only.
-        workers: Threads that read images.
+        batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts];
+            changes scores by rounding (1e-6) only.
+        workers: Threads that read images [default: 2; for a GPU one a core].
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         allow_partial: Score what is there when images or items are missing, and mark it.
         max_bad: Damaged images to leave out before giving up.
@@ -290,8 +291,8 @@ class Measuring:
     ] = ()
     data: Path = Path("data")
     images: Path | None = None
-    batch_size: int = 64
-    workers: int = 2
+    batch_size: int | None = None
+    workers: int | None = None
     device: str = "auto"
     allow_partial: bool = False
     max_bad: int = 0
@@ -371,6 +372,8 @@ class EvaluateOptions(Measuring):
         out: Folder for the results.
         score: itc is the cosine of features; itm, of BLIP, what its matching head says of a pair:
             slow, and for benchmarks of items only.
+        precision: bf16 runs the towers under autocast, meant for GPUs: cosines change by 1e-3,
+            and features and results are kept apart from those of fp32.
         activation: Override the activation that a checkpoint states.
         exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
             data audit); both numbers are shown and stored.
@@ -385,6 +388,7 @@ class EvaluateOptions(Measuring):
     ] = ()
     out: Path = Path("results")
     score: Literal["itc", "itm"] = "itc"
+    precision: Literal["fp32", "bf16"] = "fp32"
     activation: Literal["gelu", "quick_gelu"] | None = None
     exclude_faulty: bool = False
     cache: Path | None = None
@@ -395,6 +399,7 @@ def evaluate(
     options: EvaluateOptions,
     models: Mapping[str, str | LoadedModel],
     done: Callable[[str, list[Results]], None] = lambda *_: None,
+    processes: bool = False,
 ) -> list[Results]:
     """Load the benchmarks, then measure one model after the other.
 
@@ -404,6 +409,8 @@ def evaluate(
         options: What to measure on and how. `options.models` is not looked at.
         models: By name, what to load, or a loaded model (which stays on its device).
         done: Called with the name and the results of each model.
+        processes: Let processes read where many images are read for a GPU; they import the main
+            module anew, which has to bear it.
 
     Returns:
         All results: by model, then by benchmark.
@@ -425,11 +432,14 @@ def evaluate(
     audits = {each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {}
     everything: list[Results] = []
     with process_group(device) as ranks:
-        settings = replace(settings, score=options.score, audits=audits, ranks=ranks)
+        settings = replace(
+            settings, score=options.score, audits=audits, ranks=ranks, processes=processes
+        )
         for name, model in models.items():
             if isinstance(model, str):
                 model = load_model(model, activation=options.activation, device=device)
-            results = evaluate_one(name, ModelEncoder(model), benchmarks, options.out, settings)
+            encoder = ModelEncoder(model, options.precision)
+            results = evaluate_one(name, encoder, benchmarks, options.out, settings)
             everything += results
             if ranks.first:
                 done(name, results)

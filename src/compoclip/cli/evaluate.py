@@ -37,7 +37,7 @@ def run(options: EvaluateOptions) -> int:
             print(overall_text(name, means), end="\n\n", flush=True)
 
     models = named_models(options.models)
-    results = evaluate(options, models, show)
+    results = evaluate(options, models, show, processes=True)
     if not results:  # rank 0 has them
         return 0
     if options.json:

@@ -8,6 +8,8 @@ from .encode import FeatureCache as FeatureCache
 from .encode import encode_contents as encode_contents
 from .encoder import Encoder as Encoder
 from .encoder import ModelEncoder as ModelEncoder
+from .encoder import Pending as Pending
+from .encoder import Precision as Precision
 from .encoder import TextKey as TextKey
 from .forms import FORMS as FORMS
 from .forms import score as score

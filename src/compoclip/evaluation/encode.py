@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -21,11 +24,12 @@ from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.encoder import Encoder, TextKey
+from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described
 from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
-from compoclip.models.config import ModelIdentity, Tower
+from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
+from compoclip.workers import Workers
 
 # --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
 # twice. ---
@@ -57,11 +61,11 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
     return content_key(data, repr(ref.box).encode(), *([b"squash"] if ref.squash else []))
 
 
-def _tower_name(identity: ModelIdentity, weights: str) -> str:
-    """A name for all that a tower's features depend on; weights: its own."""
-    known = identity.to_json() | {"weights": weights}
-    described = {k: v for k, v in known.items() if k not in ("base", "adapter")}
-    text = json.dumps([_LAYOUT, described], sort_keys=True)
+def _tower_name(encoder: Encoder, tower: Tower) -> str:
+    """A name for all that a tower's features depend on."""
+    known = described(encoder) | {"weights": encoder.tower_weights(tower)}
+    relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
+    text = json.dumps([_LAYOUT, relevant], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -76,8 +80,7 @@ class FeatureCache:
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._folder = folder
         self._folders = {
-            kind: folder / _tower_name(encoder.identity, encoder.tower_weights(part)) / kind
-            for kind, part in _PARTS.items()
+            kind: folder / _tower_name(encoder, tower) / kind for kind, tower in _PARTS.items()
         }
 
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
@@ -146,17 +149,66 @@ _KEYS_AT_ONCE = 4096
 _SHARED_AT_ONCE = 8192
 
 
+THREADS = 8
+"""Readers from which on threads hold each other up: they take turns in a twelfth of the work."""
+PROCESSES_FROM = 16_384
+"""Images to read from which on more processes than that are worth the seconds of their start."""
+_READ_AT_ONCE = 16
+
+
+class Amounts(NamedTuple):
+    """images, texts: encoded at once. workers: that read images."""
+
+    images: int
+    texts: int
+    workers: int
+
+
 @dataclass(frozen=True)
 class EncodeOptions:
-    """batch_size: images or texts encoded at once. workers: threads that read images. max_bad:
-    damaged images to leave out before giving up. cache: folder of features to keep and reuse.
-    ranks: the processes that share the work; rank 0 has all features then."""
+    """How to encode.
 
-    batch_size: int = 64
-    workers: int = 2
+    Args:
+        batch_size: Images or texts encoded at once; None is 64, on a GPU 512 or 1,024.
+        workers: Threads that read images; None is 2, for a GPU one a core.
+        max_bad: Damaged images to leave out before giving up.
+        cache: Folder of features to keep and reuse.
+        ranks: The processes that share the work; rank 0 has all features then.
+        processes: Whether processes may read in the place of threads, where many images are read
+            for a GPU. They import the main module anew, so a script needs
+            `if __name__ == "__main__"`.
+    """
+
+    batch_size: int | None = None
+    workers: int | None = None
     max_bad: int = 0
     cache: Path | None = None
     ranks: Ranks = SINGLE
+    processes: bool = False
+
+    def amounts(self, device: torch.device) -> Amounts:
+        """How much is done at once.
+
+        Args:
+            device: Where the model is.
+
+        Returns:
+            What the options say, and the device's usual amounts where they say nothing.
+        """
+        usual = Amounts(64, 64, 2)
+        if device.type == "cuda":
+            usual = Amounts(512, 1024, _cores())
+        return Amounts(
+            self.batch_size or usual.images,
+            self.batch_size or usual.texts,
+            self.workers or usual.workers,
+        )
+
+
+def _cores() -> int:
+    """Cores for this process, of those that ranks on one machine share."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
@@ -192,8 +244,10 @@ def encode_contents(
     """
     options = options or EncodeOptions()
     cache = FeatureCache(options.cache, encoder) if options.cache else None
-    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options, cache)
-    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options, cache)
+    refs, words = distinct_images(contents), distinct_texts(contents)
+    with encoder.evaluating():
+        images, image_rows, bad = _encode_images(encoder, refs, options, cache)
+        texts, text_rows, truncated = _encode_texts(encoder, words, options, cache)
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 
 
@@ -204,43 +258,38 @@ def _encode_images(
     cache: FeatureCache | None,
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Features of the distinct images by content, the row of each reference, and damaged ones."""
-    ranks = options.ranks
-    keys, row_of = by_content(refs, options.workers, ranks)
+    ranks, amounts = options.ranks, options.amounts(encoder.device)
+    keys, row_of = by_content(refs, amounts.workers, ranks)
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
-    store = _Store("images", keys, cache, ranks)
-    todo = _own_part(store.missing(), options)
+    store = _Store("images", keys, cache, ranks, encoder.device)
+    todo = _own_part(store.missing(), amounts.images, ranks)
     bad: dict[ImageRef, str] = {}
-
-    def read(row: int) -> tuple[Any, CompoclipError | None]:
-        try:
-            return encoder.read_image(sharing[row][0]), None
-        except CompoclipError as error:
-            return None, error
+    many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
+    processes = options.processes and encoder.device.type == "cuda" and many
+    shown = [sharing[row][0] for row in todo]
+    readings = zip(todo, read_images(encoder, shown, amounts, processes))
 
     with store:
         batch: list[tuple[int, Any]] = []
-        window = max(2 * options.batch_size, options.workers)
-        readings = zip(todo, _ahead(todo, read, options.workers, window))
         for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
             if damage is not None:
-                bad |= dict.fromkeys(sharing[row], str(damage))
+                bad |= dict.fromkeys(sharing[row], damage)
                 if len(bad) > options.max_bad:
                     raise CompoclipError(_too_many(damage, options.max_bad))
                 continue
             batch.append((row, image))
-            if len(batch) == options.batch_size:
-                _encode_batch(store, batch, encoder.encode_images)
+            if len(batch) == amounts.images:
+                _encode_batch(store, batch, encoder.start_images)
                 batch = []
         if batch:
-            _encode_batch(store, batch, encoder.encode_images)
+            _encode_batch(store, batch, encoder.start_images)
     if ranks.world > 1:
         for others in ranks.exchange([[row_of[ref], reason] for ref, reason in bad.items()]):
             bad |= {ref: reason for row, reason in others for ref in sharing[row]}
         if len(bad) > options.max_bad:
-            first = CompoclipError(next(iter(bad.values())))
-            raise CompoclipError(_too_many(first, options.max_bad))
+            raise CompoclipError(_too_many(next(iter(bad.values())), options.max_bad))
     store.share()
     return store.matrix(), {ref: row for ref, row in row_of.items() if ref not in bad}, bad
 
@@ -293,39 +342,44 @@ def _encode_texts(
             if key.truncated:
                 truncated.add(text)
     keys = [content_key(key.key) for _, key in representatives]
-    store = _Store("texts", keys, cache, options.ranks)
+    store = _Store("texts", keys, cache, options.ranks, encoder.device)
+    size = options.amounts(encoder.device).texts
     by_length = [
         (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
     ]
-    todo = _own_part(sorted(store.missing(), key=by_length.__getitem__), options)
-    batches = [
-        todo[start : start + options.batch_size]
-        for start in range(0, len(todo), options.batch_size)
-    ]
+    todo = _own_part(sorted(store.missing(), key=by_length.__getitem__), size, options.ranks)
+    batches = [todo[start : start + size] for start in range(0, len(todo), size)]
     with store:
         for batch in track(batches, "encoding texts", len(batches), "batches"):
             pairs = [(position, representatives[position][0]) for position in batch]
-            _encode_batch(store, pairs, encoder.encode_texts)
+            _encode_batch(store, pairs, encoder.start_texts)
     store.share()
     return store.matrix(), text_rows, frozenset(truncated)
 
 
-def _own_part(rows: list[int], options: EncodeOptions) -> list[int]:
+def _own_part(rows: list[int], size: int, ranks: Ranks) -> list[int]:
     """The rows that this rank encodes: of a single process's batches, every world-th one."""
-    size, ranks = options.batch_size, options.ranks
     return [row for k, row in enumerate(rows) if k // size % ranks.world == ranks.rank]
 
 
 class _Store:
     """Features by row, some taken from the cache, the new ones written to it in parts.
 
-    Rank 0 takes from the cache and says what is missing, so that all ranks agree on it; each writes
-    down what it encodes.
+    A GPU's features are taken when the next batch has been started, so that it never waits; at the
+    end of the store as a context the last ones are taken, and all written down. Rank 0 takes from
+    the cache and says what is missing, so that all ranks agree on it; each writes down what it
+    encodes.
     """
 
     def __init__(
-        self, kind: str, keys: Sequence[bytes], cache: FeatureCache | None, ranks: Ranks
+        self,
+        kind: str,
+        keys: Sequence[bytes],
+        cache: FeatureCache | None,
+        ranks: Ranks,
+        device: torch.device,
     ) -> None:
+        self._gpu = device.type == "cuda"
         self._ranks = ranks
         self._new: list[int] = []
         self._kind = kind
@@ -334,6 +388,7 @@ class _Store:
         self._features = np.zeros((len(keys), 0), dtype=np.float32)
         self._known = np.zeros(len(keys), dtype=bool)
         self._unsaved: list[int] = []
+        self._started: tuple[list[int], Pending] | None = None
         self._saved_at = time.monotonic()
         if cache is not None and ranks.first:
             for rows, features in cache.find(kind, keys):
@@ -344,8 +399,22 @@ class _Store:
         rows: list[int] = np.flatnonzero(~self._known).tolist()
         return rows if self._ranks.world == 1 else self._ranks.exchange(rows)[0]
 
-    def add(self, rows: Sequence[int], features: Scores) -> None:
+    def add(self, rows: list[int], features: Pending) -> None:
         """Take new features; write them down when there are many, or after a while."""
+        started, self._started = self._started, (rows, features)
+        self._take(started)
+        if not self._gpu:
+            self._take_last()
+
+    def _take(self, started: tuple[list[int], Pending] | None) -> None:
+        if started is None:
+            return
+        rows, features = started[0], started[1]()
+        if len(features) != len(rows) or not np.isfinite(features).all():
+            raise CompoclipError(
+                "the model yields features that are not finite numbers; its weights are damaged, "
+                "or training diverged"
+            )
         self._put(rows, features)
         self._new += rows
         self._unsaved += rows
@@ -357,8 +426,6 @@ class _Store:
         """Give rank 0 what the others encoded."""
         if self._ranks.world == 1:
             return
-        import torch
-
         sizes = self._ranks.exchange([len(self._new), self._features.shape[1]])
         counts, width = [size[0] for size in sizes], max(size[1] for size in sizes)
         if not self._features.shape[1]:
@@ -397,22 +464,58 @@ class _Store:
     def __enter__(self) -> _Store:
         return self
 
+    def _take_last(self) -> None:
+        started, self._started = self._started, None
+        self._take(started)
+
     def __exit__(self, *_: object) -> None:
-        self._save()
+        try:
+            self._take_last()
+        finally:
+            self._save()
 
 
 def _encode_batch(
-    store: _Store,
-    batch: Sequence[tuple[int, Any]],
-    encode: Callable[[list[Any]], Scores],
+    store: _Store, batch: Sequence[tuple[int, Any]], start: Callable[[list[Any]], Pending]
 ) -> None:
-    features = encode([each for _, each in batch])
-    if len(features) != len(batch) or not np.isfinite(features).all():
-        raise CompoclipError(
-            "the model yields features that are not finite numbers; its weights are damaged, or "
-            "training diverged"
-        )
-    store.add([position for position, _ in batch], features)
+    store.add([position for position, _ in batch], start([each for _, each in batch]))
+
+
+_Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
+
+
+def read_images(
+    encoder: Encoder, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
+) -> Iterator[_Found]:
+    """Read images for an encoder, some batches ahead of what is taken.
+
+    Args:
+        encoder: reads them.
+        refs: the images.
+        amounts: how many are read at once, and how far ahead.
+        processes: whether by processes; else by threads.
+
+    Yields:
+        For each reference in order the image, or None and what is wrong with the file.
+    """
+    parts = [refs[k : k + _READ_AT_ONCE] for k in range(0, len(refs), _READ_AT_ONCE)]
+    if processes:
+        with Workers(amounts.workers) as pool:
+            yield from chain.from_iterable(pool.map(_read, repeat(encoder.read_image), parts))
+        return
+    window = max(2 * amounts.images, amounts.workers)
+    yield from _ahead(refs, lambda ref: _reading(encoder.read_image, ref), amounts.workers, window)
+
+
+def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Found]:
+    return [_reading(read, ref) for ref in refs]
+
+
+def _reading(read: Callable[[ImageRef], Any], ref: ImageRef) -> _Found:
+    try:
+        return read(ref), None
+    except CompoclipError as error:
+        return None, str(error)
 
 
 def _ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:
@@ -431,7 +534,7 @@ def _ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int
                 future.cancel()
 
 
-def _too_many(error: CompoclipError, max_bad: int) -> str:
+def _too_many(damage: str, max_bad: int) -> str:
     if max_bad == 0:
-        return f"{error} (or leave damaged images out with --max-bad N)"
-    return f"more than {max_bad} damaged images; the next is {error}"
+        return f"{damage} (or leave damaged images out with --max-bad N)"
+    return f"more than {max_bad} damaged images; the next is {damage}"

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
 from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
+from compoclip.data.transform import normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Matches, Scores
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
+from compoclip.models.preprocess import Preprocess
 from compoclip.models.weights import weights_hash
+
+Precision = Literal["fp32", "bf16"]
+Pending = Callable[[], Scores]
+"""Features (N, D) that a device may still be computing: calling it waits for them."""
 
 
 class TextKey(NamedTuple):
@@ -42,31 +50,56 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """Everything the features depend on; copied into every result."""
+        """Everything about the model that the features depend on; copied into every result."""
+
+    @property
+    def precision(self) -> Precision:
+        """What the towers compute in; features depend on it, too."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where features are computed; says how many images and texts are encoded at once."""
 
     def tower_weights(self, tower: Tower) -> str:
         """Hash of one tower's weights, which keys its features in the cache."""
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """The state in which features are computed, entered once around many batches."""
+
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         """One key a text."""
 
-    def encode_texts(self, texts: Sequence[str]) -> Scores:
-        """(N, D) for one batch."""
+    def start_texts(self, texts: Sequence[str]) -> Pending:
+        """Begin to encode one batch."""
 
     def read_image(self, ref: ImageRef) -> Any:
-        """Decode, crop and preprocess one image; called from several threads.
+        """Decode, crop and resize one image; called from several threads, and pickled where
+        processes read.
 
         Raises CompoclipError naming the file when it is damaged.
         """
 
-    def encode_images(self, images: Sequence[Any]) -> Scores:
-        """(N, D) for one batch of what `read_image` returned."""
+    def start_images(self, images: Sequence[Any]) -> Pending:
+        """Begin to encode one batch of what `read_image` returned."""
 
     def match(self, image: Any, texts: Sequence[str]) -> Scores:
         """(T,) log-odds that each text matches one image of `read_image`, by a matching head.
 
         Raises UsageError for a model that has none.
         """
+
+
+def described(encoder: Encoder) -> dict[str, Any]:
+    """All that features of the encoder depend on, for results and cache keys.
+
+    Args:
+        encoder: the model.
+
+    Returns:
+        The identity's fields, and "precision" unless that is float32.
+    """
+    lower = {} if encoder.precision == "fp32" else {"precision": encoder.precision}
+    return encoder.identity.to_json() | lower
 
 
 # --- The evaluation's view of a loaded model. ---
@@ -83,21 +116,161 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(training)
 
 
-class ModelEncoder:
-    """An `Encoder` over a loaded model: evaluation mode, full float32 on every device.
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Convolutions and matrix products of float32 in float32, whatever was allowed before.
 
-    The identity is taken when it is made: weights that train on need a new ModelEncoder.
+    TF32, which GPUs use for convolutions unless told otherwise, rounds the factors to 10 bits.
+    Everything else, such as whether cuDNN is used, stays as it is, and all is restored afterwards.
+    """
+    backends: Any = torch.backends
+    places = [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
+    places += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
+    before = [place.fp32_precision for place in places]
+    try:  # the older switches are set as well, lest reading them inside is refused
+        older = torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32
+    except RuntimeError:  # what the newer ones say cannot be said with them
+        older = None
+    try:
+        if older:
+            torch.set_float32_matmul_precision("highest")
+            backends.cudnn.allow_tf32 = False
+        for place in places:
+            if place.fp32_precision in ("tf32", "bf16"):
+                place.fp32_precision = "ieee"
+        yield
+    finally:
+        if older:
+            torch.set_float32_matmul_precision(older[0])
+            backends.cudnn.allow_tf32 = older[1]
+        for place, value in zip(places, before):
+            if place.fp32_precision != value:
+                place.fp32_precision = value
+
+
+class ImageReader:
+    """Reads images as a model sees them; pickled to processes, each of which keeps one.
+
+    Args:
+        preprocess: of the model.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
+    def __init__(self, preprocess: Preprocess) -> None:
+        self._preprocess = preprocess
         self._members = Members()
+
+    def __call__(self, ref: ImageRef) -> np.ndarray:
+        """Read one image.
+
+        Args:
+            ref: the image; a squashed one is resized without keeping its shape.
+
+        Returns:
+            (H, W, 3) uint8 pixels: the crop, by the model's own evaluation transform.
+
+        Raises:
+            CompoclipError: it is missing or damaged.
+        """
+        stored = self._members(ref.path, ref.member) if ref.member else ref.path
+        return self.pixels(decode(stored, box=ref.box, name=ref.photo), ref.squash)
+
+    def pixels(self, image: Image.Image, squash: bool = False) -> np.ndarray:
+        """The same of an RGB image.
+
+        Args:
+            image: of any size.
+            squash: resize it without keeping its shape.
+
+        Returns:
+            (H, W, 3) uint8.
+        """
+        preprocess = self._preprocess
+        if squash:
+            preprocess = replace(preprocess, resize_mode="squash")
+        return np.asarray(preprocess.framed(image))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reader, (self._preprocess,)
+
+
+@cache
+def _reader(preprocess: Preprocess) -> ImageReader:
+    """The reader of this process, whose archives stay open from task to task."""
+    return ImageReader(preprocess)
+
+
+def _mark(device: torch.device) -> torch.cuda.Event | None:
+    """Passed when a GPU has done what it was given so far; others have done so already."""
+    gpu = device.type == "cuda"
+    return torch.cuda.current_stream(device).record_event() if gpu else None
+
+
+class _Uploads:
+    """Pixels on their way to the device, by way of two buffers in turn: one is filled while the
+    other is copied. For a GPU they are page-locked, so that nothing waits for the copy."""
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor | None] = [None, None]
+        self._copied: list[torch.cuda.Event | None] = [None, None]
+
+    def __call__(self, images: Sequence[np.ndarray], device: torch.device) -> Tensor:
+        """(N, H, W, 3) uint8 on the device, of N images; on a CPU the second call after this one
+        overwrites them."""
+        gpu = device.type == "cuda"
+        buffer, copied = self._buffers.pop(0), self._copied.pop(0)
+        if copied is not None:
+            copied.synchronize()
+        shape = (len(images), *images[0].shape)
+        if buffer is None or len(buffer) < shape[0] or buffer.shape[1:] != shape[1:]:
+            buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=gpu)
+        filled = buffer[: len(images)]
+        np.stack(images, out=filled.numpy())
+        pixels = filled.to(device, non_blocking=gpu)
+        self._buffers.append(buffer)
+        self._copied.append(_mark(device))
+        return pixels
+
+
+class ModelEncoder:
+    """An `Encoder` over a loaded model, in evaluation mode.
+
+    The identity is taken when it is made: weights that train on need a new ModelEncoder.
+
+    Args:
+        loaded: the model.
+        precision: "fp32" is full float32 on every device; "bf16" runs the towers under autocast.
+    """
+
+    def __init__(self, loaded: LoadedModel, precision: Precision = "fp32") -> None:
+        self._loaded = loaded
+        self._uploads = _Uploads()
+        self._entered = False
+        self.read_image = ImageReader(loaded.preprocess)
         self.identity = current_identity(loaded)
+        self.precision = precision
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters live."""
+        return self._loaded.encoder.device
 
     def tower_weights(self, tower: Tower) -> str:
         """Hash of the tower's parameters and buffers."""
         state = self._loaded.encoder.model.state_dict()
         return weights_hash({name: v for name, v in state.items() if part_of(name) == tower})
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode, no gradients, full float32; what is nested in it does nothing."""
+        if self._entered:
+            yield
+            return
+        with evaluating(self._loaded.encoder), torch.inference_mode(), full_float32():
+            self._entered = True
+            try:
+                yield
+            finally:
+                self._entered = False
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         """Tokens up to the last one that is not padding."""
@@ -110,29 +283,23 @@ class ModelEncoder:
         return keys
 
     def encode_texts(self, texts: Sequence[str]) -> Scores:
-        """(N, D)."""
+        """Encode one batch: (N, D)."""
+        return self.start_texts(texts)()
+
+    def start_texts(self, texts: Sequence[str]) -> Pending:
+        """Begin to encode one batch; see `Encoder`."""
         ids = self._loaded.tokenizer(texts)
-        return self._features(lambda: self._loaded.encoder.encode_texts(ids).pooled)
+        return self._start(lambda: self._loaded.encoder.encode_texts(ids).pooled)
 
-    def read_image(self, ref: ImageRef) -> Tensor:
-        """(3, H, W) pixels by the model's own evaluation transform, after the crop.
+    def encode_images(self, images: Sequence[np.ndarray]) -> Scores:
+        """Encode one batch of what `read_image` returned: (N, D)."""
+        return self.start_images(images)()
 
-        A squashed image is resized to the model's size without keeping its shape.
-        """
-        stored = self._members(ref.path, ref.member) if ref.member else ref.path
-        image = decode(stored, box=ref.box, name=ref.photo)
-        preprocess = self._loaded.preprocess
-        if ref.squash:
-            preprocess = replace(preprocess, resize_mode="squash")
-        return preprocess.evaluation(image)
+    def start_images(self, images: Sequence[np.ndarray]) -> Pending:
+        """Begin to encode one batch of what `read_image` returned; see `Encoder`."""
+        return self._start(lambda: self._loaded.encoder.encode_images(self._pixels(images)).pooled)
 
-    def encode_images(self, images: Sequence[Tensor]) -> Scores:
-        """(N, D)."""
-        encoder = self._loaded.encoder
-        pixels = torch.stack(list(images)).to(encoder.device)
-        return self._features(lambda: encoder.encode_images(pixels).pooled)
-
-    def match(self, image: Tensor, texts: Sequence[str]) -> Scores:
+    def match(self, image: np.ndarray, texts: Sequence[str]) -> Scores:
         """(T,) of one image with each text. Raises UsageError for a model without such a head."""
         encoder, network = self._loaded.encoder, self._loaded.encoder.model
         if not isinstance(network, Blip):
@@ -140,22 +307,49 @@ class ModelEncoder:
                 f"{self._loaded.name}: has no head that matches pairs (BLIP has): --score itc"
             )
         ids = self._loaded.tokenizer(texts).to(encoder.device)
-        with self._evaluating():
-            states = network.visual.states(image[None].to(encoder.device))
+        with self.evaluating(), self._autocast():
+            states = network.visual.states(self._pixels([image]))
             scores = network.match(states.expand(len(ids), -1, -1), ids).float().cpu().numpy()
         return self._finite(scores)
 
-    def _features(self, compute: Callable[[], Tensor]) -> Scores:
-        with self._evaluating():
-            features: Scores = F.normalize(compute().float(), dim=-1).cpu().numpy()
-        return self._finite(features)
+    def upload(self, images: Sequence[np.ndarray]) -> Tensor:
+        """Bring one batch to the device.
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
-        exactly = torch.backends.cudnn.flags(allow_tf32=False)
-        with evaluating(self._loaded.encoder), torch.inference_mode(), exactly:
-            yield
+        Args:
+            images: what `read_image` returned.
+
+        Returns:
+            (N, H, W, 3) uint8 on the device; on a GPU possibly still on their way, on a CPU valid
+            until the call after the next.
+        """
+        return self._uploads(images, self.device)
+
+    def _pixels(self, images: Sequence[np.ndarray]) -> Tensor:
+        """(N, 3, H, W) float32 on the device, normalised there."""
+        preprocess = self._loaded.preprocess
+        # Contiguous: towers round otherwise for channels that lie last.
+        pixels = self.upload(images).permute(0, 3, 1, 2).contiguous()
+        return normalised(pixels, preprocess.mean, preprocess.std)
+
+    def _start(self, compute: Callable[[], Tensor]) -> Pending:
+        with self.evaluating():
+            with self._autocast():
+                pooled = compute()
+            features = F.normalize(pooled.float(), dim=-1)
+            # Queued before the next batch, which they would wait for otherwise.
+            copied = features.to("cpu", non_blocking=self.device.type == "cuda")
+            done = _mark(self.device)
+
+        def wait() -> Scores:
+            if done is not None:
+                done.synchronize()
+            return self._finite(copied.numpy())
+
+        return wait
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        lower = self.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=lower)
 
     def _finite(self, features: Scores) -> Scores:
         if not np.isfinite(features).all():
@@ -203,12 +397,13 @@ def with_matches(
     count = len(features.texts)
     keys: list[int] = []
     values: list[np.ndarray] = []
-    for row in track(sorted(image_of), "matching pairs", len(image_of), "images"):
-        image = encoder.read_image(image_of[row])
-        columns = sorted(texts[row])
-        for start in range(0, len(columns), batch_size):
-            part = columns[start : start + batch_size]
-            values.append(encoder.match(image, [texts[row][column] for column in part]))
-            keys += [row * count + column for column in part]
+    with encoder.evaluating():
+        for row in track(sorted(image_of), "matching pairs", len(image_of), "images"):
+            image = encoder.read_image(image_of[row])
+            columns = sorted(texts[row])
+            for start in range(0, len(columns), batch_size):
+                part = columns[start : start + batch_size]
+                values.append(encoder.match(image, [texts[row][column] for column in part]))
+                keys += [row * count + column for column in part]
     found = np.concatenate(values) if values else np.zeros(0, dtype=np.float32)
     return replace(features, matches=Matches(np.array(keys, dtype=np.int64), found, count))

@@ -20,7 +20,13 @@ from compoclip.evaluation.encode import (
     distinct_texts,
     encode_contents,
 )
-from compoclip.evaluation.encoder import Encoder, Score, require_pairs, with_matches
+from compoclip.evaluation.encoder import (
+    Encoder,
+    Score,
+    described,
+    require_pairs,
+    with_matches,
+)
 from compoclip.evaluation.forms import form_of, score
 from compoclip.evaluation.forms.cases import (
     Sizes,
@@ -116,7 +122,8 @@ def evaluate(
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             if options.score == "itm" and ranks.first:
-                features = with_matches(encoder, contents, features, options.batch_size)
+                size = options.amounts(encoder.device).texts
+                features = with_matches(encoder, contents, features, size)
             for job in todo if ranks.first else ():
                 result = _measure(name, encoder, job, features, folder, options, encoding)
                 done[job.benchmark.name] = result
@@ -199,7 +206,7 @@ def _rules_json(job: _Job) -> dict[str, object]:
 
 def _plain(encoder: Encoder) -> dict[str, object]:
     """The identity as it looks after a trip through JSON."""
-    plain: dict[str, object] = json.loads(json.dumps(encoder.identity.to_json()))
+    plain: dict[str, object] = json.loads(json.dumps(described(encoder)))
     return plain
 
 

@@ -138,7 +138,8 @@ def chance_flag(score: Score) -> str:
 
 
 def data_notes(results: Results) -> list[str]:
-    """Remarks on the data, one line each: missing images, rows left out, cut texts, faults."""
+    """Remarks on the data, one line each: missing images, rows left out, cut texts, faults, and
+    features of less than float32."""
     lines = []
     if results.missing_count:
         first = f", e.g. {results.missing[0]}" if results.missing else ""
@@ -147,6 +148,8 @@ def data_notes(results: Results) -> list[str]:
     if results.truncated_texts:
         cut = counted(results.truncated_texts, "text")
         lines.append(f"{cut} cut: longer than the model's context")
+    if lower := results.identity.get("precision"):
+        lines.append(f"features computed in {lower}")
     if results.clean is not None:
         lines.append(clean_note(results, results.clean))
     return lines
