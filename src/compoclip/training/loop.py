@@ -34,14 +34,14 @@ from compoclip.training.distributed import (
     sync_batch_norm,
 )
 from compoclip.training.log import LOG, MetricsLog
-from compoclip.training.optim import build_optimizer, learning_rate
+from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, step_if_finite
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
 from compoclip.training.step import step
 
 T = TypeVar("T")
-_MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
+_MAX_BAD_STEPS = 3  # one after the other
 
 
 def train_loop(
@@ -75,8 +75,8 @@ def train_loop(
         Where the run ended.
 
     Raises:
-        CompoclipError: When the loss is not finite three steps in a row, when weights are not
-            finite, and for what the data or the disk report.
+        CompoclipError: When the loss or the gradient is not finite three steps in a row, when
+            weights are not finite, and for what the data or the disk report.
         RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
     """
     # What learns decides what the optimiser holds, so freezing comes first.
@@ -112,11 +112,12 @@ def train_loop(
         optimizer = shard_training(encoder, optimizer, method.optim, device, ranks)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    bad_steps = 0
     clock = time.monotonic()
     rewrites = RewriteCounts(progress.rewrites)
+    owed = False  # a state that was due while steps were bad
 
     def save() -> None:
+        bad_steps.read()
         if progress.step:
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
@@ -126,6 +127,22 @@ def train_loop(
     log_file = settings.out / LOG
     with MetricsLog(log_file, progress.step, ranks) as log, StopRequests() as requests:
         shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: requests.asked)
+
+        # One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
+        # in a row mean that the run has diverged. All ranks see the same loss and the same
+        # gradients, so that they take the same branch without telling each other.
+        def skipped(step: int, what: str) -> None:
+            nonlocal progress
+            progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
+            log.write({"step": step, "skipped": f"{what} is not finite"})
+            if bad_steps.in_a_row == _MAX_BAD_STEPS:
+                kept = latest_state(states)
+                raise CompoclipError(
+                    f"the {what} was not finite {_MAX_BAD_STEPS} steps in a row up to step {step}; "
+                    "lower --lr" + (f", or --resume from {kept}" if kept else "")
+                )
+
+        bad_steps = BadSteps(device, skipped)
 
         def stopped() -> RunInterruptedError | None:
             return _stopped(requests.asked, progress.step, total, settings.out)
@@ -144,62 +161,55 @@ def train_loop(
                 optimizer.zero_grad(set_to_none=True)
                 result = step(encoder, tokenize, method, batch, settings, global_batch, frozen)
 
-                # One batch may go wrong (bf16, a rare outlier): it is skipped and counted. Several
-                # in a row mean that the run has diverged. All ranks see the same loss, so that they
-                # take the same branch without telling each other.
-                if not result.finite:
-                    bad_steps += 1
-                    log.write({"step": progress.step + 1, "skipped": "loss is not finite"})
-                    if bad_steps == _MAX_BAD_STEPS:
-                        kept = latest_state(states)
-                        raise CompoclipError(
-                            f"the loss was not finite {bad_steps} steps in a row up to step "
-                            f"{progress.step + 1}; lower --lr"
-                            + (f", or --resume from {kept}" if kept else "")
-                        )
-                else:
-                    # The mean over the ranks is the gradient that one process with the whole batch
-                    # would have (see "The algebra" in `distributed`); it is clipped after that.
-                    bad_steps = 0
-                    average_gradients(parameters, ranks)
-                    norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
-                    optimizer.step()
-                    _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
+                # The mean over the ranks is the gradient that one process with the whole batch
+                # would have (see "The algebra" in `distributed`); it is clipped after that.
+                average_gradients(parameters, ranks)
+                norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
+                bad = step_if_finite(optimizer, result.total, norm)
+                _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
 
                 # Account for the step: a skipped one too, or the schedule would not end.
                 spent, clock = time.monotonic() - clock, time.monotonic()
                 progress = _advance(progress, global_batch, batches.steps_per_epoch, spent)
-                if not result.finite:
-                    progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
                 rewrites.step_is_done(batches.counts)
+                bad_steps.add(progress.step, bad)
 
-                # Log. A step that was skipped has no gradient norm to show.
-                if bad_steps == 0 and _due(progress.step, settings.log_every, total):
-                    record = {
-                        "step": progress.step,
-                        "epoch": round(progress.step / batches.steps_per_epoch, 4),
-                        "lr": lr,
-                        "loss": result.loss,
-                        **{f"loss/{name}": value for name, value in result.values.items()},
-                        "grad_norm": norm,
-                        "logit_scale": _logit_scale(encoder.model),
-                        "images": progress.images,
-                        "texts": progress.texts,
-                        "skipped": progress.skipped,
-                        "skipped_steps": progress.skipped_steps,
-                        "truncated": progress.truncated,
-                        "seconds": round(progress.seconds, 3),
-                    }
-                    log.write(record)
-                    if ranks.first:
-                        report(record, total)
+                # Log. Numbers are read on these steps alone; one that was skipped has none to show.
+                if _due(progress.step, settings.log_every, total):
+                    bad_steps.read()
+                    if not bad_steps.in_a_row:
+                        record = {
+                            "step": progress.step,
+                            "epoch": round(progress.step / batches.steps_per_epoch, 4),
+                            "lr": lr,
+                            "loss": result.loss,
+                            **{f"loss/{name}": value for name, value in result.values.items()},
+                            "grad_norm": norm.item(),
+                            "logit_scale": _logit_scale(encoder.model),
+                            "images": progress.images,
+                            "texts": progress.texts,
+                            "skipped": progress.skipped,
+                            "skipped_steps": progress.skipped_steps,
+                            "truncated": progress.truncated,
+                            "seconds": round(progress.seconds, 3),
+                        }
+                        log.write(record)
+                        if ranks.first:
+                            report(record, total)
 
                 # Save and stop. Saving takes all ranks, so they must agree: with several, what
                 # counts is the request that came with the batch, which all of them have seen.
                 asked = requests.asked if ranks.world == 1 else global_batch.asked
                 stop = settings.stop_after and progress.step >= settings.stop_after
-                if stop or asked or _due(progress.step, settings.save_every, total):
+                # A state that is due while steps are bad waits for a good one: what is kept until
+                # then is what a run that has diverged can go back to.
+                ends = stop or asked or progress.step == total
+                owed = owed or _due(progress.step, settings.save_every, total)
+                if owed and not ends:
+                    bad_steps.read()
+                if ends or (owed and not bad_steps.in_a_row):
                     save()
+                    owed = False
                 if stop or progress.step >= total:
                     return replace(progress, rewrites=rewrites.total(ranks))
                 if stop_asked := _stopped(asked, progress.step, total, settings.out):

@@ -55,7 +55,7 @@ class RunSummary:
         cut: Captions that were rewritten by their beginning alone, being longer than any model
             reads.
         adapter: The adapters alone, if any.
-        skipped_steps: Steps whose loss was not finite.
+        skipped_steps: Steps whose loss or gradient was not finite.
     """
 
     model: Path | None
@@ -100,7 +100,8 @@ def run_training(
         UsageError: When the run folder is taken and `resume` is not set, and for settings that do
             not go together.
         CompoclipError: When another process is writing the run folder, when no more than half of
-            the steps had a finite loss, and for everything the data, the model or the disk report.
+            the steps had a finite loss and gradient, and for everything the data, the model or the
+            disk report.
     """
     if settings.fsdp and (ranks.world == 1 or method.lora):
         raise UsageError(
@@ -227,8 +228,9 @@ def _run(
     finished = progress.step >= total
     if finished and 2 * progress.skipped_steps >= progress.step:
         raise CompoclipError(
-            f"the loss was not finite in {progress.skipped_steps} of {counted(total, 'step')}, "
-            "which were skipped: the model has not been trained and is not written; lower --lr"
+            f"the loss or gradient was not finite in {progress.skipped_steps} of "
+            f"{counted(total, 'step')}, which were skipped: the model has not been trained "
+            "and is not written; lower --lr"
         )
     whole = settings.merge or lora is None
     summary = RunSummary(
@@ -391,7 +393,7 @@ class _Reporter:
         steps = max(1.0, record["step"] - before["step"])
         left = (total - record["step"]) * seconds / steps
         lost = record["skipped_steps"]
-        skipped = f"{counted(int(lost), 'step')} skipped (loss not finite)  " if lost else ""
+        skipped = f"{counted(int(lost), 'step')} skipped (not finite)  " if lost else ""
         note(
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "

@@ -49,7 +49,7 @@ class Progress:
         seconds: Time spent in the loop.
         rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
         losses: The state of losses that have one, by name of the term.
-        skipped_steps: Steps whose loss was not finite.
+        skipped_steps: Steps whose loss or gradient was not finite.
     """
 
     step: int

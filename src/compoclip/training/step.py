@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,20 +22,35 @@ from compoclip.training.settings import RunSettings
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed. When the loss is not finite, there are no gradients.
+    """The loss of a step, on its device: the first number that is read waits for all of them.
 
-    Attributes:
-        values: Every loss term before weighting, by name.
-        loss: Their weighted sum.
+    Args:
+        terms: Every loss term before weighting, by name.
+        total: Their weighted sum.
     """
 
-    values: Mapping[str, float]
-    loss: float
+    terms: Mapping[str, Tensor]
+    total: Tensor
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The terms as numbers."""
+        return dict(zip(self.terms, self._numbers))
+
+    @property
+    def loss(self) -> float:
+        """The weighted sum as a number."""
+        return self._numbers[-1]
 
     @property
     def finite(self) -> bool:
-        """Whether there are gradients to step along."""
+        """Whether there is anything to learn from the step."""
         return math.isfinite(self.loss)
+
+    @cached_property
+    def _numbers(self) -> list[float]:
+        numbers: list[float] = torch.stack([*self.terms.values(), self.total]).detach().tolist()
+        return numbers
 
 
 def step(
@@ -100,17 +116,15 @@ def step(
         with amp():
             features = work.all()
 
-    # Losses, on the gathered features of all ranks. Reading the result is the one place where a
-    # step waits for the device: gradients of a loss that is not finite must not be taken.
+    # Losses, on the gathered features of all ranks. Nothing here waits for the device: gradients of
+    # a loss that is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
     terms, loss = weighted_loss(active, global_batch.features(features, images), layout)
-    result = result_of(terms, loss)
 
     # Backward: to the parameters, or to the cached features and from there to the parameters.
-    if result.finite:
-        loss.backward()  # type: ignore[no-untyped-call]
-        if cache is not None:
-            cache.backward()
-    return result
+    loss.backward()  # type: ignore[no-untyped-call]
+    if cache is not None:
+        cache.backward()
+    return StepResult({name: term.detach() for name, term in terms.items()}, loss.detach())
 
 
 def weighted_loss(
@@ -119,9 +133,3 @@ def weighted_loss(
     """Every loss term by name, and their weighted sum."""
     terms = {term.name: term.loss(features, layout) for term in active}
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
-
-
-def result_of(terms: Mapping[str, Tensor], loss: Tensor) -> StepResult:
-    """The terms and their weighted sum as numbers."""
-    *values, total = torch.stack([*terms.values(), loss]).detach().tolist()  # waits once
-    return StepResult(dict(zip(terms, values)), total)
