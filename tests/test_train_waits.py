@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from compoclip.data.images import BatchBuilder
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features, Layout
@@ -20,11 +23,12 @@ from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import read_config
-from compoclip.training import loop
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.training import loop, state
 from compoclip.training.log import read_log
-from compoclip.training.run import run_training
+from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import save_state
+from compoclip.training.state import StateWriter, save_state
 from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
@@ -74,12 +78,12 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def checked(folder: Path, *arguments: Any, **more: Any) -> None:
         save_state(folder, *arguments, **more)
-        (state,) = folder.glob("step-*")
-        for name, tensor in load_file(state / "tensors.safetensors").items():
-            assert tensor.isfinite().all(), (state.name, name)
-        steps.append(int(state.name.removeprefix("step-")))
+        (saved,) = folder.glob("step-*")
+        for name, tensor in load_file(saved / "tensors.safetensors").items():
+            assert tensor.isfinite().all(), (saved.name, name)
+        steps.append(int(saved.name.removeprefix("step-")))
 
-    monkeypatch.setattr(loop, "save_state", checked)
+    monkeypatch.setattr(state, "save_state", checked)
     return steps
 
 
@@ -131,6 +135,127 @@ def test_a_state_that_was_due_is_saved_after_the_next_good_step(
     settings = RunSettings(out=tmp_path / "run", save_every=4)
     run_training(new_model(tmp_path), method_with({4, 5}), source, settings)
     assert saved == [6, 8, 10]
+
+
+def test_states_written_beside_training_are_those_written_in_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    finals = []
+    for beside in (False, True):
+        monkeypatch.setattr(
+            loop, "StateWriter", lambda *a, beside=beside, **_: StateWriter(*a, beside)
+        )
+        settings = RunSettings(out=tmp_path / str(beside), save_every=2, stop_after=5)
+        run_training(new_model(tmp_path), method_with(set()), source, settings)
+        again = replace(settings, stop_after=0, resume=True)
+        run_training(new_model(tmp_path), method_with(set()), source, again)
+        (kept,) = (tmp_path / str(beside) / "state").iterdir()
+        finals.append(load_file(kept / "tensors.safetensors"))
+    assert finals[0].keys() == finals[1].keys()
+    for name, tensor in finals[0].items():
+        assert torch.equal(tensor, finals[1][name]), name
+
+
+def test_a_full_disk_beside_training_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    source = open_source(str(write_data(tmp_path / "data")))
+    monkeypatch.setattr(loop, "StateWriter", lambda *a, **_: StateWriter(*a, beside=True))
+    monkeypatch.setattr(state, "save_file", full)
+    settings = RunSettings(out=tmp_path / "run", save_every=2)
+    with pytest.raises(CompoclipError, match=r"cannot write .*No space left .*then --resume"):
+        run_training(new_model(tmp_path), method_with(set()), source, settings)
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    done: list[str] = []
+    add_to_batch, take = BatchBuilder.batch, loop.step_if_finite
+    monkeypatch.setattr(BatchBuilder, "batch", lambda *a: done.append("batch") or add_to_batch(*a))
+    monkeypatch.setattr(loop, "step_if_finite", lambda *a: done.append("step") or take(*a))
+    run_training(new_model(tmp_path), method_with(set()), source, RunSettings(out=tmp_path / "run"))
+    assert done == ["batch", *["batch", "step"] * 9, "step"]
+    done.clear()
+    run_training(
+        new_model(tmp_path),
+        method_with(set()),
+        source,
+        RunSettings(out=tmp_path / "stopped", stop_after=2),
+    )
+    assert done == ["batch", "batch", "step", "step"]
+
+
+def test_the_host_of_a_gpu_has_few_threads_and_collects_little() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        with loop._host_of(torch.device("cuda")) as settle:
+            assert torch.get_num_threads() == 2
+            assert gc.get_freeze_count() == 0
+            settle()
+            assert gc.get_freeze_count() > 10_000
+        assert torch.get_num_threads() == 5
+        assert gc.get_freeze_count() == 0
+        with loop._host_of(torch.device("cpu")) as settle:
+            settle()
+            assert (torch.get_num_threads(), gc.get_freeze_count()) == (5, 0)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_attention_avoids_the_kernel_that_plans_for_every_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = new_model(tmp_path).encoder.eval()
+    chosen: list[bool] = []
+
+    def look(*_: object) -> None:
+        chosen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert torch.backends.cuda.math_sdp_enabled()
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    encoder.model.get_submodule("visual").register_forward_pre_hook(look)
+    encoder.encode_images(torch.zeros(1, 3, 32, 32))
+    monkeypatch.setattr(DualEncoder, "device", torch.device("cuda"))
+    encoder.encode_images(torch.zeros(1, 3, 32, 32))
+    assert chosen == [before, False]
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "ranks", "samples", "expected"),
+    [
+        ("cuda", 16, 1, 10_000, 15),
+        ("cuda:1", 16, 4, 10_000, 3),
+        ("cuda", 64, 1, 10_000, 16),
+        ("cuda", 1, 1, 10_000, 1),
+        ("cuda", 16, 1, 2_000, 0),
+        ("cpu", 16, 1, 10_000, 2),
+        ("cpu", 2, 1, 10_000, 0),
+    ],
+)
+def test_who_reads(
+    device: str,
+    cores: int,
+    ranks: int,
+    samples: int,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    method = load_recipe("clip-ft")(optim=OPTIM)
+    settings = RunSettings(out=Path(), device=device, workers="auto")
+    assert reading_processes(settings, method, samples) == expected
+    assert reading_processes(replace(settings, workers=3), method, samples) == 3
 
 
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}

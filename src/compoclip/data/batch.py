@@ -104,6 +104,8 @@ class Batch:
         kind: "single" or "composed", for methods whose steps differ.
         mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
         std: The same.
+        views: Names of what the images show, equal within a run only where the pixels are: of the
+            photo or photos, and of the crop if there is one. "" where that is not known.
     """
 
     pixels: torch.Tensor
@@ -113,6 +115,7 @@ class Batch:
     kind: str = "single"
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    views: tuple[str, ...] = ()
 
     def normalised(self, device: torch.device) -> torch.Tensor:
         """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,13 @@ class Made:
     counts: PlanCounts = field(default_factory=PlanCounts)
     bad: tuple[tuple[str, str], ...] = ()
     error: str = ""
+
+    def pin_memory(self) -> Made:
+        """The same in memory from which a GPU takes the pixels by itself; the loader calls it."""
+        if self.batch is None:
+            return self
+        pixels = self.batch.pixels.pin_memory()
+        return replace(self, batch=replace(self.batch, pixels=pixels))
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class BatchLoader:
         batch_size: int,
         seed: int = 0,
         workers: int = 0,
+        pin: bool = False,
         max_bad: int = 0,
         rank: int = 0,
         world: int = 1,
@@ -117,6 +125,7 @@ class BatchLoader:
             batch_size: Samples of a batch, over all processes.
             seed: Of order, crops and draws.
             workers: Processes that read; 0 works in this one.
+            pin: Put the pixels that workers read in pinned memory, for a GPU.
             max_bad: Images that may be unreadable.
             rank: This process makes the rank-th of `world` equal parts of every batch.
             world: Number of processes that train together.
@@ -136,8 +145,8 @@ class BatchLoader:
         self._assembler = Assembler(
             source, plan, transform, seed, images, companions or Companions()
         )
-        self._tasks: list[BatchTask] = []  # of the epoch under way; what the workers' sampler reads
-        self._worker_count, self._start_method = workers, start_method
+        self._steps = (0, 0)  # under way; what the workers' sampler reads
+        self._worker_count, self._pin, self._start_method = workers, pin, start_method
         self._workers: DataLoader[Any] | None = None
 
     @property
@@ -146,12 +155,18 @@ class BatchLoader:
         return self._schedule.steps_per_epoch
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from `start_step` on.
+        """The batches of an epoch from `start_step` on; see `steps`."""
+        first = epoch * self.steps_per_epoch
+        return self.steps(first + start_step, first + self.steps_per_epoch)
 
-        Only one epoch can be under way at a time. Raises CompoclipError when more than `max_bad`
+    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of the steps from `start` until before `stop`, counted over all epochs.
+
+        Workers go on to the next epoch while this one ends, and read nothing beyond `stop`. Only
+        one iteration can be under way at a time. Raises CompoclipError when more than `max_bad`
         images could not be read, when a batch has no readable image, or when the source fails.
         """
-        self._tasks[:] = self._schedule.tasks(epoch, start_step)
+        self._steps = start, stop
         try:
             for result in self._results():
                 yield self._account(result)
@@ -182,9 +197,16 @@ class BatchLoader:
         for reason in fresh.values():
             note(f"left out: {reason}")
 
+    def _tasks(self) -> Iterator[BatchTask]:
+        step, stop = self._steps
+        while step < stop:
+            tasks = self._schedule.tasks(*divmod(step, self.steps_per_epoch))[: stop - step]
+            yield from tasks
+            step += len(tasks)
+
     def _results(self) -> Iterator[Made]:
         if self._worker_count == 0:
-            return (self._assembler[task] for task in self._tasks)
+            return (self._assembler[task] for task in self._tasks())
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
@@ -194,6 +216,7 @@ class BatchLoader:
                 collate_fn=_as_it_is,
                 worker_init_fn=_init_worker,
                 persistent_workers=True,
+                pin_memory=self._pin,
                 # Not the global one: seeds drawn from it would change dropout, with workers only.
                 generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
@@ -213,16 +236,13 @@ class BatchLoader:
 
 
 class _Sampler:
-    """Yields what is in the list at the time: workers outlive the epoch, the tasks do not."""
+    """Yields the tasks of the time: workers outlive an iteration, its tasks do not."""
 
-    def __init__(self, tasks: list[BatchTask]) -> None:
+    def __init__(self, tasks: Callable[[], Iterator[BatchTask]]) -> None:
         self._tasks = tasks
 
     def __iter__(self) -> Iterator[BatchTask]:
-        return iter(list(self._tasks))
-
-    def __len__(self) -> int:
-        return len(self._tasks)
+        return self._tasks()
 
 
 @contextmanager
@@ -248,7 +268,7 @@ def _unless_killed(workers: DataLoader[Any]) -> Iterator[Made]:
     except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         gone = not isinstance(error, RuntimeError) or reason.startswith("DataLoader worker (pid")
-        if not gone or reason.startswith("Caught "):
+        if not gone or (reason.startswith("Caught ") and "pin memory thread" not in reason):
             raise
         raise CompoclipError(
             f"a process that reads data was killed ({reason}), often for want of memory; --resume "

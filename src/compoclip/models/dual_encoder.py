@@ -14,6 +14,7 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError
@@ -23,6 +24,8 @@ from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
 from compoclip.models.text_tower import EncodingPlan, TextFeatures, TextLayers, TextTower
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
+
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,8 @@ class DualEncoder(nn.Module):
         and most timm trunks; a ModifiedResNet ignores it."""
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
         self.recomputes = enable
+        if enable:  # blocks are computed again outside of `attention_kernels`
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     def compile_towers(self) -> tuple[Tower, ...]:
         """Compile both towers (`torch.compile`), from the next call on; the towers that could be.
@@ -350,7 +355,11 @@ class DualEncoder(nn.Module):
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and learns), self._merged_once():
+        with (
+            torch.set_grad_enabled(torch.is_grad_enabled() and learns),
+            attention_kernels(self.device),
+            self._merged_once(),
+        ):
             return encode()
 
     def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
@@ -370,6 +379,20 @@ class DualEncoder(nn.Module):
             return
         with parametrize.cached():
             yield
+
+
+@contextmanager
+def attention_kernels(device: torch.device) -> Iterator[None]:
+    """On a CUDA device, attention by the kernels that need no plan for a shape.
+
+    cuDNN, which torch prefers on recent GPUs, plans anew for every new number and length of texts,
+    and nearly every batch has new ones: tenths of a second each.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with sdpa_kernel(_KERNELS):
+        yield
 
 
 def _frozen(module: nn.Module) -> bool:

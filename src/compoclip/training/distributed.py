@@ -214,13 +214,13 @@ class SharedBatches:
         self._batches, self._ranks = batches, ranks
         self._truncated, self._asked = truncated, asked
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Batch, GlobalBatch]]:
-        """This rank's part of each batch, and the global batch.
+    def steps(self, start: int, stop: int) -> Iterator[tuple[Batch, GlobalBatch]]:
+        """This rank's part of each batch, and the global batch; see `BatchLoader.steps`.
 
         Raises CompoclipError for what the data of any rank raise, and when no rank has an image
         for a batch.
         """
-        batches = self._batches.epoch(epoch, start_step)
+        batches = self._batches.steps(start, stop)
         told: set[str] = set(self._batches.bad)
         while True:
             error: CompoclipError | None = None

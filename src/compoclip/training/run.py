@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -34,6 +35,9 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
+
+_FEW_IMAGES = 4096
+_MOST_WORKERS = 16  # read more than any one GPU takes
 
 
 @dataclass(frozen=True)
@@ -159,13 +163,15 @@ def _run(
     if method.needs_parsing:
         with ranks.rank0_first():
             parsed = prepare_captions(source)
+    workers = reading_processes(settings, method, len(source))
     loader = BatchLoader(
         source,
         TextPlan(method.plan, seed=settings.seed, parsed=parsed),
         ImageTransform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
         batch_size=method.optim.batch_size,
         seed=settings.seed,
-        workers=settings.workers,
+        workers=workers,
+        pin=torch.device(settings.device).type == "cuda",
         max_bad=settings.max_bad,
         rank=ranks.rank,
         world=ranks.world,
@@ -180,6 +186,8 @@ def _run(
         f"{f' (left out: {counts})' if counts else ''}, "
         f"{counted(total, 'step')} of {method.optim.batch_size} images"
     )
+    readers = counted(workers, "worker") if workers else "this process"
+    note(f"  trains on {settings.device}; images are read by {readers}")
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
@@ -265,6 +273,33 @@ def _run(
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
+
+
+def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
+    """The number of processes that read data.
+
+    A core reads, crops and rewrites for some 250 images a second. That keeps all cores busy where a
+    GPU trains; on a CPU training itself takes a hundred times as long, on the same cores. For a few
+    seconds of reading no process is started.
+
+    Args:
+        settings: `workers`, a number or "auto", and `device` are read.
+        method: Epochs and images a sample.
+        samples: Of the data.
+
+    Returns:
+        How many for this process, one of several on the machine under torchrun.
+    """
+    if settings.workers != "auto":
+        return settings.workers
+    images = samples * method.optim.epochs * method.images.images_per_sample
+    if images < _FEW_IMAGES:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    own = (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if torch.device(settings.device).type == "cpu":
+        return own // 8
+    return min(max(1, own - 1), _MOST_WORKERS)
 
 
 def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | None:
