@@ -143,7 +143,8 @@ class Layout:
         request = Request(make, arguments, only)
         found = whole.answers.get(request)
         if found is None:
-            whole.unforeseen.add(request)
+            if "<" not in make.__qualname__:  # else other processes would not find it
+                whole.unforeseen.add(request)
             arrays = whole.host.answer(request)
             found = whole.answers[request] = tuple(map(self._moved, arrays))
         return found
@@ -170,10 +171,11 @@ class Layout:
     @cached_property
     def host(self) -> HostLayout:
         """The fields on the host; waits for the device of a layout that was made there."""
-        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        return HostLayout(
-            **{k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
-        )
+        values: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            values[each.name] = value.cpu().numpy() if isinstance(value, Tensor) else value
+        return HostLayout(**values)
 
     @cached_property
     def answers(self) -> dict[Request, tuple[Tensor, ...]]:
@@ -184,6 +186,10 @@ class Layout:
     def unforeseen(self) -> set[Request]:
         """What was asked for without having been computed beforehand."""
         return set()
+
+    def note_in(self, unforeseen: set[Request]) -> None:
+        """Note in a set what is asked for without having been computed beforehand."""
+        self.__dict__["unforeseen"] = unforeseen
 
     @cached_property
     def _place(self) -> tuple[Layout, tuple[tuple[str, ...], ...]]:

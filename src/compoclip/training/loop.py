@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from compoclip.data.loader import BatchLoader
+from compoclip.data.prepared import Preparation
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import StopRequests
 from compoclip.losses.contract import StatefulLoss
@@ -125,7 +126,9 @@ def train_loop(
 
     log_file = settings.out / LOG
     with MetricsLog(log_file, progress.step, ranks) as log, StopRequests() as requests:
-        shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: requests.asked)
+        planner = encoder.text_planner(settings.micro_batch)
+        batches.prepare_with(Preparation(tokenize, planner, ranks.world == 1), device)
+        shared = SharedBatches(batches, ranks, lambda: requests.asked)
 
         def stopped() -> RunInterruptedError | None:
             return _stopped(requests.asked, progress.step, total, settings.out)
