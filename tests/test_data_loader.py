@@ -173,7 +173,8 @@ def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
     (batch,) = loader(Pictures(4)).epoch(0)
     made = Made(batch).pin_memory()
     assert made.batch is not None
-    assert pinned[0] is batch.pixels is not made.batch.pixels
+    assert pinned[0] is batch.pixels
+    assert made.batch.pixels is not batch.pixels
     assert equal(iter([batch]), iter([made.batch]))
     assert Made(None, error="gone").pin_memory().error == "gone"
 

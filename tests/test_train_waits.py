@@ -292,7 +292,13 @@ def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.Mo
     """To learn that it was good; numbers are read on the steps that are logged."""
     source = open_source(str(write_data(tmp_path / "data")))
     waits: list[int] = []
-    step, learning_rate = loop.step, loop.learning_rate
+    step, learning_rate, take = loop.step, loop.learning_rate, loop._Ahead.take
+
+    def taken(self: Any) -> None:  # the host makes batches, here and in workers
+        before = operations.count + lists.count
+        take(self)
+        if waits:
+            waits[-1] -= operations.count + lists.count - before
 
     def stepped(*arguments: Any, **more: Any) -> Any:
         result = step(*arguments, **more)
@@ -304,6 +310,7 @@ def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.Mo
             waits[-1] += operations.count + lists.count
         return learning_rate(*arguments)
 
+    monkeypatch.setattr(loop._Ahead, "take", taken)
     monkeypatch.setattr(loop, "step", stepped)
     monkeypatch.setattr(loop, "learning_rate", before_a_step)
     settings = RunSettings(out=tmp_path / "run", log_every=4, save_every=0)

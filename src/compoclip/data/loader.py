@@ -24,9 +24,13 @@ from compoclip.data.images import (
     UnreadableError,
 )
 from compoclip.data.plan import PlanCounts, TextPlan
+from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Request
+
+Item = tuple[BatchTask, frozenset[Request]]
 
 
 @dataclass
@@ -39,11 +43,8 @@ class Made:
     error: str = ""
 
     def pin_memory(self) -> Made:
-        """The same in memory from which a GPU takes the pixels by itself; the loader calls it."""
-        if self.batch is None:
-            return self
-        pixels = self.batch.pixels.pin_memory()
-        return replace(self, batch=replace(self.batch, pixels=pixels))
+        """The same with a pinned batch; the loader's thread calls it."""
+        return self if self.batch is None else replace(self, batch=self.batch.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,16 @@ class Assembler:
     seed: int
     images: ImagePlan
     companions: Companions
+    prepare: Preparation | None = None
 
-    def __getitem__(self, task: BatchTask) -> Made:
+    def __getitem__(self, item: Item) -> Made:
+        task, requests = item
         try:
-            return self._make(task)
+            return self._make(task, requests)
         except CompoclipError as error:  # a raised one would arrive as a many-line traceback
             return Made(error=str(error))
 
-    def _make(self, task: BatchTask) -> Made:
+    def _make(self, task: BatchTask, requests: frozenset[Request]) -> Made:
         building = BatchBuilder(
             self.source,
             self.plan,
@@ -81,7 +84,10 @@ class Assembler:
                 building.bad.append((error.args[0], error.args[1]))
                 building.skipped.append(sample.id)
         by = self.images.mean_and_std(self.transform.preprocess, task.kind)
-        return Made(building.batch(by), building.counts, tuple(building.bad))
+        batch = building.batch(by)
+        if self.prepare is not None:
+            batch = replace(batch, numbers=self.prepare(batch.block, requests))
+        return Made(batch, building.counts, tuple(building.bad))
 
 
 class BatchLoader:
@@ -108,7 +114,6 @@ class BatchLoader:
         batch_size: int,
         seed: int = 0,
         workers: int = 0,
-        pin: bool = False,
         max_bad: int = 0,
         rank: int = 0,
         world: int = 1,
@@ -125,7 +130,6 @@ class BatchLoader:
             batch_size: Samples of a batch, over all processes.
             seed: Of order, crops and draws.
             workers: Processes that read; 0 works in this one.
-            pin: Put the pixels that workers read in pinned memory, for a GPU.
             max_bad: Images that may be unreadable.
             rank: This process makes the rank-th of `world` equal parts of every batch.
             world: Number of processes that train together.
@@ -146,8 +150,23 @@ class BatchLoader:
             source, plan, transform, seed, images, companions or Companions()
         )
         self._steps = (0, 0)  # under way; what the workers' sampler reads
-        self._worker_count, self._pin, self._start_method = workers, pin, start_method
+        # Indices that losses have asked for so far: which they are does not depend on the batch, so
+        # workers compute those that the first batches were asked for. They come with every task.
+        self._requests: set[Request] = set()
+        self._pin = False
+        self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
+
+    def prepare_with(self, preparation: Preparation, device: torch.device) -> None:
+        """Have the texts of batches made numbers where batches are made.
+
+        Args:
+            preparation: Makes them.
+            device: Where they will be needed; for a CUDA device batches are pinned.
+        """
+        self.close()  # workers of earlier epochs know nothing of it
+        self._assembler = replace(self._assembler, prepare=preparation)
+        self._pin = device.type == "cuda"
 
     @property
     def steps_per_epoch(self) -> int:
@@ -197,21 +216,24 @@ class BatchLoader:
         for reason in fresh.values():
             note(f"left out: {reason}")
 
-    def _tasks(self) -> Iterator[BatchTask]:
+    def _items(self) -> Iterator[Item]:
+        """The tasks, each with the indices that are known to be wanted when its turn comes."""
         step, stop = self._steps
         while step < stop:
             tasks = self._schedule.tasks(*divmod(step, self.steps_per_epoch))[: stop - step]
-            yield from tasks
+            for task in tasks:
+                yield task, frozenset(self._requests)
             step += len(tasks)
 
     def _results(self) -> Iterator[Made]:
         if self._worker_count == 0:
-            return (self._assembler[task] for task in self._tasks())
+            made = (self._assembler[item] for item in self._items())
+            return (each.pin_memory() for each in made) if self._pin else made
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=_Sampler(self._tasks),
+                sampler=_Sampler(self._items),
                 num_workers=self._worker_count,
                 collate_fn=_as_it_is,
                 worker_init_fn=_init_worker,
@@ -232,17 +254,17 @@ class BatchLoader:
                 f"no image of a batch could be read ({made.bad[0][1]}); mend the data"
             )
         self.counts.add(made.counts)
-        return made.batch
+        return replace(made.batch, unforeseen=self._requests)
 
 
 class _Sampler:
     """Yields the tasks of the time: workers outlive an iteration, its tasks do not."""
 
-    def __init__(self, tasks: Callable[[], Iterator[BatchTask]]) -> None:
-        self._tasks = tasks
+    def __init__(self, items: Callable[[], Iterator[Item]]) -> None:
+        self._items = items
 
-    def __iter__(self) -> Iterator[BatchTask]:
-        return self._tasks()
+    def __iter__(self) -> Iterator[Item]:
+        return self._items()
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from compoclip.losses.contract import Features
 from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
-from compoclip.models.text_tower import EncodingPlan, TextFeatures, TextLayers, TextTower
+from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
+from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -278,11 +279,23 @@ class DualEncoder(nn.Module):
         Raises:
             CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
         """
-        return self._text_work(ids, tokens, deduplicate).all()
+        return self._text_work(self._inputs(ids, deduplicate), tokens).all()
 
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
-        return self._text.plan(ids, self.device, deduplicate) if self.trims_text else None
+        planner = self.text_planner()
+        return planner.plan(ids.cpu(), deduplicate) if planner.causal else None
+
+    def text_planner(self, micro_batch: int = 0) -> TextPlanner:
+        """How the text tower wants its texts, to be planned by other processes.
+
+        Args:
+            micro_batch: See `work`.
+
+        Returns:
+            The planner, for the tower as it is now and the device that it is on.
+        """
+        return self._text.planner(self.device, micro_batch)
 
     def text_layers(self) -> TextLayers:
         """The text tower layer by layer, for analyses.
@@ -305,13 +318,14 @@ class DualEncoder(nn.Module):
         return self.work(pixels, ids, local).all()
 
     def work(
-        self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
+        self, pixels: Tensor, ids: Tensor | TextInputs, local: bool = False, micro_batch: int = 0
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
         Args:
             pixels: (B, 3, H, W) normalised pixels.
-            ids: (T, context) int64 token ids.
+            ids: (T, context) int64 token ids, or what `text_planner` made of them, in pieces of its
+                own, on the model's device.
             local: As for `features`.
             micro_batch: Images a piece, and texts with no more positions than that many texts of
                 full length; 0 is one piece a tower.
@@ -320,7 +334,8 @@ class DualEncoder(nn.Module):
             The pieces, not computed yet.
         """
         image = self._image_work(pixels, local, micro_batch)
-        text = self._text_work(ids, local, limit=micro_batch)
+        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
+        text = self._text_work(texts, local)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
@@ -342,16 +357,18 @@ class DualEncoder(nn.Module):
         work = self._image.work(pixels, patches, limit)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
-    def _text_work(
-        self, ids: Tensor, tokens: bool, deduplicate: bool = True, limit: int = 0
-    ) -> Work[TextFeatures]:
+    def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
         if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
             raise CompoclipError(
                 "text ids must be a (texts, context) int64 tensor with at least one text, "
                 f"not {tuple(ids.shape)} {ids.dtype}"
             )
+        inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
+        return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
+
+    def _text_work(self, texts: TextInputs, tokens: bool) -> Work[TextFeatures]:
         learns = self._learns("text")
-        work = self._text.work(ids, self.device, tokens, deduplicate, limit)
+        work = self._text.work(texts, tokens)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:

@@ -23,6 +23,7 @@ from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 Amp = Callable[[], AbstractContextManager[object]]
@@ -162,7 +163,7 @@ class FrozenImages:
         encoder: DualEncoder,
         batch: Batch,
         pixels: Tensor,
-        ids: Tensor,
+        ids: Tensor | TextInputs,
         local: bool,
         micro_batch: int,
     ) -> FeatureWork:

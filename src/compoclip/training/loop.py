@@ -17,6 +17,7 @@ from torch import nn
 from compoclip.data.batch import Batch
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import PlanCounts
+from compoclip.data.prepared import Preparation
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import StopRequests
 from compoclip.losses.contract import StatefulLoss
@@ -134,7 +135,9 @@ def train_loop(
         StateWriter(states, ranks, beside=device.type == "cuda") as writer,
         _host_of(device) as settle,
     ):
-        shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: requests.asked)
+        planner = encoder.text_planner(settings.micro_batch)
+        batches.prepare_with(Preparation(tokenize, planner, ranks.world == 1), device)
+        shared = SharedBatches(batches, ranks, lambda: requests.asked)
 
         # One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
         # in a row mean that the run has diverged. All ranks see the same loss and the same

@@ -171,7 +171,6 @@ def _run(
         batch_size=method.optim.batch_size,
         seed=settings.seed,
         workers=workers,
-        pin=torch.device(settings.device).type == "cuda",
         max_bad=settings.max_bad,
         rank=ranks.rank,
         world=ranks.world,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from compoclip.data.batch import Batch
+from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
@@ -81,18 +82,25 @@ def step(
     Raises:
         UsageError: When a micro-batch would change what a batch norm computes.
     """
-    # The layout of the global batch: which text belongs to which image, on every rank the same.
+    # Everything about texts comes as numbers that a worker made; here only for a batch without.
     device = torch.device(settings.device)
     global_batch = global_batch or GlobalBatch.of_one(batch.block)
+    if (numbers := batch.numbers) is None:
+        planner = encoder.text_planner(settings.micro_batch)
+        numbers = Preparation(tokenize, planner, global_batch.ranks.world == 1)(batch.block)
     pixels = batch.normalised(device)
-    ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = global_batch.layout(device, ids)
+    texts, layout = numbers.on(device)
+    # Which text belongs to which image in the global batch, on every rank the same.
+    if layout is None:
+        assert numbers.ids is not None
+        layout = global_batch.layout(device, numbers.ids)
+    layout.note_in(batch.unforeseen)
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
     # stand-in, whose features `GlobalBatch.features` drops.
     images = len(pixels)
     if images == 0:
-        pixels, ids = pixels.new_zeros(1, *pixels.shape[1:]), tokenize([""])
+        pixels = pixels.new_zeros(1, *pixels.shape[1:])
 
     # Patches and tokens are projected only for losses that read them.
     active = method.terms_on(batch.kind)
@@ -104,9 +112,9 @@ def step(
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
     if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, ids, local, settings.micro_batch)
+        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch)
     else:
-        work = encoder.work(pixels, ids, local, settings.micro_batch)
+        work = encoder.work(pixels, texts, local, settings.micro_batch)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
