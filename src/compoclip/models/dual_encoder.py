@@ -16,6 +16,7 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
@@ -23,8 +24,16 @@ from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
-from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
+from compoclip.models.text_tower import (
+    TextFeatures,
+    TextLayers,
+    TextTower,
+    is_plain,
+    self_attention,
+)
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
+
+Block = Callable[[Any, Tensor], Tensor]  # a transformer block, and the states before it
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -60,6 +69,7 @@ class ImageTower:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._compiled: Callable[[Tensor, bool], Outputs] | None = None
+        self._compiled_block: Block | None = None
 
     @property
     def _visual(self) -> Any:
@@ -99,17 +109,26 @@ class ImageTower:
         return Work(tuple(map(micro_batch, parts)), _joined)
 
     def compile(self) -> None:
-        """Compile the tower, anew for every size of a batch until it is seen to vary."""
-        self._compiled = torch.compile(self._encode)
+        """Compile the tower, anew for every size of a batch until it is seen to vary: of a usual
+        vision transformer one block, which serves for all."""
+        visual = self._visual
+        if isinstance(visual, VisionTransformer) and _runs_packed(visual):
+            self._compiled_block = torch.compile(_block)
+        else:
+            self._compiled = torch.compile(self._encode)
 
     def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
         # Convolutions of a ResNet are faster so; evaluation stays open_clip's to the last bit.
         if isinstance(self._visual, ModifiedResNet) and self._visual.training:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        if not patches:
-            pooled = self._visual(pixels)  # some towers add tokens
-            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         visual = self._visual
+        # In training, for the sake of the gradients; evaluation, again, stays open_clip's.
+        block = self._compiled_block or (_block if visual.training else None)
+        if block and isinstance(visual, VisionTransformer) and _runs_packed(visual):
+            return _packed_vit(visual, pixels, patches, block)
+        if not patches:
+            pooled = visual(pixels)  # some towers add tokens
+            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         if isinstance(visual, VisionTransformer):
             return _vit(visual, pixels)
         if isinstance(visual, ModifiedResNet):
@@ -127,6 +146,32 @@ def _vit(visual: VisionTransformer, pixels: Tensor) -> Outputs:
     )
     patches = out["image_intermediates"][-1]
     return out["image_features"], patches if visual.proj is None else patches @ visual.proj
+
+
+def _runs_packed(visual: VisionTransformer) -> bool:
+    """Whether the tower consists of open_clip's usual blocks, on rows of positions."""
+    return visual.transformer.batch_first and all(map(is_plain, visual.transformer.resblocks))
+
+
+def _packed_vit(visual: VisionTransformer, pixels: Tensor, patches: bool, run: Block) -> Outputs:
+    """What open_clip's forward and `_vit` compute, with `self_attention` in every block."""
+    x = visual._embeds(pixels)
+    recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
+    for block in visual.transformer.resblocks:
+        x = checkpoint(run, block, x, use_reentrant=False) if recompute else run(block, x)
+    pooled, _ = visual._pool(x)
+    if visual.proj is not None:
+        pooled = pooled @ visual.proj
+    if not patches:
+        return (pooled,)
+    states = visual.ln_post(x)[:, 1:]
+    return pooled, states if visual.proj is None else states @ visual.proj
+
+
+def _block(block: Any, x: Tensor) -> Tensor:
+    x = x + block.ls_1(self_attention(block.attn, block.ln_1(x), causal=False))
+    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return out
 
 
 def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:

@@ -92,7 +92,7 @@ class TextLayers:
     @property
     def packs(self) -> bool:
         """Whether texts can be run without padding: causal, and every block of the plain kind."""
-        return not self.sees_ahead and all(map(_is_plain, self._tower.transformer.resblocks))
+        return not self.sees_ahead and all(map(is_plain, self._tower.transformer.resblocks))
 
     def embed_packed(self, ids: Tensor, position: Tensor) -> Tensor:
         """(M,) ids and the place of each in its text -> (M, W) states before the first layer."""
@@ -133,8 +133,8 @@ def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
 def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
     """One transformer block on (n, L, W), through fused causal attention where it is the plain
     one; every other kind runs its own forward with the cut mask."""
-    if _is_plain(block):
-        x = x + block.ls_1(_causal_attention(block.attn, block.ln_1(x)))
+    if is_plain(block):
+        x = x + block.ls_1(self_attention(block.attn, block.ln_1(x), causal=True))
         out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
         return out
     other: Tensor = block(x, attn_mask=mask)
@@ -188,7 +188,7 @@ def _mix(qkv: Tensor, segment: Segment, heads: int) -> Tensor:
     return mixed if place is None else mixed.index_select(0, place)
 
 
-def _is_plain(block: nn.Module) -> bool:
+def is_plain(block: nn.Module) -> bool:
     """Whether a block is open_clip's usual one with the usual attention."""
     attention = getattr(block, "attn", None)
     return (
@@ -203,12 +203,13 @@ def _is_plain(block: nn.Module) -> bool:
     )
 
 
-def _causal_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
-    """`attention(x, x, x, attn_mask=causal)` without a mask in memory."""
+def self_attention(attention: nn.MultiheadAttention, x: Tensor, causal: bool) -> Tensor:
+    """`attention(x, x, x)` on (n, L, W), without a mask in memory if `causal`, and with gradients
+    of queries, keys and values that are written once, side by side."""
     n, length, width = x.shape
     qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
     q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(n, length, width))
     return out
 
