@@ -1,4 +1,4 @@
-"""What is not finite is not learnt, and how often a training step waits for its device."""
+"""What is not finite is not learnt, and what keeps a GPU busy: counted on a CPU."""
 
 from __future__ import annotations
 
