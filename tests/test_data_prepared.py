@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compoclip.data.batch import TextBlock
-from compoclip.data.prepared import IntBuffer, Numbers, Preparation, Slot
-from compoclip.losses.contract import Features, Layout, Request, Role
+from compoclip.data.prepared import ArrayPlace, IntBuffer, Numbers, Preparation
+from compoclip.losses.contract import Features, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from compoclip.models.text_plan import TextPlanner
@@ -49,7 +49,7 @@ def test_a_buffer_keeps_every_array(shapes: list[tuple[int, int, bool]]) -> None
     for slot, (array, tensor) in enumerate(zip(arrays, buffer.on(CPU), strict=True)):
         assert tensor.dtype == (torch.bool if array.dtype == bool else torch.int64)
         assert np.array_equal(tensor.numpy(), array)
-        assert np.array_equal(buffer.array(Slot(slot)), array)
+        assert np.array_equal(buffer.array(ArrayPlace(slot)), array)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def features() -> Features:
 
 @pytest.mark.parametrize("name", ["fsc-clip", "ce-clip", "dac", "negclip-original", "triplet-clip"])
 def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> None:
-    prepare, seen = preparation(), set[Request]()
+    prepare, seen = preparation(), set[IndexRequest]()
     first, second = (load_recipe(name)() for _ in range(2))  # margins are of one run
     _, layout = prepare(BLOCK).on(CPU)
     assert layout is not None
@@ -100,7 +100,7 @@ def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> Non
     again = pickle.loads(pickle.dumps(prepare(BLOCK, seen)))  # noqa: S301
     _, layout = again.on(CPU)
     assert set(layout.answers) == seen
-    more = set[Request]()
+    more = set[IndexRequest]()
     layout.note_in(more)
     assert [term.loss(features(), layout) for term in second.losses] == values
     assert not more

@@ -28,7 +28,7 @@ from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
-from compoclip.losses.contract import Request
+from compoclip.losses.contract import IndexRequest
 
 
 @dataclass
@@ -57,14 +57,14 @@ class Assembler:
     companions: Companions
     prepare: Preparation | None = None
 
-    def __getitem__(self, item: tuple[BatchTask, frozenset[Request]]) -> Made:
+    def __getitem__(self, item: tuple[BatchTask, frozenset[IndexRequest]]) -> Made:
         task, requests = item
         try:
             return self._make(task, requests)
         except CompoclipError as error:  # a raised one would arrive as a many-line traceback
             return Made(error=str(error))
 
-    def _make(self, task: BatchTask, requests: frozenset[Request]) -> Made:
+    def _make(self, task: BatchTask, requests: frozenset[IndexRequest]) -> Made:
         building = BatchBuilder(
             self.source,
             self.plan,
@@ -150,7 +150,7 @@ class BatchLoader:
         self._tasks: list[BatchTask] = []  # of the epoch under way; what the workers' sampler reads
         # Indices that losses have asked for so far: which they are does not depend on the batch, so
         # workers compute those that the first batches were asked for. They come with every task.
-        self._requests: set[Request] = set()
+        self._requests: set[IndexRequest] = set()
         self._pin = False
         self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
@@ -244,10 +244,10 @@ class _Sampler:
     """Yields what is in the list at the time (workers outlive the epoch, the tasks do not), each
     with the indices that are known to be wanted when its turn comes."""
 
-    def __init__(self, tasks: list[BatchTask], requests: set[Request]) -> None:
+    def __init__(self, tasks: list[BatchTask], requests: set[IndexRequest]) -> None:
         self._tasks, self._requests = tasks, requests
 
-    def __iter__(self) -> Iterator[tuple[BatchTask, frozenset[Request]]]:
+    def __iter__(self) -> Iterator[tuple[BatchTask, frozenset[IndexRequest]]]:
         for task in list(self._tasks):
             yield task, frozenset(self._requests)
 
