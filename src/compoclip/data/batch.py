@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from compoclip.data.transform import normalised
-from compoclip.losses.contract import HostLayout, Layout, Request, Role
+from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
 from compoclip.rewrites.base import token_key
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Batch:
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     views: tuple[str, ...] = ()
     numbers: Numbers | None = None
-    unforeseen: set[Request] = field(default_factory=set, compare=False, repr=False)
+    unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
     def normalised(self, device: torch.device) -> torch.Tensor:
         """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""

@@ -28,9 +28,9 @@ from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
-from compoclip.losses.contract import Request
+from compoclip.losses.contract import IndexRequest
 
-Item = tuple[BatchTask, frozenset[Request]]
+Item = tuple[BatchTask, frozenset[IndexRequest]]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Assembler:
         except CompoclipError as error:  # a raised one would arrive as a many-line traceback
             return Made(error=str(error))
 
-    def _make(self, task: BatchTask, requests: frozenset[Request]) -> Made:
+    def _make(self, task: BatchTask, requests: frozenset[IndexRequest]) -> Made:
         building = BatchBuilder(
             self.source,
             self.plan,
@@ -152,7 +152,7 @@ class BatchLoader:
         self._steps = (0, 0)  # under way; what the workers' sampler reads
         # Indices that losses have asked for so far: which they are does not depend on the batch, so
         # workers compute those that the first batches were asked for. They come with every task.
-        self._requests: set[Request] = set()
+        self._requests: set[IndexRequest] = set()
         self._pin = False
         self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None

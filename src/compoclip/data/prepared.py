@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from compoclip.data.batch import TextBlock
-from compoclip.losses.contract import HostLayout, Ints, Layout, Request
+from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs, TextPlanner
 
 
 @dataclass(frozen=True)
-class Slot:
+class ArrayPlace:
     """The place of an array among those of a buffer."""
 
     number: int
@@ -78,7 +78,7 @@ class IntBuffer:
         views = dict(zip(self.order, parts))
         return [views[slot].view(shape) for slot, shape in enumerate(self.shapes)]
 
-    def array(self, slot: Slot) -> Ints:
+    def array(self, slot: ArrayPlace) -> Ints:
         """An array of integers as the host has it, int32."""
         start = 0
         for other in self.order:
@@ -108,10 +108,10 @@ class Numbers:
 
     buffer: IntBuffer
     texts: TextInputs
-    layout: Mapping[str, Slot] | None
+    layout: Mapping[str, ArrayPlace] | None
     images: int
     kinds: tuple[str, ...]
-    answers: Mapping[Request, tuple[Slot, ...]]
+    answers: Mapping[IndexRequest, tuple[ArrayPlace, ...]]
     ids: Tensor | None
     truncated: int
 
@@ -160,7 +160,7 @@ class Preparation:
     planner: TextPlanner
     whole: bool = True
 
-    def __call__(self, block: TextBlock, requests: Collection[Request] = ()) -> Numbers:
+    def __call__(self, block: TextBlock, requests: Collection[IndexRequest] = ()) -> Numbers:
         """The texts of a batch as numbers.
 
         Args:
@@ -177,11 +177,11 @@ class Preparation:
 
         def kept(array: Any) -> Any:
             arrays.append(np.asarray(array))
-            return Slot(len(arrays) - 1)
+            return ArrayPlace(len(arrays) - 1)
 
         texts = self.planner.inputs(ids.long()).mapped(kept)
-        layout: dict[str, Slot] | None = None
-        answers: dict[Request, tuple[Slot, ...]] = {}
+        layout: dict[str, ArrayPlace] | None = None
+        answers: dict[IndexRequest, tuple[ArrayPlace, ...]] = {}
         kinds: tuple[str, ...] = ()
         if self.whole:
             host = block.on_host(encoded.ids)

@@ -60,7 +60,7 @@ class HostLayout:
             text_id=None if self.text_id is None else self.text_id[keep],
         )
 
-    def answer(self, request: Request) -> tuple[Ints, ...]:
+    def answer(self, request: IndexRequest) -> tuple[Ints, ...]:
         """The arrays that a request asks for."""
         host = self
         for kinds in request.only:
@@ -77,7 +77,7 @@ class HostLayout:
         return Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self)
 
 
-class Request(NamedTuple):
+class IndexRequest(NamedTuple):
     """Indices that a loss asks a layout for: `make(host, *arguments)` of the part `only`.
 
     make: a function of a module, by which a request can be sent to other processes. only: the kinds
@@ -140,7 +140,7 @@ class Layout:
             The arrays as tensors on the layout's device, integers as int64.
         """
         whole, only = self._place
-        request = Request(make, arguments, only)
+        request = IndexRequest(make, arguments, only)
         found = whole.answers.get(request)
         if found is None:
             if "<" not in make.__qualname__:  # else other processes would not find it
@@ -178,16 +178,16 @@ class Layout:
         return HostLayout(**values)
 
     @cached_property
-    def answers(self) -> dict[Request, tuple[Tensor, ...]]:
+    def answers(self) -> dict[IndexRequest, tuple[Tensor, ...]]:
         """The indices that were asked for, or computed beforehand."""
         return {}
 
     @cached_property
-    def unforeseen(self) -> set[Request]:
+    def unforeseen(self) -> set[IndexRequest]:
         """What was asked for without having been computed beforehand."""
         return set()
 
-    def note_in(self, unforeseen: set[Request]) -> None:
+    def note_in(self, unforeseen: set[IndexRequest]) -> None:
         """Note in a set what is asked for without having been computed beforehand."""
         self.__dict__["unforeseen"] = unforeseen
 
