@@ -91,8 +91,11 @@ def step_if_finite(optimizer: torch.optim.AdamW, loss: Tensor, norm: Tensor) -> 
     Returns (2,) bool: whether the loss, and whether the norm, is not finite.
     """
     bad = ~torch.stack([loss.isfinite(), norm.isfinite()])
-    optimizer.found_inf = bad.any().float()  # type: ignore[attr-defined]
-    optimizer.step()
+    if bad.device.type in ("cpu", "cuda"):
+        optimizer.found_inf = bad.any().float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not bad.any():  # kernels of other devices are not relied upon to read it
+        optimizer.step()
     return bad
 
 

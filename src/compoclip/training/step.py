@@ -138,6 +138,15 @@ def step(
 def weighted_loss(
     active: Sequence[LossTerm], features: Features, layout: Layout
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Every loss term by name, and their weighted sum."""
+    """Compute every loss term, and their weighted sum.
+
+    Args:
+        active: The terms of the step.
+        features: Of the whole batch.
+        layout: Of the whole batch.
+
+    Returns:
+        The terms before weighting by name, and the sum, as scalars with gradients.
+    """
     terms = {term.name: term.loss(features, layout) for term in active}
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
