@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from compoclip.data.batch import TextBlock
 from compoclip.data.prepared import ArrayPlace, IntBuffer, Numbers, Preparation
-from compoclip.losses.contract import Features, IndexRequest, Layout, Role
+from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from compoclip.models.text_plan import TextPlanner
@@ -104,6 +104,17 @@ def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> Non
     layout.note_in(more)
     assert [term.loss(features(), layout) for term in second.losses] == values
     assert not more
+
+
+def far_away(host: HostLayout) -> tuple[Any, ...]:
+    return (np.array([len(host.owner), 2**31]),)
+
+
+def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
+    _, layout = preparation()(BLOCK, {IndexRequest(far_away)}).on(CPU)
+    assert layout is not None
+    assert not layout.answers
+    assert layout.indices(far_away)[0].tolist() == [6, 2**31]
 
 
 def test_the_layout_of_several_processes_is_left_to_them() -> None:

@@ -189,7 +189,9 @@ class Preparation:
             layout = {name: kept(array) for name, array in host.arrays().items()}
             for request in requests:
                 with suppress(ValueError):  # of a batch that the loss is not asked about
-                    answers[request] = tuple(map(kept, host.answer(request)))
+                    found = host.answer(request)
+                    if all(map(_fits, found)):  # pairs of a very large batch do not
+                        answers[request] = tuple(map(kept, found))
         return Numbers(
             IntBuffer.of(arrays),
             texts,
@@ -200,3 +202,7 @@ class Preparation:
             None if self.whole else ids,
             encoded.truncated if block.texts else 0,
         )
+
+
+def _fits(array: Ints) -> bool:
+    return array.size == 0 or int(array.max()) < 2**31
