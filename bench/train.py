@@ -36,7 +36,6 @@ from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import (
     StepResult,
-    result_of,
     step,
     weighted_loss,
 )
@@ -71,7 +70,7 @@ def plain_step(
     )
     terms, loss = weighted_loss(method.terms_on(batch.kind), features, layout)
     loss.backward()  # type: ignore[no-untyped-call]
-    return result_of(terms, loss)
+    return StepResult(terms, loss)
 
 
 def separate_forwards(batch: Batch, kinds: Sequence[str]) -> tuple[list[list[str]], Tensor]:

@@ -31,9 +31,9 @@ from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
-from compoclip.data.sources import Sample, Source
+from compoclip.data.sources import NEGATIVE_IMAGE, NEIGHBOURS, Sample, Source
 from compoclip.data.sources.open import open_source
-from compoclip.data.transform import ImageTransform, normalised
+from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
@@ -401,3 +401,62 @@ def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:
     assert method.record()["images"] == {"plan": "mirrored", "times": 2}
     assert method.for_data(frozenset()) is method
     assert not method.needs_parsing
+
+
+class Noise(Source):
+    """Photos of noise, some of them the same, with one given negative and a photo made from it."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> Sample:
+        own, other = (self._photo(number) for number in (i // 2, 9 - i))
+        return Sample(
+            f"id-{i}",
+            own,
+            (f"a cat {i}",),
+            negatives=(f"no {i}",),
+            neighbours=((i + 1) % 8, (i + 3) % 8),
+            negative_image=other,
+        )
+
+    def brings(self) -> frozenset[str]:
+        return frozenset({NEIGHBOURS, NEGATIVE_IMAGE})
+
+    def describe(self) -> str:
+        return "noise"
+
+    def _photo(self, number: int) -> bytes:
+        pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        return buffer.getvalue()
+
+
+@pytest.mark.parametrize("crop", [None, RandomCrop((0.2, 1.0))])
+@pytest.mark.parametrize("images", [Single(), Neighbours(1), NegativeImages(), Composed()], ids=str)
+def test_views_that_are_called_the_same_show_the_same(
+    images: ImagePlan, crop: RandomCrop | None, tmp_path: Path
+) -> None:
+    plan = CaptionPlan(main=True, rewrites=() if isinstance(images, Composed) else ("given",))
+    source = Noise()
+    loading = BatchLoader(
+        source,
+        TextPlan(plan, seed=3, parsed=Parses()),
+        ImageTransform(SIZE, crop),
+        batch_size=4,
+        seed=3,
+        images=images,
+        companions=images.prepare(source, identity, SIZE, tmp_path, resume=False),
+    )
+    shown: dict[str, bytes] = {}
+    count = 0
+    for epoch in (*range(6), 0):
+        for batch in loading.epoch(epoch):
+            assert len(batch.views) == len(batch.pixels)
+            for view, pixels in zip(batch.views, batch.pixels):
+                assert shown.setdefault(view, pixels.numpy().tobytes()) == pixels.numpy().tobytes()
+                count += 1
+    assert "" not in shown
+    assert len(shown) < count  # some were met again
+    assert len(set(shown.values())) > len(shown) // 2

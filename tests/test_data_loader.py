@@ -16,7 +16,8 @@ from torchvision.transforms import functional
 
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
-from compoclip.data.loader import BatchLoader
+from compoclip.data.images import BatchTask, ShuffledSchedule
+from compoclip.data.loader import BatchLoader, Made
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
@@ -134,6 +135,48 @@ def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
     abandoned = many.epoch(2)
     next(abandoned)
     assert equal(alone.epoch(3, 2), many.epoch(3, 2))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_go_on_from_one_epoch_to_the_next_and_no_further(workers: int) -> None:
+    source = Pictures(22)  # 5 steps an epoch
+    one = loader(Pictures(22))
+    expected = [*one.epoch(0, 3), *one.epoch(1), *list(one.epoch(2))[:2]]
+    assert equal(iter(expected), loader(source, workers=workers).steps(3, 12))
+    assert len(source.touched) == (0 if workers else 9 * 4)
+
+
+def test_workers_are_given_the_next_epoch_while_this_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loading = loader(Pictures(22), workers=1)
+    batches = loading.steps(0, 10)
+    asked: list[int] = []
+    tasks = ShuffledSchedule.tasks
+
+    def noted(self: ShuffledSchedule, epoch: int, start: int = 0) -> list[BatchTask]:
+        asked.append(epoch)
+        return tasks(self, epoch, start)
+
+    monkeypatch.setattr(ShuffledSchedule, "tasks", noted)
+    seen = [next(batches) for _ in range(4)]
+    assert asked == [0, 1]  # step 4 of epoch 0 has not been taken
+    assert equal(iter([*seen, *batches]), loader(Pictures(22)).steps(0, 10))
+
+
+def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x.clone())
+    (batch,) = loader(Pictures(4)).epoch(0)
+    made = Made(batch).pin_memory()
+    assert made.batch is not None
+    assert pinned[0] is batch.pixels
+    assert made.batch.pixels is not batch.pixels
+    assert equal(iter([batch]), iter([made.batch]))
+    assert Made(None, error="gone").pin_memory().error == "gone"
 
 
 @pytest.mark.slow

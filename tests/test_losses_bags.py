@@ -77,8 +77,9 @@ def test_only_kinds_hides_the_negatives_of_bags() -> None:
 def test_select_keeps_what_is_not_about_texts() -> None:
     layout = replace(layout_of(CASES["full"]), side=torch.zeros(4), pair=torch.arange(4))
     f = replace(features_for(layout), tokens=None, token_mask=None)
-    keep = layout.rewrite != 2
-    seen, part = select_texts(f, layout, keep)
+    keep, part = layout.only((NAMES[0], NAMES[1]))
+    assert keep.tolist() == (layout.rewrite != 2).nonzero().flatten().tolist()
+    seen = select_texts(f, keep)
     assert seen.tokens is None
     assert seen.image is f.image
     assert part.images == 4

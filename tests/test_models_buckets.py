@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compoclip.models.text_tower import choose_buckets, plan_texts
+from compoclip.models.text_plan import choose_buckets, plan_texts
 from models_thin import END, token_ids
 
 

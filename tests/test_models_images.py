@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from compoclip.errors import CompoclipError
+from compoclip.models import dual_encoder
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
 from models_thin import config, timm_config, token_ids
@@ -49,6 +51,51 @@ def test_pooled_is_open_clips_and_patches_cover_the_map(
     assert both.patches is not None
     assert both.patches.shape == (2, patches, 24)
     assert not torch.allclose(both.patches[:, 0], both.patches[:, 1])
+
+
+@pytest.mark.parametrize(
+    "vision",
+    [{}, {"pool_type": "avg"}, {"ls_init_value": 0.1}, {"final_ln_after_pool": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_vit_that_trains_is_open_clips_to_rounding(
+    vision: dict[str, Any], recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = DualEncoder(build_model(config(vision=vision), 0)).train()
+    encoder.set_grad_checkpointing(recompute)
+
+    def outcome(patches: bool) -> list[torch.Tensor]:
+        encoder.zero_grad(set_to_none=True)
+        found = encoder.encode_images(pixels(32), patches)
+        both = [found.pooled] if found.patches is None else [found.pooled, found.patches]
+        torch.stack([each.pow(3).sum() for each in both]).sum().backward()
+        visual = encoder.model.get_submodule("visual")
+        return [*both, *(p.grad for p in visual.parameters() if p.grad is not None)]
+
+    ours = [outcome(patches) for patches in (False, True)]
+    monkeypatch.setattr(dual_encoder, "_runs_packed", lambda visual: False)
+    for patches, found in zip((False, True), ours):
+        for got, wanted in zip(found, outcome(patches), strict=True):
+            assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def test_a_vit_that_trains_computes_the_gradient_of_its_attention_in_few_operations() -> None:
+    encoder = DualEncoder(build_model(config(), 0)).train()
+    names: list[str] = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            names.append(func._schema.name.removeprefix("aten::"))
+            return func(*args, **(kwargs or {}))
+
+    loss = encoder.encode_images(pixels(32)).pooled.sum()
+    with Names():
+        loss.backward()
+    assert names.count("stack") == len(encoder.model.get_submodule("visual.transformer.resblocks"))
+    assert "select_backward" not in names[names.index("stack") :]  # each fills and copies all three
 
 
 def test_vit_patches_are_normed_last_states_times_projection() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 import pickle
+import tempfile
+import zipfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import pytest
@@ -18,6 +24,7 @@ from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import build_tokenizer
+from test_rewrites_tokenkey import ODD
 
 TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]
 
@@ -48,6 +55,66 @@ def test_a_tokenizer_travels_to_worker_processes() -> None:
     copy = pickle.loads(pickle.dumps(ours))  # noqa: S301
     assert copy.id == ours.id
     assert torch.equal(copy(TEXTS), ours(TEXTS))
+
+
+def written_texts(path: Path) -> Iterator[str]:
+    """Every text in a file of captions, whatever its form: values of JSON, fields of tables."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
+            archive.extractall(folder)
+            for inner in sorted(Path(folder).rglob("*.*")):
+                yield from written_texts(inner)
+    elif path.suffix == ".json":
+        yield from _leaves(json.loads(path.read_text(encoding="utf-8")))
+    elif path.suffix == ".jsonl":
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield from _leaves(json.loads(line))
+    elif path.suffix in (".csv", ".tsv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","):
+                yield from row
+    elif path.suffix in (".txt", ".md"):
+        yield from path.read_text(encoding="utf-8").splitlines()
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(each)
+
+
+OURS, THEIRS = build_tokenizer({}), SimpleTokenizer()
+
+
+def assert_open_clips(texts: Sequence[str]) -> None:
+    got, expected = OURS.encode(texts), THEIRS(texts)
+    different = (torch.from_numpy(got.ids) != expected).any(1).nonzero().flatten().tolist()
+    assert not different, texts[different[0]]
+    assert torch.equal(OURS(texts[:1000]), expected[:1000])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.text(max_size=40) | st.text("aAé'’st&;<>_0123.! \t\x1b", max_size=40), max_size=5)
+)
+def test_any_text_has_open_clips_ids(texts: list[str]) -> None:
+    assert_open_clips(["a cat", *texts])
+
+
+def test_odd_texts_have_open_clips_ids() -> None:
+    assert_open_clips(
+        [*TEXTS, *ODD, "it's" * 40, "cat" * 60, "!" * 90, "é" * 70, "x" * 64, "x" * 65]
+    )
+
+
+@pytest.mark.slow
+def test_all_captions_at_hand_have_open_clips_ids(shared_data: Path) -> None:
+    files = sorted(path for path in shared_data.rglob("*.*") if path.is_file())
+    texts = list(dict.fromkeys(text for path in files for text in written_texts(path)))
+    assert len(texts) > 10_000
+    assert_open_clips(texts)
 
 
 def test_token_dropping_tokenizers_run_open_clips_own_code() -> None:

@@ -190,7 +190,7 @@ def test_odd_logs(tmp_path):
     run = read_run(tmp_path)
     assert run.curves["loss"].values == (2.0, 1.0)
     assert "images per second" not in run.curves
-    assert run.facts["steps skipped, loss not finite"] == "1"
+    assert run.facts["steps skipped, loss or gradient not finite"] == "1"
     assert run.facts["state"] == "unfinished"
     log.write_text("")
     with pytest.raises(CompoclipError, match="no logged steps"):

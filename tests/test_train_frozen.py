@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,11 @@ def test_the_same_run_with_each_image_encoded_once(
         assert torch.equal(value, weights(tmp_path / "cut")[name]), name
 
 
-def test_room_is_bounded_and_new_pixels_are_new_images() -> None:
+def test_room_is_bounded_and_new_views_are_new_images() -> None:
     model = loaded()
     model.encoder.model.get_submodule("visual").requires_grad_(False)
     model.encoder.train()
-    batch = batch_for(model)
+    batch = replace(batch_for(model), views=("a", "b", "c", "d", "e"))
     ids = model.tokenizer(list(batch.block.texts))
     pixels = batch.normalised(torch.device("cpu"))
     one = 4 * (24 + 16 * 24)  # bytes of an image's pooled feature and patches
@@ -82,9 +83,12 @@ def test_room_is_bounded_and_new_pixels_are_new_images() -> None:
         assert expected.patches is not None
         assert torch.equal(found.patches, expected.patches)
         assert (memory.asked, memory.found, memory.bytes) == (5 * round_ + 5, 2 * round_, 2 * one)
-    batch.pixels[0, 0, 0, 0] += 1
-    memory.work(model.encoder, batch, pixels, ids, True, 0).all()
-    assert memory.found == 2 + 1
+    for views in (("new", "b", "c", "d", "e"), ("", "b", "", "", "")):
+        before = memory.found
+        shown = replace(batch, views=views)
+        again = memory.work(model.encoder, shown, pixels, ids, True, 0).all()
+        assert memory.found == before + 1
+        torch.testing.assert_close(again.image, expected.image, atol=1e-6, rtol=1e-6)
 
 
 def test_where_nothing_would_be_remembered_it_is_refused(

@@ -14,15 +14,18 @@ from compoclip.cli.main import main
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
-from compoclip.methods.base import LossTerm, Method, Trains
+from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.lora import Lora, attach_lora
+from compoclip.ranks import SINGLE
 from compoclip.training import loop
 from compoclip.training.caches import refuse_batch_norm
 from compoclip.training.loop import freeze
+from compoclip.training.optim import build_optimizer, step_if_finite
 from compoclip.training.settings import RunSettings
+from compoclip.training.sharding import clip_gradients
 from compoclip.training.step import StepResult, step
 from method_data import arguments, write_world
 from models_thin import config, timm_config
@@ -229,8 +232,11 @@ def test_dropout_repeats_what_it_drew() -> None:
         torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-5, msg=name)
 
 
-def test_a_loss_that_is_not_finite_leaves_no_gradient() -> None:
+def test_a_loss_that_is_not_finite_moves_nothing() -> None:
     model = loaded()
+    parameters = list(model.encoder.parameters())
+    optimizer = build_optimizer(model.encoder.model.named_parameters(), Optim(lr=0.1))
+    before = [p.detach().clone() for p in parameters]
     method = load_recipe("clip-ft")()
     bad = replace(method, losses=(LossTerm("bad", lambda f, layout: f.image.sum() * torch.nan),))
     batch = batch_for(model)
@@ -239,7 +245,10 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient() -> None:
             model.encoder, model.tokenizer, bad, batch, RunSettings(out=Path(), micro_batch=size)
         )
         assert not result.finite
-        assert all(p.grad is None for p in model.encoder.parameters())
+        norm = clip_gradients(parameters, 0.0, SINGLE)
+        assert step_if_finite(optimizer, result.total, norm)[0]
+        assert all(torch.equal(p, old) for p, old in zip(parameters, before))
+        assert all(not slot["exp_avg"].any() for slot in optimizer.state.values())
 
 
 def resnet() -> dict[str, Any]:

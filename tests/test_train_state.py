@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from compoclip.errors import CompoclipError
-from compoclip.training import settings
+from compoclip.ranks import SINGLE
+from compoclip.training import settings, state
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import Progress, load_state, save_state
+from compoclip.training.state import Progress, StateWriter, load_state, save_state
 
 PROGRESS = Progress(step=1, epoch=0, epoch_step=1, signature="s")
 
@@ -39,6 +43,61 @@ def test_random_numbers_go_on(tmp_path: Path) -> None:
 def test_random_numbers_of_a_gpu_go_on(tmp_path: Path) -> None:
     first, again = draws_again("cuda", tmp_path)
     assert torch.equal(first, again)
+
+
+def test_a_state_written_beside_training_is_of_the_moment_it_was_saved(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    step()
+    save_state(tmp_path / "now", model, optimizer, PROGRESS)
+    hold = threading.Event()
+    write = state._write
+
+    def held(*arguments: Any) -> None:
+        assert hold.wait(60)
+        write(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, StateWriter(tmp_path / "beside", SINGLE, True) as w:
+        patch.setattr(state, "_write", held)
+        w.save(model, optimizer, PROGRESS)
+        assert not (tmp_path / "beside").exists()
+        w.check()  # which does not wait
+        step()
+        hold.set()
+        w.finish()
+    files = [tmp_path / name / "step-00000001" for name in ("now", "beside")]
+    for name in ("tensors.safetensors", "progress.json"):
+        assert (files[0] / name).read_bytes() == (files[1] / name).read_bytes()
+
+
+def test_a_state_that_cannot_be_written_beside_training_ends_it(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    (tmp_path / "file").write_text("")
+    for ask in (
+        lambda w: w.finish(),
+        lambda w: w.save(model, optimizer, PROGRESS),  # one in flight at most
+        lambda w: [w.check() for _ in iter(lambda: time.sleep(0.01), 1)],
+    ):
+        with StateWriter(tmp_path / "file", SINGLE, beside=True) as writer:
+            writer.save(model, optimizer, PROGRESS)
+            with pytest.raises(CompoclipError, match="cannot write the training state") as caught:
+                ask(writer)
+            assert "\n" not in str(caught.value)
+            writer.finish()  # told once
+    with torch.no_grad():
+        model.weight[0] = torch.nan
+    with StateWriter(tmp_path, SINGLE, beside=True) as writer:
+        writer.save(model, optimizer, PROGRESS)
+        with pytest.raises(CompoclipError, match="weight is not finite after step 1"):
+            writer.finish()
 
 
 def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ class TrainOptions(RunSettings, TrainingInputs):
 
     # On the command line --crop has two forms, unlike all other flags: see `compoclip.cli.train`.
     crop: Annotated[bool | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    workers: int | Literal["auto"] = "auto"
+    device: str = "auto"
     lora: bool = False
     lora_rank: int | None = None
     lora_alpha: float | None = None
@@ -204,8 +206,8 @@ def train(
         CompoclipError: For what `training.run.run_training` reports.
     """
     require_seeds(options)
-    counts = ("workers", "micro_batch", "max_bad", "save_every", "log_every", "stop_after")
-    require_least(0, options, *counts)
+    counts = ("micro_batch", "max_bad", "save_every", "log_every", "stop_after")
+    require_least(0, options, *counts, *(["workers"] if options.workers != "auto" else []))
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")
     if options.from_scratch and method.lora:

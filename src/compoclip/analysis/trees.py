@@ -33,7 +33,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import evaluating
 from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, current_identity
-from compoclip.models.text_tower import Bucket, TextLayers, choose_buckets
+from compoclip.models.text_plan import Bucket, choose_buckets
+from compoclip.models.text_tower import TextLayers
 
 Chart = NDArray[np.float64]
 Node = tuple[int, int, int]

@@ -100,7 +100,9 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
     if summary.skipped_steps:
         steps = console.counted(summary.skipped_steps, "step")
-        console.note(f"  {steps} skipped: the loss was not finite (train.jsonl names them)")
+        console.note(
+            f"  {steps} skipped: the loss or gradient was not finite (train.jsonl names them)"
+        )
     if summary.truncated:
         cut = console.counted(summary.truncated, "text")
         console.note(f"  {cut} cut: longer than the model's context of {context} tokens")

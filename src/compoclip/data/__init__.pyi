@@ -15,6 +15,7 @@ from .images.neighbours import Neighbours as Neighbours
 from .loader import BatchLoader as BatchLoader
 from .plan import TextPlan as TextPlan
 from .plan import prepare_captions as prepare_captions
+from .prepared import Preparation as Preparation
 from .sources import Sample as Sample
 from .sources import Source as Source
 from .sources.open import open_source as open_source

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from compoclip.data.transform import normalised
-from compoclip.losses.contract import Layout, Role
+from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
 from compoclip.rewrites.base import token_key
+
+if TYPE_CHECKING:
+    from compoclip.data.prepared import Numbers
 
 T = TypeVar("T")
 
@@ -47,6 +52,34 @@ class TextBlock:
         if any(len(each) not in (0, self.images) for each in (self.photos, self.pair)):
             raise ValueError("photos and pair must name every image, or none")
 
+    def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
+        """What a loss may see of the texts, on the host.
+
+        Args:
+            ids: (T, context) token ids. With them texts are the same when their ids are; without,
+                when CLIP's tokenizer cannot tell them apart.
+
+        Returns:
+            The layout, with kinds in the order in which the block has them.
+        """
+        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
+        place = {"": -1, **{name: i for i, name in enumerate(kinds)}}
+        texts: Iterable[Hashable] = map(token_key, self.texts)
+        if ids is not None:
+            texts = (row.tobytes() for row in ids)
+        pair = np.array(self.pair, np.int64)
+        return HostLayout(
+            owner=np.array(self.owner, np.int64),
+            role=np.array(self.role, np.int64),
+            rewrite=np.array([place[name] for name in self.rewrite], np.int64),
+            images=self.images,
+            kinds=kinds,
+            text_id=_numbered(texts),
+            image_id=_numbered(self.photos) if self.photos else None,
+            side=(pair >= 0).astype(np.int64) if self.pair else None,
+            pair=np.where(pair >= 0, pair, np.arange(len(pair))) if self.pair else None,
+        )
+
     def layout(
         self,
         device: torch.device | str = "cpu",
@@ -56,40 +89,19 @@ class TextBlock:
 
         Args:
             device: Where they are to lie.
-            ids: (T, context) token ids, on the CPU. With them texts are the same when their ids
-                are; without, when CLIP's tokenizer cannot tell them apart.
+            ids: As for `on_host`, as a tensor on the CPU.
 
         Returns:
             The layout, with kinds in the order in which the block has them.
         """
-        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
-        place = {name: i for i, name in enumerate(kinds)}
-        texts: Iterable[Hashable] = map(token_key, self.texts)
-        if ids is not None:
-            texts = (row.tobytes() for row in ids.numpy())
-
-        def tensor(values: Iterable[int]) -> torch.Tensor:
-            return torch.tensor(list(values), dtype=torch.int64, device=device)
-
-        return Layout(
-            owner=tensor(self.owner),
-            role=tensor(map(int, self.role)),
-            rewrite=tensor(place.get(name, -1) for name in self.rewrite),
-            images=self.images,
-            kinds=kinds,
-            text_id=tensor(_numbered(texts)),
-            image_id=tensor(_numbered(self.photos)) if self.photos else None,
-            side=tensor(int(row >= 0) for row in self.pair) if self.pair else None,
-            pair=tensor(row if row >= 0 else i for i, row in enumerate(self.pair))
-            if self.pair
-            else None,
-        )
+        host = self.on_host(None if ids is None else ids.numpy())
+        return host.layout(lambda array: torch.from_numpy(array).to(device))
 
 
-def _numbered(items: Iterable[Hashable]) -> list[int]:
+def _numbered(items: Iterable[Hashable]) -> NDArray[np.int64]:
     """Equal numbers for equal items, counted from 0 in order of appearance."""
     seen: dict[Hashable, int] = {}
-    return [seen.setdefault(item, len(seen)) for item in items]
+    return np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,10 @@ class Batch:
         kind: "single" or "composed", for methods whose steps differ.
         mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
         std: The same.
+        views: Names of what the images show, equal within a run only where the pixels are: of the
+            photo or photos, and of the crop if there is one. "" where that is not known.
+        numbers: The texts as numbers, if they have been made.
+        unforeseen: Where the indices are noted that losses ask for and `numbers` lacks.
     """
 
     pixels: torch.Tensor
@@ -113,10 +129,18 @@ class Batch:
     kind: str = "single"
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    views: tuple[str, ...] = ()
+    numbers: Numbers | None = None
+    unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
     def normalised(self, device: torch.device) -> torch.Tensor:
         """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
         return normalised(self.pixels.to(device, non_blocking=True), self.mean, self.std)
+
+    def pin_memory(self) -> Batch:
+        """The same in memory from which a CUDA device copies without the processor."""
+        numbers = None if self.numbers is None else self.numbers.pin_memory()
+        return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers)
 
 
 # --- The parts of a batch that several processes make, put together as one process would make

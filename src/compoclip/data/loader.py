@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,9 +24,13 @@ from compoclip.data.images import (
     UnreadableError,
 )
 from compoclip.data.plan import PlanCounts, TextPlan
+from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
+from compoclip.losses.contract import IndexRequest
+
+Item = tuple[BatchTask, frozenset[IndexRequest]]
 
 
 @dataclass
@@ -37,6 +41,10 @@ class Made:
     counts: PlanCounts = field(default_factory=PlanCounts)
     bad: tuple[tuple[str, str], ...] = ()
     error: str = ""
+
+    def pin_memory(self) -> Made:
+        """The same with a pinned batch; the loader's thread calls it."""
+        return self if self.batch is None else replace(self, batch=self.batch.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,16 @@ class Assembler:
     seed: int
     images: ImagePlan
     companions: Companions
+    prepare: Preparation | None = None
 
-    def __getitem__(self, task: BatchTask) -> Made:
+    def __getitem__(self, item: Item) -> Made:
+        task, requests = item
         try:
-            return self._make(task)
+            return self._make(task, requests)
         except CompoclipError as error:  # a raised one would arrive as a many-line traceback
             return Made(error=str(error))
 
-    def _make(self, task: BatchTask) -> Made:
+    def _make(self, task: BatchTask, requests: frozenset[IndexRequest]) -> Made:
         building = BatchBuilder(
             self.source,
             self.plan,
@@ -74,7 +84,10 @@ class Assembler:
                 building.bad.append((error.args[0], error.args[1]))
                 building.skipped.append(sample.id)
         by = self.images.mean_and_std(self.transform.preprocess, task.kind)
-        return Made(building.batch(by), building.counts, tuple(building.bad))
+        batch = building.batch(by)
+        if self.prepare is not None:
+            batch = replace(batch, numbers=self.prepare(batch.block, requests))
+        return Made(batch, building.counts, tuple(building.bad))
 
 
 class BatchLoader:
@@ -136,9 +149,24 @@ class BatchLoader:
         self._assembler = Assembler(
             source, plan, transform, seed, images, companions or Companions()
         )
-        self._tasks: list[BatchTask] = []  # of the epoch under way; what the workers' sampler reads
+        self._steps = (0, 0)  # under way; what the workers' sampler reads
+        # Indices that losses have asked for so far: which they are does not depend on the batch, so
+        # workers compute those that the first batches were asked for. They come with every task.
+        self._requests: set[IndexRequest] = set()
+        self._pin = False
         self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
+
+    def prepare_with(self, preparation: Preparation, device: torch.device) -> None:
+        """Have the texts of batches made numbers where batches are made.
+
+        Args:
+            preparation: Makes them.
+            device: Where they will be needed; for a CUDA device batches are pinned.
+        """
+        self.close()  # workers of earlier epochs know nothing of it
+        self._assembler = replace(self._assembler, prepare=preparation)
+        self._pin = device.type == "cuda"
 
     @property
     def steps_per_epoch(self) -> int:
@@ -146,12 +174,18 @@ class BatchLoader:
         return self._schedule.steps_per_epoch
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from `start_step` on.
+        """The batches of an epoch from `start_step` on; see `steps`."""
+        first = epoch * self.steps_per_epoch
+        return self.steps(first + start_step, first + self.steps_per_epoch)
 
-        Only one epoch can be under way at a time. Raises CompoclipError when more than `max_bad`
+    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of the steps from `start` until before `stop`, counted over all epochs.
+
+        Workers go on to the next epoch while this one ends, and read nothing beyond `stop`. Only
+        one iteration can be under way at a time. Raises CompoclipError when more than `max_bad`
         images could not be read, when a batch has no readable image, or when the source fails.
         """
-        self._tasks[:] = self._schedule.tasks(epoch, start_step)
+        self._steps = start, stop
         try:
             for result in self._results():
                 yield self._account(result)
@@ -182,18 +216,29 @@ class BatchLoader:
         for reason in fresh.values():
             note(f"left out: {reason}")
 
+    def _items(self) -> Iterator[Item]:
+        """The tasks, each with the indices that are known to be wanted when its turn comes."""
+        step, stop = self._steps
+        while step < stop:
+            tasks = self._schedule.tasks(*divmod(step, self.steps_per_epoch))[: stop - step]
+            for task in tasks:
+                yield task, frozenset(self._requests)
+            step += len(tasks)
+
     def _results(self) -> Iterator[Made]:
         if self._worker_count == 0:
-            return (self._assembler[task] for task in self._tasks)
+            made = (self._assembler[item] for item in self._items())
+            return (each.pin_memory() for each in made) if self._pin else made
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=_Sampler(self._tasks),
+                sampler=_Sampler(self._items),
                 num_workers=self._worker_count,
                 collate_fn=_as_it_is,
                 worker_init_fn=_init_worker,
                 persistent_workers=True,
+                pin_memory=self._pin,
                 # Not the global one: seeds drawn from it would change dropout, with workers only.
                 generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
@@ -209,20 +254,17 @@ class BatchLoader:
                 f"no image of a batch could be read ({made.bad[0][1]}); mend the data"
             )
         self.counts.add(made.counts)
-        return made.batch
+        return replace(made.batch, unforeseen=self._requests)
 
 
 class _Sampler:
-    """Yields what is in the list at the time: workers outlive the epoch, the tasks do not."""
+    """Yields the tasks of the time: workers outlive an iteration, its tasks do not."""
 
-    def __init__(self, tasks: list[BatchTask]) -> None:
-        self._tasks = tasks
+    def __init__(self, items: Callable[[], Iterator[Item]]) -> None:
+        self._items = items
 
-    def __iter__(self) -> Iterator[BatchTask]:
-        return iter(list(self._tasks))
-
-    def __len__(self) -> int:
-        return len(self._tasks)
+    def __iter__(self) -> Iterator[Item]:
+        return self._items()
 
 
 @contextmanager
@@ -248,7 +290,7 @@ def _unless_killed(workers: DataLoader[Any]) -> Iterator[Made]:
     except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         gone = not isinstance(error, RuntimeError) or reason.startswith("DataLoader worker (pid")
-        if not gone or reason.startswith("Caught "):
+        if not gone or (reason.startswith("Caught ") and "pin memory thread" not in reason):
             raise
         raise CompoclipError(
             f"a process that reads data was killed ({reason}), often for want of memory; --resume "

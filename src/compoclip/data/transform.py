@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 
@@ -118,6 +119,14 @@ def pixels_of(image: Image.Image) -> torch.Tensor:
 
 def normalised(pixels: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """(..., 3, H, W) uint8 pixels to float32: (value / 255 - mean) / std for each channel."""
-    centre = torch.tensor(mean, device=pixels.device).view(3, 1, 1)
-    spread = torch.tensor(std, device=pixels.device).view(3, 1, 1)
+    centre, spread = _scale(tuple(mean), tuple(std), pixels.device)
     return pixels.float().div_(255).sub_(centre).div_(spread)
+
+
+@lru_cache(16)
+def _scale(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as (3, 1, 1) tensors, copied to a device once: it would be waited for."""
+    centre, spread = (torch.tensor(each, device=device).view(3, 1, 1) for each in (mean, std))
+    return centre, spread

@@ -4,6 +4,7 @@ from .composite import composite_contrast_loss as composite_contrast_loss
 from .composite import single_negative_loss as single_negative_loss
 from .composite import unimodal_loss as unimodal_loss
 from .contract import Features as Features
+from .contract import HostLayout as HostLayout
 from .contract import Layout as Layout
 from .contract import Loss as Loss
 from .contract import Role as Role

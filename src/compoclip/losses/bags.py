@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
-from compoclip.losses.rows import RowIndex, caption_index, check, texts_by_owner
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.rows import RowIndex, by_owner, captions, check, row_arrays
 
 
-def bag_rows(layout: Layout, bag: str) -> RowIndex:
-    """(B, 1+M) the sentences of every image's bag: its POSITIVE texts of kind `bag`.
+def _bags(host: HostLayout, bag: str) -> tuple[Ints, Ints]:
+    """(B, 1+M) the sentences of every image's bag, its POSITIVE texts of kind `bag`, and a mask.
 
     An image without any has its caption (column 0) for a bag. Raises ValueError when it has none.
     """
-    sentence, valid = texts_by_owner(layout, Role.POSITIVE, bag)
-    empty = ~valid.any(1, keepdim=True)
-    return RowIndex(
-        index=torch.cat([caption_index(layout)[:, None], sentence], dim=1),
-        valid=torch.cat([empty, valid], dim=1),
-    )
+    sentence, valid = by_owner(host, Role.POSITIVE, bag)
+    empty = ~valid.any(1, keepdims=True)
+    index = np.concatenate([captions(host)[0][:, None], sentence], axis=1)
+    return index, np.concatenate([empty, valid], axis=1)
+
+
+def _bag_rows(host: HostLayout, bag: str) -> tuple[Ints, ...]:
+    return row_arrays(host, *_bags(host, bag))
+
+
+def _rows_with_negative(
+    host: HostLayout, bag: str, bag_negative: str, with_negatives: bool
+) -> tuple[Ints, ...]:
+    """The bags of the images that have a negative of their bag, with these negatives or without."""
+    index, valid = _bags(host, bag)
+    negative, exists = by_owner(host, Role.NEGATIVE, bag_negative)
+    if with_negatives:
+        index = np.concatenate([index, negative], axis=1)
+        valid = np.concatenate([valid, exists], axis=1)
+    rows = exists.any(1)
+    return row_arrays(host, index[rows], valid[rows])
 
 
 def _lse(rows: RowIndex, scores: Tensor) -> Tensor:
@@ -57,12 +73,10 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
     Models (NeurIPS 2023), multiple-instance loss.
     """
     check(features, layout)
-    bags = bag_rows(layout, bag)
-    sentence = bags.texts
-    owner = layout.owner[sentence]
+    bags = RowIndex(*layout.indices(_bag_rows, bag))
     with full_precision(features) as f:
-        scores = f.logit_scale * f.image @ f.text[sentence].T
-        own = _lse(bags, scores.gather(0, owner[None])[0])
+        scores = f.logit_scale * f.image @ f.text.index_select(0, bags.texts).T
+        own = _lse(bags, scores.gather(0, bags.image[None])[0])
         to_text, to_image = scores.logsumexp(1), _lse(bags, scores.logsumexp(0))
         return (torch.logaddexp(to_text, to_image) - own).mean()
 
@@ -94,19 +108,15 @@ def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative
     Reference: as for `bag_loss`.
     """
     check(features, layout)
-    bags = bag_rows(layout, bag)
-    negative, valid = texts_by_owner(layout, Role.NEGATIVE, bag_negative)
-    rows = valid.any(1)
-    own = RowIndex(bags.index[rows], bags.valid[rows])
-    union = RowIndex(
-        torch.cat([bags.index, negative], dim=1)[rows], torch.cat([bags.valid, valid], dim=1)[rows]
+    own, union = (
+        RowIndex(*layout.indices(_rows_with_negative, bag, bag_negative, with_negatives))
+        for with_negatives in (False, True)
     )
     with full_precision(features) as f:
 
         def lse(of: RowIndex) -> Tensor:
-            texts = of.texts
-            score = f.logit_scale * (f.image[layout.owner[texts]] * f.text[texts]).sum(-1)
-            return _lse(of, score)
+            image, text = f.image.index_select(0, of.image), f.text.index_select(0, of.texts)
+            return _lse(of, f.logit_scale * (image * text).sum(-1))
 
         loss = lse(union) - lse(own)
         return loss.sum() / max(1, loss.numel())

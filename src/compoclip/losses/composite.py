@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import caption_index, check, first_text
+from compoclip.losses.rows import captions, check, first
 
 
-def description_index(layout: Layout, positives: Sequence[str]) -> Tensor:
-    """(L, B) the L = 1 + len(positives) descriptions of every image.
+def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:
+    """The L = 1 + len(positives) descriptions of every image, each (B,).
 
     One that an image lacks is replaced by the one two places before it, the second by the caption:
     of four, p_2 and p_3 fall back to p_1, and p_4 to p_2 (which is the same two captions in the
@@ -26,11 +27,26 @@ def description_index(layout: Layout, positives: Sequence[str]) -> Tensor:
 
     Raises: ValueError when an image has no caption.
     """
-    found = [caption_index(layout)]
+    found = [*captions(host)]
     for place, kind in enumerate(positives, start=1):
-        index, valid = first_text(layout, Role.POSITIVE, kind)
-        found.append(torch.where(valid, index, found[max(place - 2, 0)]))
-    return torch.stack(found)
+        index, valid = first(host, Role.POSITIVE, kind)
+        found.append(np.where(valid, index, found[max(place - 2, 0)]))
+    return tuple(found)
+
+
+def _described_negatives(
+    host: HostLayout, positives: tuple[str, ...], negative: str | None
+) -> tuple[Ints, ...]:
+    """(N,) negatives, their images, and (L, N) the descriptions of these images."""
+    wrong = host.of(Role.NEGATIVE, *(() if negative is None else (negative,)))
+    owner = host.owner[wrong]
+    return wrong, owner, np.stack(_descriptions(host, positives))[:, owner]
+
+
+def _reordered(host: HostLayout, positive: str) -> tuple[Ints, ...]:
+    """The caption and the text of kind `positive` of every image that has one."""
+    index, valid = first(host, Role.POSITIVE, positive)
+    return captions(host)[0][valid], index[valid]
 
 
 def composite_contrast_loss(features: Features, layout: Layout, positives: Sequence[str]) -> Tensor:
@@ -59,8 +75,8 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
     check(features, layout)
     with full_precision(features) as f:
         contrasts = [
-            symmetric_contrast(f.logit_scale, f.image, f.text[index])
-            for index in description_index(layout, positives)
+            symmetric_contrast(f.logit_scale, f.image, f.text.index_select(0, index))
+            for index in layout.indices(_descriptions, tuple(positives))
         ]
         return torch.stack(contrasts).mean()
 
@@ -92,14 +108,12 @@ def single_negative_loss(
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)
-    wanted = layout.role == int(Role.NEGATIVE)
-    if negative is not None:
-        wanted = wanted & layout.kind(negative)
-    wrong = wanted.nonzero().squeeze(1)
-    owner = layout.owner[wrong]
+    wrong, owner, description = layout.indices(_described_negatives, tuple(positives), negative)
     with full_precision(features) as f:
-        description = f.text[description_index(layout, positives)[:, owner]]
-        margin = (f.image[owner] * (f.text[wrong] - description)).sum(-1)
+        right = f.text.index_select(0, description.view(-1))
+        right = right.view(*description.shape, f.text.shape[1])
+        apart = f.text.index_select(0, wrong) - right
+        margin = (f.image.index_select(0, owner) * apart).sum(-1)
         return F.softplus(f.logit_scale * margin).sum() / max(1, margin.numel())
 
 
@@ -125,8 +139,8 @@ def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)
-    caption = caption_index(layout)
-    index, valid = first_text(layout, Role.POSITIVE, positive)
+    caption, other = layout.indices(_reordered, positive)
     with full_precision(features) as f:
-        apart = (f.text[caption[valid]] - f.text[index[valid]]).square().sum(-1)
+        apart = f.text.index_select(0, caption) - f.text.index_select(0, other)
+        apart = apart.square().sum(-1)
         return apart.sum() / max(1, apart.numel())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -18,6 +21,72 @@ class Role(IntEnum):
     CAPTION = 0
     POSITIVE = 1
     NEGATIVE = 2
+
+
+Ints = NDArray[Any]  # of any integer type, or bool
+
+
+@dataclass(frozen=True)
+class HostLayout:
+    """The fields of a `Layout` as arrays of the host, which indices are computed from there."""
+
+    owner: Ints
+    role: Ints
+    rewrite: Ints
+    images: int
+    kinds: tuple[str, ...] = ()
+    text_id: Ints | None = None
+    image_id: Ints | None = None
+    side: Ints | None = None
+    pair: Ints | None = None
+
+    def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
+        """The texts of a role, and of one of these kinds if any is named, in order."""
+        found = self.role == int(role)
+        return np.flatnonzero(found & self.kind(*kinds) if kinds else found)
+
+    def kind(self, *names: str) -> NDArray[np.bool_]:
+        """(T,) the texts of these kinds: none for a name that no text of the batch has."""
+        return np.isin(self.rewrite, [i for i, name in enumerate(self.kinds) if name in names])
+
+    def only(self, kinds: tuple[str, ...]) -> HostLayout:
+        """The captions, and of the other texts those of these kinds."""
+        keep = np.flatnonzero((self.role == int(Role.CAPTION)) | self.kind(*kinds))
+        return replace(
+            self,
+            owner=self.owner[keep],
+            role=self.role[keep],
+            rewrite=self.rewrite[keep],
+            text_id=None if self.text_id is None else self.text_id[keep],
+        )
+
+    def answer(self, request: IndexRequest) -> tuple[Ints, ...]:
+        """The arrays that a request asks for."""
+        host = self
+        for kinds in request.only:
+            host = host.only(kinds)
+        return tuple(map(np.ascontiguousarray, request.make(host, *request.arguments)))
+
+    def arrays(self) -> dict[str, Ints]:
+        """The fields that are there, but for `images` and `kinds`."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+    def layout(self, move: Callable[[Ints], Tensor]) -> Layout:
+        """The layout with tensors that `move` makes of the arrays."""
+        tensors: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
+        return Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self)
+
+
+class IndexRequest(NamedTuple):
+    """Indices that a loss asks a layout for: `make(host, *arguments)` of the part `only`.
+
+    make: a function of a module, by which a request can be sent to other processes. only: the kinds
+    of text that are left, for each selection one inside the other.
+    """
+
+    make: Callable[..., tuple[Ints, ...]]
+    arguments: tuple[Hashable, ...] = ()
+    only: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,6 +123,89 @@ class Layout:
         """(T,) bool, the texts of these kinds: none for a name that no text of the batch has."""
         wanted = [place for place, name in enumerate(self.kinds) if name in names]
         return torch.isin(self.rewrite, self.rewrite.new_tensor(wanted))
+
+    # Indices are computed on the host, where their number is known: on a device everything that
+    # depends on it would have to wait for all work that is queued there.
+
+    def indices(
+        self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable
+    ) -> tuple[Tensor, ...]:
+        """Indices (or masks) into the batch, computed on the host and only once.
+
+        Args:
+            make: Computes them of a `HostLayout` and the arguments; a function of a module.
+            arguments: What else they depend on.
+
+        Returns:
+            The arrays as tensors on the layout's device, integers as int64.
+        """
+        whole, only = self._place
+        request = IndexRequest(make, arguments, only)
+        found = whole.answers.get(request)
+        if found is None:
+            if "<" not in make.__qualname__:  # else other processes would not find it
+                whole.unforeseen.add(request)
+            arrays = whole.host.answer(request)
+            found = whole.answers[request] = tuple(map(self._moved, arrays))
+        return found
+
+    def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
+        """The captions, and of the other texts those of some kinds: their indices and layout."""
+        (keep,) = self.indices(_kept, kinds)
+        part = replace(
+            self,
+            owner=self.owner.index_select(0, keep),
+            role=self.role.index_select(0, keep),
+            rewrite=self.rewrite.index_select(0, keep),
+            text_id=None if self.text_id is None else self.text_id.index_select(0, keep),
+        )
+        whole, only = self._place
+        part.__dict__["_place"] = whole, (*only, kinds)
+        return keep, part
+
+    def known_as(self, host: HostLayout) -> Layout:
+        """This layout, which the host has as well, so that no device needs to be asked for it."""
+        self.__dict__["host"] = host
+        return self
+
+    @cached_property
+    def host(self) -> HostLayout:
+        """The fields on the host; waits for the device of a layout that was made there."""
+        values: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            values[each.name] = value.cpu().numpy() if isinstance(value, Tensor) else value
+        return HostLayout(**values)
+
+    @cached_property
+    def answers(self) -> dict[IndexRequest, tuple[Tensor, ...]]:
+        """The indices that were asked for, or computed beforehand."""
+        return {}
+
+    @cached_property
+    def unforeseen(self) -> set[IndexRequest]:
+        """What was asked for without having been computed beforehand."""
+        return set()
+
+    def note_in(self, unforeseen: set[IndexRequest]) -> None:
+        """Note in a set what is asked for without having been computed beforehand."""
+        self.__dict__["unforeseen"] = unforeseen
+
+    @cached_property
+    def _place(self) -> tuple[Layout, tuple[tuple[str, ...], ...]]:
+        """The layout this one is a part of, and which; by default itself."""
+        return self, ()
+
+    def _moved(self, array: Ints) -> Tensor:
+        tensor = torch.from_numpy(array if array.dtype == bool else array.astype(np.int64))
+        device = self.owner.device
+        if device.type != "cuda":
+            return tensor.to(device)
+        return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _kept(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
+    return (np.flatnonzero((host.role == int(Role.CAPTION)) | host.kind(*kinds)),)
 
 
 @dataclass(frozen=True)

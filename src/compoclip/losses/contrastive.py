@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
-from compoclip.losses.rows import MissingHN, caption_index, check, phantom_count, true_pairs
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.rows import (
+    MissingHN,
+    caption_index,
+    captions,
+    check,
+    phantom_count,
+    true_pairs,
+)
 
 
 def match_loss(logits: Tensor, target: Tensor | None = None) -> Tensor:
@@ -77,7 +85,9 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     """
     check(features, layout)
     with full_precision(features) as f:
-        return symmetric_contrast(f.logit_scale, f.image, f.text[caption_index(layout)])
+        return symmetric_contrast(
+            f.logit_scale, f.image, f.text.index_select(0, caption_index(layout))
+        )
 
 
 def negclip_loss(
@@ -123,14 +133,17 @@ def negclip_loss(
     al., Preserving Multi-Modal Capabilities of Pre-trained VLMs (EMNLP 2024).
     """
     check(features, layout)
-    column = torch.cat(
-        [caption_index(layout), (layout.role == int(Role.NEGATIVE)).nonzero().squeeze(1)]
-    )
+    (column,) = layout.indices(_captions_and_negatives)
     masked = None
     if mask_duplicates:
-        masked = true_pairs(layout)[:, column].fill_diagonal_(False)
+        masked = true_pairs(layout).index_select(1, column).fill_diagonal_(False)
     phantoms = None
     if missing_hn == "zero":
         phantoms = phantom_count(layout, missing_hn, kinds).sum()
     with full_precision(features) as f:
-        return symmetric_contrast(f.logit_scale, f.image, f.text[column], masked, phantoms)
+        text = f.text.index_select(0, column)
+        return symmetric_contrast(f.logit_scale, f.image, text, masked, phantoms)
+
+
+def _captions_and_negatives(host: HostLayout) -> tuple[Ints, ...]:
+    return (np.concatenate([*captions(host), host.of(Role.NEGATIVE)]),)

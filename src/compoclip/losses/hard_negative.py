@@ -128,7 +128,7 @@ def global_hn_loss(
     check(features, layout)
     rows = hard_negative_rows(layout)
     with full_precision(features) as f:
-        image, text = f.image[layout.owner[rows.texts]], f.text[rows.texts]
+        image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
         logits = rows.spread(f.logit_scale * (image * text).sum(-1))
-        phantoms = phantom_count(layout, missing_hn, kinds)
+        phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
         return selective_calibrated_loss(logits, rows.valid, gamma, beta, reduction, phantoms)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import caption_index, check, first_text
+from compoclip.losses.rows import caption_index, check, first
 
 
 def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool = False) -> Tensor:
@@ -41,13 +42,18 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
     """
     check(features, layout)
     caption = caption_index(layout)
-    index, valid = first_text(layout, Role.POSITIVE)
-    owner = valid.nonzero().squeeze(1)
+    first_positive, owner = layout.indices(_first_positives)
     with full_precision(features) as f:
-        positive = f.logit_scale * f.text[index[owner]]
+        positive = f.logit_scale * f.text.index_select(0, first_positive)
         # (B, |H|) scores of images, and of captions, with the positives.
-        both = [f.image @ positive.T, f.text[caption] @ positive.T]
-        terms = [match_loss(scores[owner]) for scores in both]
+        both = [f.image @ positive.T, f.text.index_select(0, caption) @ positive.T]
+        terms = [match_loss(scores.index_select(0, owner)) for scores in both]
         if symmetric_pos:
             terms += [match_loss(scores.T, owner) for scores in both]
         return sum(terms[1:], start=terms[0]) / len(terms)
+
+
+def _first_positives(host: HostLayout) -> tuple[Ints, ...]:
+    """The first POSITIVE of every image that has one, and these images."""
+    index, valid = first(host, Role.POSITIVE)
+    return index[valid], np.flatnonzero(valid)

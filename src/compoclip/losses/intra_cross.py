@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import caption_index, check, texts_by_owner
+from compoclip.losses.rows import by_owner, caption_index, check
 
 Imc = Literal["paper", "head"]
 """Whether the image-caption score takes part, or, as in the last released code, does not."""
@@ -45,14 +46,26 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
     Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
     """
     check(features, layout)
-    index, valid = texts_by_owner(layout, Role.NEGATIVE)
+    (negative,) = layout.indices(_negatives_by_image)
     with full_precision(features) as f:
-        caption = f.text[caption_index(layout)]
-        logits = f.logit_scale * caption @ f.text[index[valid]].T
+        caption = f.text.index_select(0, caption_index(layout))
+        logits = f.logit_scale * caption @ f.text.index_select(0, negative).T
         if imc == "paper" or logits.shape[1] == 0:
             own = f.logit_scale * (f.image * caption).sum(-1)
             logits = torch.cat([own[:, None], logits], dim=1)
         return match_loss(logits, torch.zeros_like(layout.owner[: layout.images]))
+
+
+def _negatives_by_image(host: HostLayout) -> tuple[Ints, ...]:
+    index, valid = by_owner(host, Role.NEGATIVE)
+    return (index[valid],)
+
+
+def _ranked(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
+    """The negatives of these kinds, their images, and the place of each one's kind in `kinds`."""
+    negative = host.of(Role.NEGATIVE, *kinds)
+    place = np.array([kinds.index(name) if name in kinds else -1 for name in host.kinds], int)
+    return negative, host.owner[negative], place[host.rewrite[negative]]
 
 
 class RankingLoss:
@@ -90,16 +103,14 @@ class RankingLoss:
         """The loss of this batch under the margins of the batch before; see the class."""
         check(features, layout)
         caption = caption_index(layout)
-        read = (layout.role == int(Role.NEGATIVE)) & layout.kind(*self.kinds)
-        negative = read.nonzero().squeeze(1)
-        # (V, kinds) which of the loss's own kinds each negative is of.
-        is_of = torch.stack([layout.kind(name)[negative] for name in self.kinds], dim=1)
-        owner, kind = layout.owner[negative], is_of.int().argmax(1)
+        negative, owner, kind = layout.indices(_ranked, self.kinds)
         with full_precision(features) as f:
-            right = f.logit_scale * (f.image * f.text[caption]).sum(-1)
-            wrong = f.logit_scale * (f.image[owner] * f.text[negative]).sum(-1)
+            right = f.logit_scale * (f.image * f.text.index_select(0, caption)).sum(-1)
+            image, text = f.image.index_select(0, owner), f.text.index_select(0, negative)
+            wrong = f.logit_scale * (image * text).sum(-1)
             margins = self._margins.to(right)
-            loss = (margins[kind] + wrong - right[owner]).relu().sum() / max(1, wrong.numel())
+            gap = margins.index_select(0, kind) + wrong - right.index_select(0, owner)
+            loss = gap.relu().sum() / max(1, wrong.numel())
             self._margins = self._next(margins, right.detach(), wrong.detach(), kind)
             return loss
 

@@ -124,16 +124,15 @@ def local_hn_loss(
     with full_precision(features) as f:
         if f.patches is None or f.tokens is None or f.token_mask is None:
             raise ValueError("the local hard-negative loss needs patch and token features")
-        texts = rows.texts
         scores = local_similarity(
-            f.tokens[texts],
-            f.token_mask[texts],
-            f.patches[layout.owner[texts]],
+            f.tokens.index_select(0, rows.texts),
+            f.token_mask.index_select(0, rows.texts),
+            f.patches.index_select(0, rows.image),
             f.logit_scale,
             attention,
             attention_grad,
         )
-        phantoms = phantom_count(layout, missing_hn, kinds)
+        phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
         return selective_calibrated_loss(
             rows.spread(scores), rows.valid, gamma, beta, reduction, phantoms
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.rows import caption_index, check, true_pairs
 
 TextReduction = Literal["mean", "sum"]
@@ -58,18 +59,24 @@ def multi_text_loss(
     """
     check(features, layout)
     caption_index(layout)  # an image without any positive text has no target
-    column = (layout.role != int(Role.NEGATIVE)).nonzero().squeeze(1)
-    row = layout.owner[column]
-    share = torch.bincount(row, minlength=layout.images)[row]
+    column, row, share, pair = layout.indices(_targets)
     with full_precision(features) as f:
         scores = f.logit_scale * f.image @ f.text.T
-        target = scores[row, column]
+        target = scores.view(-1).index_select(0, pair)
         if mask_duplicates:
             other = true_pairs(layout)
-            other[row, column] = False
+            other.view(-1).index_fill_(0, pair, False)
             scores = scores.masked_fill(other, -torch.inf)
-        to_text = ((scores.logsumexp(1)[row] - target) / share).sum()
-        to_image = (scores[:, column].logsumexp(0) - target).sum()
+        to_text = ((scores.logsumexp(1).index_select(0, row) - target) / share).sum()
+        to_image = (scores.index_select(1, column).logsumexp(0) - target).sum()
         if reduction == "mean":
             to_text, to_image = to_text / layout.images, to_image / column.numel()
         return (to_text + to_image) / 2
+
+
+def _targets(host: HostLayout) -> tuple[Ints, ...]:
+    """The positive texts, their images, how many each image has, and image * T + text."""
+    column = np.flatnonzero(host.role != int(Role.NEGATIVE))
+    row = host.owner[column]
+    share = np.bincount(row, minlength=host.images)[row]
+    return column, row, share, row.astype(np.int64) * len(host.owner) + column

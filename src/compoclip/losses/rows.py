@@ -10,10 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Loss, Role, StatefulLoss
+from compoclip.losses.contract import (
+    Features,
+    HostLayout,
+    Ints,
+    Layout,
+    Loss,
+    Role,
+    StatefulLoss,
+)
 
 MissingHN = Literal["mask", "zero"]
 """What stands for a negative that a rewrite could not make: nothing, or a logit of 0."""
@@ -26,22 +36,40 @@ Reduction = Literal["valid", "batch"]
 class RowIndex:
     """Which text stands where in (B, 1+K) rows; column 0 is the caption.
 
-    index: (B, 1+K) int64 into the T texts, any where not valid. valid: (B, 1+K) bool. In rows of
-    hard negatives an image without one is not valid anywhere: it does not count.
+    texts: (N,) int64, the texts in use, row by row. image: (N,) the image of each. place: (N,)
+    where each stands in the rows laid out flat. valid: (B, 1+K) bool. In rows of hard negatives an
+    image without one is not valid anywhere: it does not count.
     """
 
-    index: Tensor
+    texts: Tensor
+    image: Tensor
+    place: Tensor
     valid: Tensor
 
     @property
-    def texts(self) -> Tensor:
-        """(N,) the texts in use, row by row."""
-        return self.index[self.valid]
+    def index(self) -> Tensor:
+        """(B, 1+K) int64 into the texts, 0 where not valid."""
+        return self.spread(self.texts)
 
     def spread(self, scores: Tensor) -> Tensor:
         """(B, 1+K) rows of the (N,) scores of `texts`; 0 where not valid."""
-        rows = scores.new_zeros(self.valid.shape)
-        return rows.masked_scatter(self.valid, scores)
+        flat = scores.new_zeros(self.valid.numel()).index_copy(0, self.place, scores)
+        return flat.view(self.valid.shape)
+
+
+def row_arrays(host: HostLayout, index: Ints, valid: Ints) -> tuple[Ints, ...]:
+    """The fields of a `RowIndex`, on the host.
+
+    Args:
+        host: The batch.
+        index: (B, 1+K) into its texts, any where not valid.
+        valid: (B, 1+K) bool.
+
+    Returns:
+        The arrays, in the order of the fields.
+    """
+    texts = index[valid]
+    return texts, host.owner[texts], np.flatnonzero(valid), valid
 
 
 @dataclass(frozen=True)
@@ -69,37 +97,93 @@ def check(features: Features, layout: Layout) -> None:
         raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
 
 
+# --- Indices are computed on the host and asked for through `Layout.indices`. ---
+
+
+def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
+    """Per image its texts of one role (and of these kinds, if any), in the order of the list.
+
+    Args:
+        host: The batch.
+        role: Of the texts.
+        kinds: Of the texts.
+
+    Returns:
+        (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the
+        largest number that any image has.
+    """
+    position = host.of(role, *kinds)
+    position = position[np.argsort(host.owner[position], kind="stable")]
+    owner = host.owner[position]
+    count = np.bincount(owner, minlength=host.images)
+    index = np.zeros((host.images, count.max(initial=0)), np.int64)
+    index[owner, np.arange(len(owner)) - (count.cumsum() - count)[owner]] = position
+    return index, np.arange(index.shape[1]) < count[:, None]
+
+
+def first(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
+    """Per image its first text of one role (and of these kinds, if any).
+
+    Args:
+        host: The batch.
+        role: Of the texts.
+        kinds: Of the texts.
+
+    Returns:
+        (B,) indices into the texts (0 where there is none) and a (B,) mask.
+    """
+    position = host.of(role, *kinds)[::-1]
+    index, valid = np.zeros(host.images, np.int64), np.zeros(host.images, bool)
+    index[host.owner[position]] = position  # of several the last assignment stays
+    valid[host.owner[position]] = True
+    return index, valid
+
+
+def captions(host: HostLayout) -> tuple[Ints, ...]:
+    """The first caption of every image, on the host.
+
+    Args:
+        host: The batch.
+
+    Returns:
+        One array (B,) of indices into the texts.
+
+    Raises:
+        ValueError: When an image has none: contrastive losses have no target for it.
+    """
+    index, valid = first(host, Role.CAPTION)
+    if not valid.all():
+        raise ValueError(f"image {np.flatnonzero(~valid)[0]} of the batch has no caption")
+    return (index,)
+
+
+def _negative_rows(host: HostLayout) -> tuple[Ints, ...]:
+    negative, valid = by_owner(host, Role.NEGATIVE)
+    index = np.concatenate([captions(host)[0][:, None], negative], axis=1)
+    counted = valid.any(1, keepdims=True)
+    return row_arrays(host, index, np.concatenate([counted, valid], axis=1))
+
+
+def _missing(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
+    present = np.zeros((host.images, len(kinds)), bool)
+    for place, kind in enumerate(kinds):
+        present[host.owner[host.of(Role.NEGATIVE, kind)], place] = True
+    return (len(kinds) - present.sum(1),)
+
+
 def texts_by_owner(layout: Layout, role: Role, kind: str | None = None) -> tuple[Tensor, Tensor]:
-    """Per image its texts of one role (and of one kind, if given), in the order of the list.
+    """Per image its texts of one role (and of one kind, if given): see `by_owner`.
 
-    Returns (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the
-    largest number that any image has.
+    Args:
+        layout: The batch.
+        role: Of the texts.
+        kind: Of the texts.
+
+    Returns:
+        (B, K) indices and a (B, K) mask.
     """
-    wanted = layout.role == int(role)
-    if kind is not None:
-        wanted = wanted & layout.kind(kind)
-    position = torch.nonzero(wanted).squeeze(1)
-    owner, order = torch.sort(layout.owner[position], stable=True)
-    position = position[order]
-    image = torch.arange(layout.images, device=owner.device)
-    start = torch.searchsorted(owner, image)
-    count = torch.searchsorted(owner, image, right=True) - start
-    width = int(count.max())
-    index = position.new_zeros((layout.images, width))
-    rank = torch.arange(owner.numel(), device=owner.device) - start[owner]
-    index[owner, rank] = position
-    return index, torch.arange(width, device=owner.device) < count[:, None]
-
-
-def first_text(layout: Layout, role: Role, kind: str | None = None) -> tuple[Tensor, Tensor]:
-    """Per image its first text of one role (and of one kind, if given).
-
-    Returns (B,) indices into the texts (0 where there is none) and a (B,) mask.
-    """
-    index, valid = texts_by_owner(layout, role, kind)
-    if index.shape[1] == 0:
-        return index.new_zeros(layout.images), valid.new_zeros(layout.images)
-    return index[:, 0], valid[:, 0]
+    index, valid = layout.indices(by_owner, role, *(() if kind is None else (kind,)))
+    return index, valid
 
 
 def caption_index(layout: Layout) -> Tensor:
@@ -107,29 +191,17 @@ def caption_index(layout: Layout) -> Tensor:
 
     Raises ValueError when an image has none: contrastive losses have no target for it.
     """
-    index, valid = first_text(layout, Role.CAPTION)
-    if not valid.all():
-        raise ValueError(f"image {int((~valid).nonzero()[0])} of the batch has no caption")
-    return index
+    return layout.indices(captions)[0]
 
 
 def hard_negative_rows(layout: Layout) -> RowIndex:
     """(B, 1+K) rows: the first caption of each image, then its own negatives."""
-    negative, valid = texts_by_owner(layout, Role.NEGATIVE)
-    counted = valid.any(1, keepdim=True)
-    index = torch.cat([caption_index(layout)[:, None], negative], dim=1)
-    return RowIndex(
-        index=index.masked_fill(~counted, 0), valid=torch.cat([counted, valid], dim=1) & counted
-    )
+    return RowIndex(*layout.indices(_negative_rows))
 
 
 def missing_negatives(layout: Layout, kinds: Sequence[str]) -> Tensor:
     """(B,) how many of these kinds of negative each image lacks."""
-    role = layout.role == int(Role.NEGATIVE)
-    present = torch.zeros((layout.images, len(kinds)), dtype=torch.bool, device=role.device)
-    for place, kind in enumerate(kinds):
-        present[layout.owner[role & layout.kind(kind)], place] = True
-    return len(kinds) - present.sum(1)
+    return layout.indices(_missing, tuple(kinds))[0]
 
 
 def phantom_count(layout: Layout, missing_hn: MissingHN, kinds: Sequence[str]) -> Tensor:
@@ -159,49 +231,46 @@ def true_pairs(layout: Layout) -> Tensor:
 
     Raises: ValueError when the layout has neither.
     """
-    text_id, image_id = layout.text_id, layout.image_id
-    if text_id is None and image_id is None:
+    positive, photo, text = layout.indices(_positive_pairs)
+    # Photos and texts are numbered from 0, so that there are at most B and T of them.
+    size = layout.images, layout.owner.numel()
+    true = torch.zeros(size, dtype=torch.bool, device=layout.owner.device)
+    true.view(-1).index_fill_(0, positive, True)
+    return true.index_select(0, photo).index_select(1, text)
+
+
+def _positive_pairs(host: HostLayout) -> tuple[Ints, ...]:
+    """The pairs of photo and text of the batch's positives, photo * T + text; the photo of every
+    image and the text of every text, numbered from 0."""
+    if host.text_id is None and host.image_id is None:
         raise ValueError("masking duplicates needs text_id or image_id in the layout")
-    device = layout.owner.device
-    text, texts = _groups(text_id, layout.owner.numel(), device)
-    photo, photos = _groups(image_id, layout.images, device)
-    positive = layout.role != int(Role.NEGATIVE)
-    true = torch.zeros((photos, texts), dtype=torch.bool, device=device)
-    true[photo[layout.owner[positive]], text[positive]] = True
-    return true[photo][:, text]
+    count = len(host.owner)
+    text, photo = _numbered(host.text_id, count), _numbered(host.image_id, host.images)
+    positive = np.flatnonzero(host.role != int(Role.NEGATIVE))
+    return photo[host.owner[positive]] * count + text[positive], photo, text
 
 
-def _groups(identity: Tensor | None, count: int, device: torch.device) -> tuple[Tensor, int]:
-    """Each element's group, numbered from 0, and the number of groups."""
+def _numbered(identity: Ints | None, count: int) -> NDArray[np.int64]:
+    """Each element's group, numbered from 0; all different where the identity is not known."""
     if identity is None:
-        return torch.arange(count, device=device), count
-    unique, group = torch.unique(identity, return_inverse=True)
-    return group, unique.numel()
+        return np.arange(count)
+    return np.unique(identity, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 # --- Show a loss some of the texts of a batch only. ---
 
 
-def select_texts(features: Features, layout: Layout, keep: Tensor) -> tuple[Features, Layout]:
-    """The batch with the texts where `keep` (T,) bool is set, in the same order."""
+def select_texts(features: Features, keep: Tensor) -> Features:
+    """The features with the texts `keep` (n,) int64, in this order."""
 
     def of(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x[keep]
+        return None if x is None else x.index_select(0, keep)
 
-    return (
-        replace(
-            features,
-            text=features.text[keep],
-            tokens=of(features.tokens),
-            token_mask=of(features.token_mask),
-        ),
-        replace(
-            layout,
-            owner=layout.owner[keep],
-            role=layout.role[keep],
-            rewrite=layout.rewrite[keep],
-            text_id=of(layout.text_id),
-        ),
+    return replace(
+        features,
+        text=features.text.index_select(0, keep),
+        tokens=of(features.tokens),
+        token_mask=of(features.token_mask),
     )
 
 
@@ -219,8 +288,8 @@ class OnlyKinds:
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """`loss` on the texts that remain."""
-        keep = (layout.role == int(Role.CAPTION)) | layout.kind(*self.kinds)
-        return self.loss(*select_texts(features, layout, keep))
+        keep, part = layout.only(self.kinds)
+        return self.loss(select_texts(features, keep), part)
 
     def state_dict(self) -> dict[str, float]:
         """What the loss remembers; nothing for one without a state."""

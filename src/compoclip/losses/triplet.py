@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import caption_index, check
+from compoclip.losses.rows import captions, check
 
 
 def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
@@ -41,30 +42,43 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
     Vision-Language Negatives (NeurIPS 2024).
     """
     check(features, layout)
-    caption = caption_index(layout)
-    side = torch.zeros_like(caption) if layout.side is None else layout.side
-    data, generated = (side == 0).nonzero().squeeze(1), (side == 1).nonzero().squeeze(1)
-    paired = _paired(layout, side, generated)
-    from_row = (layout.role == int(Role.NEGATIVE)) & (side == 0)[layout.owner]
-    negative = (from_row & ~paired[layout.owner]).nonzero().squeeze(1)
+    data, generated, right, wrong, negative = layout.indices(_sides)
     with full_precision(features) as f:
-        right, wrong = f.text[caption[data]], f.text[caption[generated]]
+        right_text, wrong_text, other = (
+            f.text.index_select(0, each) for each in (right, wrong, negative)
+        )
         return symmetric_contrast(
-            f.logit_scale, f.image[data], torch.cat([right, wrong, f.text[negative]])
-        ) + symmetric_contrast(f.logit_scale, f.image[generated], torch.cat([wrong, right]))
+            f.logit_scale,
+            f.image.index_select(0, data),
+            torch.cat([right_text, wrong_text, other]),
+        ) + symmetric_contrast(
+            f.logit_scale,
+            f.image.index_select(0, generated),
+            torch.cat([wrong_text, right_text]),
+        )
 
 
-def _paired(layout: Layout, side: Tensor, generated: Tensor) -> Tensor:
+def _sides(host: HostLayout) -> tuple[Ints, ...]:
+    """The images of the data and the generated ones, the captions of both, and the NEGATIVE texts
+    of the rows without a generated image."""
+    (caption,) = captions(host)
+    side = np.zeros(host.images, int) if host.side is None else host.side
+    data, generated = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
+    read = (side == 0) & ~_paired(host, side, generated)
+    negative = np.flatnonzero((host.role == int(Role.NEGATIVE)) & read[host.owner])
+    return data, generated, caption[data], caption[generated], negative
+
+
+def _paired(host: HostLayout, side: Ints, generated: Ints) -> Ints:
     """(B,) whether a generated image belongs to the image. Raises ValueError for a bad pairing."""
-    count = torch.zeros_like(side)
-    if generated.numel() == 0:
-        return count.bool()
-    if layout.pair is None:
+    if len(generated) == 0:
+        return np.zeros(host.images, bool)
+    if host.pair is None:
         raise ValueError("the layout does not tell to which images the generated ones belong")
-    row = layout.pair[generated]
+    row = host.pair[generated]
     if (side[row] != 0).any():
         raise ValueError("a generated image belongs to another generated image")
-    count = torch.bincount(row, minlength=layout.images)
+    count = np.bincount(row, minlength=host.images)
     if (count > 1).any():
-        raise ValueError(f"two generated images belong to image {int(count.argmax())}")
-    return count.bool()
+        raise ValueError(f"two generated images belong to image {count.argmax()}")
+    return count > 0

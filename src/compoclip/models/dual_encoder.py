@@ -14,15 +14,28 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
-from compoclip.models.text_tower import EncodingPlan, TextFeatures, TextLayers, TextTower
+from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
+from compoclip.models.text_tower import (
+    TextFeatures,
+    TextLayers,
+    TextTower,
+    is_plain,
+    self_attention,
+)
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
+
+Block = Callable[[Any, Tensor], Tensor]  # a transformer block, and the states before it
+
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class ImageTower:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._compiled: Callable[[Tensor, bool], Outputs] | None = None
+        self._compiled_block: Block | None = None
 
     @property
     def _visual(self) -> Any:
@@ -95,17 +109,26 @@ class ImageTower:
         return Work(tuple(map(micro_batch, parts)), _joined)
 
     def compile(self) -> None:
-        """Compile the tower, anew for every size of a batch until it is seen to vary."""
-        self._compiled = torch.compile(self._encode)
+        """Compile the tower, anew for every size of a batch until it is seen to vary: of a usual
+        vision transformer one block, which serves for all."""
+        visual = self._visual
+        if isinstance(visual, VisionTransformer) and _runs_packed(visual):
+            self._compiled_block = torch.compile(_block)
+        else:
+            self._compiled = torch.compile(self._encode)
 
     def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
         # Convolutions of a ResNet are faster so; evaluation stays open_clip's to the last bit.
         if isinstance(self._visual, ModifiedResNet) and self._visual.training:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        if not patches:
-            pooled = self._visual(pixels)  # some towers add tokens
-            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         visual = self._visual
+        # In training, for the sake of the gradients; evaluation, again, stays open_clip's.
+        block = self._compiled_block or (_block if visual.training else None)
+        if block and isinstance(visual, VisionTransformer) and _runs_packed(visual):
+            return _packed_vit(visual, pixels, patches, block)
+        if not patches:
+            pooled = visual(pixels)  # some towers add tokens
+            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         if isinstance(visual, VisionTransformer):
             return _vit(visual, pixels)
         if isinstance(visual, ModifiedResNet):
@@ -123,6 +146,32 @@ def _vit(visual: VisionTransformer, pixels: Tensor) -> Outputs:
     )
     patches = out["image_intermediates"][-1]
     return out["image_features"], patches if visual.proj is None else patches @ visual.proj
+
+
+def _runs_packed(visual: VisionTransformer) -> bool:
+    """Whether the tower consists of open_clip's usual blocks, on rows of positions."""
+    return visual.transformer.batch_first and all(map(is_plain, visual.transformer.resblocks))
+
+
+def _packed_vit(visual: VisionTransformer, pixels: Tensor, patches: bool, run: Block) -> Outputs:
+    """What open_clip's forward and `_vit` compute, with `self_attention` in every block."""
+    x = visual._embeds(pixels)
+    recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
+    for block in visual.transformer.resblocks:
+        x = checkpoint(run, block, x, use_reentrant=False) if recompute else run(block, x)
+    pooled, _ = visual._pool(x)
+    if visual.proj is not None:
+        pooled = pooled @ visual.proj
+    if not patches:
+        return (pooled,)
+    states = visual.ln_post(x)[:, 1:]
+    return pooled, states if visual.proj is None else states @ visual.proj
+
+
+def _block(block: Any, x: Tensor) -> Tensor:
+    x = x + block.ls_1(self_attention(block.attn, block.ln_1(x), causal=False))
+    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return out
 
 
 def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
@@ -220,6 +269,8 @@ class DualEncoder(nn.Module):
         and most timm trunks; a ModifiedResNet ignores it."""
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
         self.recomputes = enable
+        if enable:  # blocks are computed again outside of `attention_kernels`
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     def compile_towers(self) -> tuple[Tower, ...]:
         """Compile both towers (`torch.compile`), from the next call on; the towers that could be.
@@ -273,11 +324,23 @@ class DualEncoder(nn.Module):
         Raises:
             CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
         """
-        return self._text_work(ids, tokens, deduplicate).all()
+        return self._text_work(self._inputs(ids, deduplicate), tokens).all()
 
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
-        return self._text.plan(ids, self.device, deduplicate) if self.trims_text else None
+        planner = self.text_planner()
+        return planner.plan(ids.cpu(), deduplicate) if planner.causal else None
+
+    def text_planner(self, micro_batch: int = 0) -> TextPlanner:
+        """How the text tower wants its texts, to be planned by other processes.
+
+        Args:
+            micro_batch: See `work`.
+
+        Returns:
+            The planner, for the tower as it is now and the device that it is on.
+        """
+        return self._text.planner(self.device, micro_batch)
 
     def text_layers(self) -> TextLayers:
         """The text tower layer by layer, for analyses.
@@ -300,13 +363,14 @@ class DualEncoder(nn.Module):
         return self.work(pixels, ids, local).all()
 
     def work(
-        self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
+        self, pixels: Tensor, ids: Tensor | TextInputs, local: bool = False, micro_batch: int = 0
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
         Args:
             pixels: (B, 3, H, W) normalised pixels.
-            ids: (T, context) int64 token ids.
+            ids: (T, context) int64 token ids, or what `text_planner` made of them, in pieces of its
+                own, on the model's device.
             local: As for `features`.
             micro_batch: Images a piece, and texts with no more positions than that many texts of
                 full length; 0 is one piece a tower.
@@ -315,7 +379,8 @@ class DualEncoder(nn.Module):
             The pieces, not computed yet.
         """
         image = self._image_work(pixels, local, micro_batch)
-        text = self._text_work(ids, local, limit=micro_batch)
+        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
+        text = self._text_work(texts, local)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
@@ -337,20 +402,26 @@ class DualEncoder(nn.Module):
         work = self._image.work(pixels, patches, limit)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
-    def _text_work(
-        self, ids: Tensor, tokens: bool, deduplicate: bool = True, limit: int = 0
-    ) -> Work[TextFeatures]:
+    def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
         if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
             raise CompoclipError(
                 "text ids must be a (texts, context) int64 tensor with at least one text, "
                 f"not {tuple(ids.shape)} {ids.dtype}"
             )
+        inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
+        return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
+
+    def _text_work(self, texts: TextInputs, tokens: bool) -> Work[TextFeatures]:
         learns = self._learns("text")
-        work = self._text.work(ids, self.device, tokens, deduplicate, limit)
+        work = self._text.work(texts, tokens)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and learns), self._merged_once():
+        with (
+            torch.set_grad_enabled(torch.is_grad_enabled() and learns),
+            attention_kernels(self.device),
+            self._merged_once(),
+        ):
             return encode()
 
     def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
@@ -370,6 +441,20 @@ class DualEncoder(nn.Module):
             return
         with parametrize.cached():
             yield
+
+
+@contextmanager
+def attention_kernels(device: torch.device) -> Iterator[None]:
+    """On a CUDA device, attention by the kernels that need no plan for a shape.
+
+    cuDNN, which torch prefers on recent GPUs, plans anew for every new number and length of texts,
+    and nearly every batch has new ones: tenths of a second each.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with sdpa_kernel(_KERNELS):
+        yield
 
 
 def _frozen(module: nn.Module) -> bool:

@@ -8,7 +8,7 @@ import math
 import random
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-from open_clip.tokenizer import SimpleTokenizer
+from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
@@ -27,7 +29,8 @@ from compoclip.errors import CompoclipError
 from compoclip.files import disguised
 from compoclip.models.config import require_hub_name, section
 
-_CACHE = 200_000  # distinct captions kept, about 15 ids each
+_CACHE = 200_000  # distinct pieces kept, or texts of tokenizers that show no pieces
+_KEPT_PIECE = 64  # characters of the longest piece that is kept
 _MOST_CONTEXT = 32_768
 _MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
 _MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
@@ -37,10 +40,24 @@ _HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "
 _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
+@dataclass(frozen=True)
+class TokenIds:
+    """The ids of some texts.
+
+    Args:
+        ids: (T, context) int32, zeros behind each text (of CLIP's BPE).
+        truncated: Number of texts that are longer than the context and lose words.
+    """
+
+    ids: NDArray[np.int32]
+    truncated: int
+
+
 class Tokenizer:
     """An open_clip tokenizer with an identity; called with texts it returns (T, context) int64 ids.
 
-    Ids of a text are cached.
+    CLIP's own splits a text into pieces (words, marks, digits) that it encodes one by one, so the
+    ids of pieces are kept: new texts are mostly old words. Of other tokenizers texts are kept.
 
     Attributes:
         id: Kind, vocabulary size and hash of vocabulary and text cleaning.
@@ -60,20 +77,28 @@ class Tokenizer:
             self._raw = copy(inner)
             self._raw.clean_fn = str  # of texts that are cleaned already, as a whole
             self._longest = max(map(len, inner.encoder))
-        self._cached = lru_cache(_CACHE)(self._encode)
+        self._keep()
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
         token, as open_clip does. Of more than 100,000 characters the rest is not read."""
-        if not self._simple:
-            if not texts:
-                return torch.zeros(0, self.context_length, dtype=torch.int64)
-            return torch.stack([self._row(text) for text in texts])
-        rows = [self._cached(text)[0] for text in texts]
-        out = torch.zeros(len(rows), self.context_length, dtype=torch.int64)
-        for i, row in enumerate(rows):
-            out[i, : len(row)] = torch.tensor(row)
-        return out
+        return torch.from_numpy(self.encode(texts).ids.astype(np.int64))
+
+    def encode(self, texts: Sequence[str]) -> TokenIds:
+        """The ids of texts, and how many of them are cut.
+
+        Args:
+            texts: T texts.
+
+        Returns:
+            What a call gives, as int32 of numpy, and the count.
+        """
+        rows = [self._encoded(text) for text in texts]
+        lengths = np.fromiter((len(row) for row, _ in rows), np.int64, len(rows))
+        ids = np.zeros((len(rows), self.context_length), np.int32)
+        flat = np.fromiter(chain.from_iterable(row for row, _ in rows), np.int32, lengths.sum())
+        ids[np.arange(self.context_length) < lengths[:, None]] = flat
+        return TokenIds(ids, sum(cut for _, cut in rows))
 
     @property
     def simple(self) -> SimpleTokenizer | None:
@@ -88,7 +113,7 @@ class Tokenizer:
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts that are longer than the context and lose words."""
-        return sum(self._cached(text)[1] for text in texts)
+        return sum(self._encoded(text)[1] for text in texts)
 
     def words(self, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Each word of the cleaned text with its ids, words being what white space separates. One
@@ -100,7 +125,7 @@ class Tokenizer:
             raise CompoclipError(
                 f"tokenizer {self.id} does not say which tokens are one word; only CLIP's own does"
             )
-        words = self._inner.clean_fn(text[:_MOST_CHARACTERS]).split()
+        words = self._clean(text[:_MOST_CHARACTERS]).split()
         found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in found if ids)
 
@@ -108,22 +133,20 @@ class Tokenizer:
         """Start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
         return [self._inner.sot_token_id, *ids, self._inner.eot_token_id]
 
-    def _row(self, text: str) -> torch.Tensor:
-        return torch.tensor(self._cached(text)[0], dtype=torch.int64)
+    def _ids_of(self, text: str) -> tuple[Sequence[int], bool]:
+        """The ids of one text after cutting, and whether it was cut, by CLIP's BPE."""
+        ids = [self._inner.sot_token_id]
+        for piece in self._pieces(self._clean(text[:_MOST_CHARACTERS])):
+            ids += piece
+            if len(ids) >= self.context_length:
+                return [*ids[: self.context_length - 1], self._inner.eot_token_id], True
+        ids.append(self._inner.eot_token_id)
+        return ids, len(text) > _MOST_CHARACTERS
 
-    def _encode(self, text: str) -> tuple[tuple[int, ...], bool]:
-        """The ids of one text after cutting, and whether it was cut."""
+    def _other_ids_of(self, text: str) -> tuple[Sequence[int], bool]:
+        """The same by the code of another tokenizer."""
         long = len(text) > _MOST_CHARACTERS
         text = text[:_MOST_CHARACTERS]
-        if self._simple:
-            ids = [self._inner.sot_token_id]
-            for piece in self._pieces(self._inner.clean_fn(text)):
-                ids.extend(piece)
-                if len(ids) >= self.context_length:
-                    break
-            else:
-                return (*ids, self._inner.eot_token_id), long
-            return (*ids[: self.context_length - 1], self._inner.eot_token_id), True
         row = self._inner([text], context_length=self.context_length)[0]
         if isinstance(self._inner, SimpleTokenizer):
             full = len(self._inner.encode(text)) + 2
@@ -131,28 +154,51 @@ class Tokenizer:
             full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
         return tuple(row.tolist()), long or full > self.context_length
 
-    def _pieces(self, text: str) -> Iterator[list[int]]:
-        """The ids of a cleaned text; of a long one bit by bit, as merges do not cross a word.
+    def _pieces(self, text: str) -> Iterator[Sequence[int]]:
+        """The ids of each piece of a cleaned text: merges do not cross pieces."""
+        for piece in self._inner.pat.findall(text):
+            if len(piece) <= _KEPT_PIECE:
+                yield self._piece(piece)
+            else:
+                yield self._piece_ids(piece)
 
-        Merging takes time that grows with the square of a word, so of a very long one only the
+    def _piece_ids(self, piece: str) -> tuple[int, ...]:
+        """The ids of a piece.
+
+        Merging takes time that grows with the square of its length, so of a very long one only the
         start is merged when that fills the context already.
         """
         short = _START * self.context_length
-        if len(text) <= short:
-            yield self._raw.encode(text)
-            return
-        for word in self._inner.pat.findall(text):
-            ids = self._raw.encode(word[:short])
-            if len(word) > short and len(ids) <= 2 * self.context_length:
-                ids = self._raw.encode(word[: self._longest * self.context_length])
-            yield ids
+        ids = self._raw.encode(piece[:short])
+        if len(piece) > short and len(ids) <= 2 * self.context_length:
+            ids = self._raw.encode(piece[: self._longest * self.context_length])
+        return tuple(ids)
+
+    def _keep(self) -> None:
+        """Start with nothing kept: what is kept does not travel to other processes."""
+        self._piece = lru_cache(_CACHE)(self._piece_ids)
+        self._encoded = self._ids_of if self._simple else lru_cache(_CACHE)(self._other_ids_of)
+        lower = self._simple and self._inner.clean_fn is get_clean_fn("lower")
+        self._clean: Callable[[str], str] = _lower if lower else self._inner.clean_fn
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_cached"}
+        return {key: value for key, value in self.__dict__.items() if key not in _NOT_SENT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._cached = lru_cache(_CACHE)(self._encode)
+        self._keep()
+
+
+_NOT_SENT = ("_piece", "_encoded", "_clean")
+
+
+def _lower(text: str) -> str:
+    """What CLIP's cleaning makes of a text. Nothing needs repair in printable ASCII without
+    entities, and looking for it takes most of the time that a text takes."""
+    if text.isascii() and text.isprintable() and "&" not in text:
+        return " ".join(text.split()).lower()
+    cleaned: str = get_clean_fn("lower")(text)
+    return cleaned
 
 
 def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> Tokenizer:

@@ -10,7 +10,7 @@ pools elsewhere, keeps open_clip's own full-length path.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,22 +21,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError
+from compoclip.models.text_plan import (
+    PackedTokens,
+    PaddedTokens,
+    Segment,
+    TextInputs,
+    TextPlanner,
+)
 from compoclip.models.work import MicroBatch, Outputs, Work, joined
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Positions start..stop of a packed batch: the real ones of `rows` texts, one after the other.
-
-    length: of the longest of these. place: (stop - start,) where each stands in (rows, length) laid
-    out flat; None when all texts are that long.
-    """
-
-    start: int
-    stop: int
-    rows: int
-    length: int
-    place: Tensor | None
 
 
 class TextLayers:
@@ -100,13 +92,13 @@ class TextLayers:
     @property
     def packs(self) -> bool:
         """Whether texts can be run without padding: causal, and every block of the plain kind."""
-        return not self.sees_ahead and all(map(_is_plain, self._tower.transformer.resblocks))
+        return not self.sees_ahead and all(map(is_plain, self._tower.transformer.resblocks))
 
     def embed_packed(self, ids: Tensor, position: Tensor) -> Tensor:
         """(M,) ids and the place of each in its text -> (M, W) states before the first layer."""
         tower = self._tower
         dtype = tower.transformer.get_cast_dtype()
-        at = tower.positional_embedding.to(dtype)[position]
+        at = F.embedding(position, tower.positional_embedding.to(dtype))
         embedded: Tensor = tower.token_embedding(ids).to(dtype) + at
         return embedded
 
@@ -141,8 +133,8 @@ def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
 def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
     """One transformer block on (n, L, W), through fused causal attention where it is the plain
     one; every other kind runs its own forward with the cut mask."""
-    if _is_plain(block):
-        x = x + block.ls_1(_causal_attention(block.attn, block.ln_1(x)))
+    if is_plain(block):
+        x = x + block.ls_1(self_attention(block.attn, block.ln_1(x), causal=True))
         out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
         return out
     other: Tensor = block(x, attn_mask=mask)
@@ -193,10 +185,10 @@ def _mix(qkv: Tensor, segment: Segment, heads: int) -> Tensor:
     q, k, v = qkv.view(n, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     mixed = mixed.transpose(1, 2).reshape(n * length, -1)
-    return mixed if place is None else mixed[place]
+    return mixed if place is None else mixed.index_select(0, place)
 
 
-def _is_plain(block: nn.Module) -> bool:
+def is_plain(block: nn.Module) -> bool:
     """Whether a block is open_clip's usual one with the usual attention."""
     attention = getattr(block, "attn", None)
     return (
@@ -211,166 +203,15 @@ def _is_plain(block: nn.Module) -> bool:
     )
 
 
-def _causal_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
-    """`attention(x, x, x, attn_mask=causal)` without a mask in memory."""
+def self_attention(attention: nn.MultiheadAttention, x: Tensor, causal: bool) -> Tensor:
+    """`attention(x, x, x)` on (n, L, W), without a mask in memory if `causal`, and with gradients
+    of queries, keys and values that are written once, side by side."""
     n, length, width = x.shape
     qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
     q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(n, length, width))
     return out
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Rows start..stop of the length-sorted texts, encoded at `length` positions."""
-
-    start: int
-    stop: int
-    length: int
-
-
-def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
-    """Split ascending `lengths` into runs that minimise padded positions + cost * runs.
-
-    Exact dynamic programme over the distinct lengths (at most the context length of them).
-    """
-    ends = [
-        i for i in range(1, len(lengths) + 1) if i == len(lengths) or lengths[i] != lengths[i - 1]
-    ]
-    best: list[tuple[int, int]] = [
-        (0, 0)
-    ]  # (total, number of distinct lengths before the last run)
-    starts = [0, *ends]
-    for j in range(1, len(starts)):
-        longest = lengths[starts[j] - 1]
-        best.append(
-            min((best[i][0] + longest * (starts[j] - starts[i]) + cost, i) for i in range(j))
-        )
-    buckets: list[Bucket] = []
-    j = len(ends)
-    while j > 0:
-        i = best[j][1]
-        buckets.append(Bucket(starts[i], starts[j], lengths[starts[j] - 1]))
-        j = i
-    return buckets[::-1]
-
-
-@dataclass(frozen=True)
-class EncodingPlan:
-    """Which rows are encoded and how they go back; made on the CPU, before any device is asked.
-
-    ids: (R, L) rows by ascending length, cut to the longest bucket. last: (R,) position of the
-    end-of-text token. place: (T,) row of each text. buckets: runs of rows. packed: whether all but
-    attention runs on real positions only, and attention alone on the buckets.
-    """
-
-    ids: Tensor
-    last: Tensor
-    place: Tensor
-    buckets: tuple[Bucket, ...]
-    packed: bool = False
-
-    @property
-    def positions(self) -> int:
-        """Token positions that pass through the layers: with padding inside buckets, or packed."""
-        if self.packed:
-            return int((self.last + 1).sum())
-        return sum((b.stop - b.start) * b.length for b in self.buckets)
-
-    def micro_batches(self, limit: int) -> tuple[tuple[Bucket, ...], ...]:
-        """The buckets, cut and grouped so that a group has at most `limit` positions (but at least
-        one row); all in one group for 0."""
-        if not limit:
-            return (self.buckets,)
-        groups: list[list[Bucket]] = [[]]
-        free = limit
-        for bucket in self.buckets:
-            start = bucket.start
-            while start < bucket.stop:
-                if groups[-1] and free < bucket.length:
-                    groups.append([])
-                    free = limit
-                rows = min(bucket.stop - start, max(1, free // bucket.length))
-                groups[-1].append(Bucket(start, start + rows, bucket.length))
-                free -= rows * bucket.length
-                start += rows
-        return tuple(map(tuple, groups))
-
-
-def plan_texts(
-    ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True
-) -> EncodingPlan:
-    """Distinct rows of (T, context) CPU ids, sorted by length, in buckets.
-
-    last: (T,) position of each row's end-of-text token.
-    """
-    if deduplicate:
-        rows, inverse = torch.unique(ids, dim=0, return_inverse=True)
-        ends = torch.empty(len(rows), dtype=last.dtype).scatter_(0, inverse, last)
-    else:
-        rows, inverse, ends = ids, torch.arange(len(ids)), last
-    order = torch.argsort(ends, stable=True)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    ends = ends[order]
-    lengths = (ends + 1).tolist()
-    buckets = tuple(choose_buckets(lengths, bucket_cost))
-    return EncodingPlan(rows[order, : lengths[-1]], ends, rank[inverse], buckets)
-
-
-@dataclass(frozen=True)
-class PackedTokens:
-    """The real positions of some rows of a plan as one list of M, text after text.
-
-    ids, row, position: (M,) token, row (from 0) and place in it of each. ends: (rows,) index of
-    each row's last position in the list. length: of the longest row. segments: the buckets, which
-    attention works on.
-    """
-
-    ids: Tensor
-    row: Tensor
-    position: Tensor
-    ends: Tensor
-    rows: int
-    length: int
-    segments: tuple[Segment, ...]
-
-    def to(self, device: torch.device) -> PackedTokens:
-        """The same on a device."""
-
-        def moved(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=True)
-
-        segments = (
-            s if s.place is None else replace(s, place=moved(s.place)) for s in self.segments
-        )
-        return replace(
-            self,
-            ids=moved(self.ids),
-            row=moved(self.row),
-            position=moved(self.position),
-            ends=moved(self.ends),
-            segments=tuple(segments),
-        )
-
-
-def pack(plan: EncodingPlan, buckets: Sequence[Bucket]) -> PackedTokens:
-    """The rows of adjacent buckets of a plan, packed, on the CPU."""
-    first, stop, length = buckets[0].start, buckets[-1].stop, buckets[-1].length
-    ids, last = plan.ids[first:stop, :length], plan.last[first:stop]
-    row, position = (torch.arange(length) <= last[:, None]).nonzero(as_tuple=True)
-    ends = (last + 1).cumsum(0)
-    segments = []
-    start = 0
-    for bucket in buckets:
-        rows, end = bucket.stop - bucket.start, int(ends[bucket.stop - first - 1])
-        place = (row[start:end] - (bucket.start - first)) * bucket.length + position[start:end]
-        whole = end - start == rows * bucket.length
-        segments.append(Segment(start, end, rows, bucket.length, None if whole else place))
-        start = end
-    return PackedTokens(
-        ids[row, position], row, position, ends - 1, stop - first, length, tuple(segments)
-    )
 
 
 # Padding that one more bucket must save, in token positions, to be worth its cost.
@@ -427,75 +268,60 @@ class TextTower:
                 f"token; this model's does not: choose another model or do without {purpose}"
             )
 
-    def plan(self, ids: Tensor, device: torch.device, deduplicate: bool = True) -> EncodingPlan:
-        """How (T, context) ids are encoded on `device`: rows of a causal tower cut to their length,
-        all others whole, as they come."""
-        ids = ids.cpu()
-        if self.causal:
-            cost = _BUCKET_COST.get(device.type, _BUCKET_COST["cuda"])
-            plan = plan_texts(ids, self._eot(ids), cost, deduplicate)
-            return replace(plan, packed=TextLayers(self._tower).packs)
-        last = self._eot(ids) if self._pools_at_eot else torch.full((len(ids),), ids.shape[1] - 1)
-        whole = Bucket(0, len(ids), ids.shape[1])
-        return EncodingPlan(ids, last, torch.arange(len(ids)), (whole,))
+    def planner(self, device: torch.device, limit: int = 0) -> TextPlanner:
+        """How this tower, as it is now, wants texts on `device`. limit: see `TextPlanner`."""
+        end = None
+        if self._pools_at_eot and self._pool_type != "argmax":
+            name = "text_eos_id" if isinstance(self._tower, CLIP) else "eos_id"
+            end = int(getattr(self._tower, name))
+        return TextPlanner(
+            causal=self.causal,
+            packs=self.causal and TextLayers(self._tower).packs,
+            pools_at_end=self._pools_at_eot,
+            end=end,
+            cost=_BUCKET_COST.get(device.type, _BUCKET_COST["cuda"]),
+            limit=limit,
+        )
 
-    def work(
-        self,
-        ids: Tensor,
-        device: torch.device,
-        tokens: bool = False,
-        deduplicate: bool = True,
-        limit: int = 0,
-    ) -> Work[TextFeatures]:
-        """How (T, context) int64 ids are encoded: as many texts a micro-batch as have no more
-        positions than `limit` texts of full length, or all at once for 0. Fastest when `ids` are on
-        the CPU: planned there.
+    def work(self, inputs: TextInputs, tokens: bool = False) -> Work[TextFeatures]:
+        """How texts are encoded whose `inputs` lie on the tower's device.
 
         Raises CompoclipError when `tokens` is asked of a tower without them.
         """
         if tokens:
             self.require_local()
-        plan = self.plan(ids, device, deduplicate)
-        last, place = plan.last.to(device), plan.place.to(device)
-        longest = int(plan.last.max()) + 1 if self.causal else plan.ids.shape[1]
+        last, place = inputs.last, inputs.place
 
-        def micro_batch(buckets: tuple[Bucket, ...]) -> MicroBatch:
-            if plan.packed:
-                packed = pack(plan, buckets).to(device)
-                return lambda: self._encode_packed(packed, tokens)
-            run = slice(buckets[0].start, buckets[-1].stop)
-            rows = plan.ids[run].to(device)
-            return lambda: self._encode(rows, last[run], buckets, tokens)
+        encode: Any = self._encode_packed if inputs.packed else self._encode
+
+        def micro_batch(group: PackedTokens | PaddedTokens) -> MicroBatch:
+            return lambda: encode(group, tokens)
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
-            pooled = joined([each[0] for each in outputs])[place]
+            pooled = joined([each[0] for each in outputs]).index_select(0, place)
             if not tokens:
                 return TextFeatures(pooled)
-            mask = _eot_mask(last, longest)
-            states = joined([_of_length(each[1], longest) for each in outputs])
-            return TextFeatures(
-                pooled, states.masked_fill(~mask.unsqueeze(-1), 0.0)[place], mask[place]
-            )
+            mask = _eot_mask(last, inputs.longest)
+            states = joined([_of_length(each[1], inputs.longest) for each in outputs])
+            states = states.masked_fill(~mask.unsqueeze(-1), 0.0).index_select(0, place)
+            return TextFeatures(pooled, states, mask.index_select(0, place))
 
-        return Work(tuple(map(micro_batch, plan.micro_batches(limit * ids.shape[1]))), join)
+        return Work(tuple(map(micro_batch, inputs.groups)), join)
 
-    def _encode(
-        self, ids: Tensor, last: Tensor, buckets: tuple[Bucket, ...], tokens: bool
-    ) -> Outputs:
+    def _encode(self, padded: PaddedTokens, tokens: bool) -> Outputs:
         """Pooled (n, D) and, if asked, projected states (n, L, D) of the rows of some buckets, L
         being the longest of these."""
         parts = []
-        for b in buckets:
-            run = slice(b.start - buckets[0].start, b.stop - buckets[0].start)
-            rows = ids[run, : b.length]
-            if self.causal:
-                parts.append(self._encode_rows(rows, last[run], tokens))
-            else:
-                parts.append(self._encode_full(rows, last[run], tokens))
+        first = padded.buckets[0].start
+        for b in padded.buckets:
+            run = slice(b.start - first, b.stop - first)
+            rows, last = padded.ids[run, : b.length], padded.last[run]
+            encode = self._encode_rows if self.causal else self._encode_full
+            parts.append(encode(rows, last, tokens))
         pooled = joined([part[0] for part in parts])
         if not tokens:
             return (pooled,)
-        longest = max(b.length for b in buckets)
+        longest = max(b.length for b in padded.buckets)
         return pooled, joined([_of_length(part[1], longest) for part in parts])
 
     def compile(self) -> bool:
@@ -514,35 +340,27 @@ class TextTower:
             )
         return TextLayers(self._tower)
 
-    def _eot(self, ids: Tensor) -> Tensor:
-        """Where open_clip pools: the position of the (first) end-of-text token of each row."""
-        if self._pool_type == "argmax":
-            return ids.argmax(dim=-1)  # the highest id
-        name = "text_eos_id" if isinstance(self._tower, CLIP) else "eos_id"
-        found: Tensor = ids == getattr(self._tower, name)
-        return found.int().argmax(dim=-1)
-
     def _encode_packed(self, packed: PackedTokens, tokens: bool) -> Outputs:
         """`_encode` with the real positions of all rows as one list, and no padding."""
         tower, layers = self._tower, TextLayers(self._tower)
         x = layers.embed_packed(packed.ids, packed.position)
         x = layers.run_packed(x, packed.segments, self._halves)
         if not tokens:
-            return (self._project(tower.ln_final(x[packed.ends])),)
+            return (self._project(tower.ln_final(x.index_select(0, packed.ends))),)
         states = self._project(tower.ln_final(x))
-        grid = states.new_zeros(packed.rows, packed.length, states.shape[-1])
-        return states[packed.ends], grid.index_put((packed.row, packed.position), states)
+        grid = states.new_zeros(packed.rows * packed.length, states.shape[-1])
+        grid = grid.index_copy(0, packed.place, states).view(packed.rows, packed.length, -1)
+        return states.index_select(0, packed.ends), grid
 
     def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
         """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
         tower = self._tower
         layers = TextLayers(tower)
         x = layers.run(layers.embed(ids), 0, layers.depth)
-        at_eot = torch.arange(len(ids), device=ids.device), last
         if not tokens:
-            return (self._project(tower.ln_final(x[at_eot])),)
+            return (self._project(tower.ln_final(_at(x, last))),)
         states = self._project(tower.ln_final(x))
-        return states[at_eot], states
+        return _at(states, last), states
 
     def _encode_full(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
         """The same of whole rows, through open_clip's own code."""
@@ -552,7 +370,7 @@ class TextTower:
         tower = self._tower
         states = tower.transformer(TextLayers(tower).embed(ids), attn_mask=tower.attn_mask)
         states = self._project(tower.ln_final(states))
-        return states[torch.arange(len(ids), device=ids.device), last], states
+        return _at(states, last), states
 
     def _project(self, x: Tensor) -> Tensor:
         projection = getattr(self._tower, "text_projection", None)
@@ -560,6 +378,12 @@ class TextTower:
             return x
         projected: Tensor = projection(x) if isinstance(projection, nn.Module) else x @ projection
         return projected
+
+
+def _at(states: Tensor, last: Tensor) -> Tensor:
+    """(n, D) of (n, L, D) states those at `last` (n,)."""
+    rows = torch.arange(len(states), device=states.device) * states.shape[1]
+    return states.flatten(0, 1).index_select(0, rows + last)
 
 
 def _of_length(states: Tensor, length: int) -> Tensor:

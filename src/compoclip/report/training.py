@@ -65,7 +65,7 @@ def read_run(folder: Path) -> Run:
     lost = sum("loss" not in each for each in records)
     facts = {"last logged step": str(steps[-1]["step"])}
     if lost:
-        facts["steps skipped, loss not finite"] = str(lost)
+        facts["steps skipped, loss or gradient not finite"] = str(lost)
     return Run(folder.resolve().name, curves, {**_record(folder / "model"), **facts})
 
 

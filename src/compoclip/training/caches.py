@@ -12,8 +12,7 @@ Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 Amp = Callable[[], AbstractContextManager[object]]
@@ -138,10 +138,11 @@ def _set_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
 
 
 class FrozenImages:
-    """Remembers what a frozen image tower made of an image, by the image's pixels.
+    """Remembers what a frozen image tower made of an image, by the name of what is shown.
 
-    Works for any augmentation, since the key is the pixels: an image that a crop or another partner
-    in a composite has made new is encoded as ever. Features stay on the model's device.
+    Works for any augmentation, since the name says it all (`Batch.views`): an image that a crop or
+    another partner in a composite has made new is encoded as ever. Features stay on the model's
+    device.
 
     Args:
         most: Bytes of features to keep; what comes later is encoded every time.
@@ -154,7 +155,7 @@ class FrozenImages:
 
     def __init__(self, most: int = 4 << 30) -> None:
         self._most = most
-        self._kept: dict[bytes, Outputs] = {}
+        self._kept: dict[Hashable, Outputs] = {}
         self.bytes = self.asked = self.found = 0
 
     def work(
@@ -162,13 +163,14 @@ class FrozenImages:
         encoder: DualEncoder,
         batch: Batch,
         pixels: Tensor,
-        ids: Tensor,
+        ids: Tensor | TextInputs,
         local: bool,
         micro_batch: int,
     ) -> FeatureWork:
         """`encoder.work(pixels, ids, local, micro_batch)` that encodes new images only.
 
-        pixels: those of the batch, normalised. The image tower must be frozen.
+        pixels: those of the batch, which names its `views`, normalised. The image tower must be
+        frozen.
         """
         keys = _keys(batch, local)
         known = {key: self._kept[key] for key in keys if key in self._kept}
@@ -177,7 +179,8 @@ class FrozenImages:
         self.found += len(keys) - len(rows)
         if rows:  # some that are known beside few that are not, see _LEAST
             rows += [i for i, key in enumerate(keys) if key in known][: max(0, _LEAST - len(rows))]
-        work = encoder.work(pixels[rows], ids, local, micro_batch)
+        new = pixels if rows == list(range(len(pixels))) else pixels[rows]
+        work = encoder.work(new, ids, local, micro_batch)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             found = dict(known)
@@ -192,20 +195,20 @@ class FrozenImages:
         image = work.image if rows else Work((), work.image.join, learns=False)
         return FeatureWork(image, work.text, join)
 
-    def _keep(self, key: bytes, features: Sequence[Tensor]) -> Outputs:
+    def _keep(self, key: Hashable, features: Sequence[Tensor]) -> Outputs:
         """Own copies of an image's features, kept if there is room."""
         own = tuple(each.detach().clone() for each in features)
         size = sum(each.numel() * each.element_size() for each in own)
-        if self.bytes + size <= self._most:
+        if isinstance(key, tuple) and self.bytes + size <= self._most:
             self._kept[key] = own
             self.bytes += size
         return own
 
 
-def _keys(batch: Batch, local: bool) -> list[bytes]:
-    """A hash of everything the features of each image depend on."""
-    setting = repr((batch.mean, batch.std, local)).encode()
+def _keys(batch: Batch, local: bool) -> list[Hashable]:
+    """Everything the features of each image depend on; its number in the batch if that is not
+    known, which is no key beyond the batch."""
     return [
-        hashlib.blake2b(image.numpy().tobytes() + setting, digest_size=16).digest()
-        for image in batch.pixels
+        (view, batch.mean, batch.std, local) if view else number
+        for number, view in enumerate(batch.views)
     ]

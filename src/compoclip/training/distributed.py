@@ -180,6 +180,7 @@ class GlobalBatch:
 
     def layout(self, device: torch.device, ids: Tensor) -> Layout:
         """The layout of the global batch. ids: (t, context) token ids of this rank's texts."""
+        ids = ids[: self.merged.sizes[self.ranks.rank][1]]  # without those of a stand-in
         if self.ranks.world > 1:
             counts = [texts for _, texts in self.merged.sizes]
             ids = self.ranks.all_gather(ids, counts)[list(self.merged.texts)]
@@ -208,19 +209,17 @@ class SharedBatches:
         self,
         batches: BatchLoader,
         ranks: Ranks,
-        truncated: Callable[[list[str]], int],
         asked: Callable[[], int],
     ) -> None:
-        self._batches, self._ranks = batches, ranks
-        self._truncated, self._asked = truncated, asked
+        self._batches, self._ranks, self._asked = batches, ranks, asked
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Batch, GlobalBatch]]:
-        """This rank's part of each batch, and the global batch.
+    def steps(self, start: int, stop: int) -> Iterator[tuple[Batch, GlobalBatch]]:
+        """This rank's part of each batch, and the global batch; see `BatchLoader.steps`.
 
         Raises CompoclipError for what the data of any rank raise, and when no rank has an image
         for a batch.
         """
-        batches = self._batches.epoch(epoch, start_step)
+        batches = self._batches.steps(start, stop)
         told: set[str] = set(self._batches.bad)
         while True:
             error: CompoclipError | None = None
@@ -239,7 +238,7 @@ class SharedBatches:
                     "drawn": len(batch.ids),
                     "skipped": len(batch.skipped),
                     "bad": {k: v for k, v in self._batches.bad.items() if k not in told},
-                    "truncated": self._truncated(list(batch.block.texts)),
+                    "truncated": batch.numbers.truncated if batch.numbers else 0,
                     "asked": self._asked(),
                 }
             records = self._ranks.exchange(record)

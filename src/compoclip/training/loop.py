@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from compoclip.data.batch import Batch
 from compoclip.data.loader import BatchLoader
+from compoclip.data.plan import PlanCounts
+from compoclip.data.prepared import Preparation
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import StopRequests
 from compoclip.losses.contract import StatefulLoss
-from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.config import part_of
 from compoclip.models.dual_encoder import DualEncoder
@@ -34,14 +38,14 @@ from compoclip.training.distributed import (
     sync_batch_norm,
 )
 from compoclip.training.log import LOG, MetricsLog
-from compoclip.training.optim import build_optimizer, learning_rate
+from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, step_if_finite
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
-from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
+from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
 from compoclip.training.step import step
 
 T = TypeVar("T")
-_MAX_BAD_STEPS = 3  # consecutive steps with a loss that is not finite
+_MAX_BAD_STEPS = 3  # one after the other
 
 
 def train_loop(
@@ -75,8 +79,8 @@ def train_loop(
         Where the run ended.
 
     Raises:
-        CompoclipError: When the loss is not finite three steps in a row, when weights are not
-            finite, and for what the data or the disk report.
+        CompoclipError: When the loss or the gradient is not finite three steps in a row, when
+            weights are not finite, and for what the data or the disk report.
         RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
     """
     # What learns decides what the optimiser holds, so freezing comes first.
@@ -112,76 +116,92 @@ def train_loop(
         optimizer = shard_training(encoder, optimizer, method.optim, device, ranks)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    bad_steps = 0
     clock = time.monotonic()
     rewrites = RewriteCounts(progress.rewrites)
+    owed = False  # a state that was due while steps were bad
 
-    def save() -> None:
+    def save(wait: bool = True) -> None:
+        bad_steps.read()
         if progress.step:
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
-            save_state(states, encoder.model, optimizer, now, ranks)
-            give_back()
+            writer.save(encoder.model, optimizer, now)
+        if wait:
+            writer.finish()
 
-    log_file = settings.out / LOG
-    with MetricsLog(log_file, progress.step, ranks) as log, StopRequests() as requests:
-        shared = SharedBatches(batches, ranks, tokenize.truncated, lambda: requests.asked)
+    with (
+        MetricsLog(settings.out / LOG, progress.step, ranks) as log,
+        StopRequests() as requests,
+        StateWriter(states, ranks, beside=device.type == "cuda") as writer,
+        _host_of(device) as settle,
+    ):
+        planner = encoder.text_planner(settings.micro_batch)
+        batches.prepare_with(Preparation(tokenize, planner, ranks.world == 1), device)
+        shared = SharedBatches(batches, ranks, lambda: requests.asked)
+
+        # One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
+        # in a row mean that the run has diverged. All ranks see the same loss and the same
+        # gradients, so that they take the same branch without telling each other.
+        def skipped(step: int, what: str) -> None:
+            nonlocal progress
+            progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
+            log.write({"step": step, "skipped": f"{what} is not finite"})
+            if bad_steps.in_a_row == _MAX_BAD_STEPS:
+                kept = latest_state(states)
+                raise CompoclipError(
+                    f"the {what} was not finite {_MAX_BAD_STEPS} steps in a row up to step {step}; "
+                    "lower --lr" + (f", or --resume from {kept}" if kept else "")
+                )
+
+        bad_steps = BadSteps(device, skipped)
 
         def stopped() -> RunInterruptedError | None:
             return _stopped(requests.asked, progress.step, total, settings.out)
 
-        while progress.step < total:
-            # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
-            # batch comes with the layout of the global batch, exchanged before anything is encoded.
-            epoch = shared.epoch(progress.epoch, progress.epoch_step)
-            for batch, global_batch in _saved_before_failing(epoch, save, stopped):
-                lr = learning_rate(progress.step, total, method.optim)
-                for group in optimizer.param_groups:
-                    group["lr"] = lr
+        # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
+        # batch comes with the layout of the global batch, exchanged before anything is encoded.
+        last = min(total, max(settings.stop_after or total, progress.step + 1))
+        ahead = _Ahead(shared.steps(progress.step, last), batches, device)
+        for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
+            lr = learning_rate(progress.step, total, method.optim)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
 
-                # Forward and backward. The loss is that of the global batch on every rank, since
-                # features are gathered; gradients still differ, by what each rank encoded.
-                optimizer.zero_grad(set_to_none=True)
-                result = step(encoder, tokenize, method, batch, settings, global_batch, frozen)
+            # Forward and backward. The loss is that of the global batch on every rank, since
+            # features are gathered; gradients still differ, by what each rank encoded.
+            optimizer.zero_grad(set_to_none=True)
+            result = step(encoder, tokenize, method, batch, settings, global_batch, frozen)
 
-                # One batch may go wrong (bf16, a rare outlier): it is skipped and counted. Several
-                # in a row mean that the run has diverged. All ranks see the same loss, so that they
-                # take the same branch without telling each other.
-                if not result.finite:
-                    bad_steps += 1
-                    log.write({"step": progress.step + 1, "skipped": "loss is not finite"})
-                    if bad_steps == _MAX_BAD_STEPS:
-                        kept = latest_state(states)
-                        raise CompoclipError(
-                            f"the loss was not finite {bad_steps} steps in a row up to step "
-                            f"{progress.step + 1}; lower --lr"
-                            + (f", or --resume from {kept}" if kept else "")
-                        )
-                else:
-                    # The mean over the ranks is the gradient that one process with the whole batch
-                    # would have (see "The algebra" in `distributed`); it is clipped after that.
-                    bad_steps = 0
-                    average_gradients(parameters, ranks)
-                    norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
-                    optimizer.step()
-                    _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
+            # The next batch is made ready, and sent to the device, while that still computes.
+            if progress.step + 1 < last:
+                ahead.take()
 
-                # Account for the step: a skipped one too, or the schedule would not end.
-                spent, clock = time.monotonic() - clock, time.monotonic()
-                progress = _advance(progress, global_batch, batches.steps_per_epoch, spent)
-                if not result.finite:
-                    progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
-                rewrites.step_is_done(batches.counts)
+            # The mean over the ranks is the gradient that one process with the whole batch
+            # would have (see "The algebra" in `distributed`); it is clipped after that.
+            average_gradients(parameters, ranks)
+            norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
+            bad = step_if_finite(optimizer, result.total, norm)
+            _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
 
-                # Log. A step that was skipped has no gradient norm to show.
-                if bad_steps == 0 and _due(progress.step, settings.log_every, total):
+            # Account for the step: a skipped one too, or the schedule would not end.
+            spent, clock = time.monotonic() - clock, time.monotonic()
+            progress = _advance(progress, global_batch, batches.steps_per_epoch, spent)
+            rewrites.step_is_done(drawn)
+            bad_steps.add(progress.step, bad)
+            writer.check()
+            settle()
+
+            # Log. Numbers are read on these steps alone; one that was skipped has none to show.
+            if _due(progress.step, settings.log_every, total):
+                bad_steps.read()
+                if not bad_steps.in_a_row:
                     record = {
                         "step": progress.step,
                         "epoch": round(progress.step / batches.steps_per_epoch, 4),
                         "lr": lr,
                         "loss": result.loss,
                         **{f"loss/{name}": value for name, value in result.values.items()},
-                        "grad_norm": norm,
+                        "grad_norm": norm.item(),
                         "logit_scale": _logit_scale(encoder.model),
                         "images": progress.images,
                         "texts": progress.texts,
@@ -194,16 +214,23 @@ def train_loop(
                     if ranks.first:
                         report(record, total)
 
-                # Save and stop. Saving takes all ranks, so they must agree: with several, what
-                # counts is the request that came with the batch, which all of them have seen.
-                asked = requests.asked if ranks.world == 1 else global_batch.asked
-                stop = settings.stop_after and progress.step >= settings.stop_after
-                if stop or asked or _due(progress.step, settings.save_every, total):
-                    save()
-                if stop or progress.step >= total:
-                    return replace(progress, rewrites=rewrites.total(ranks))
-                if stop_asked := _stopped(asked, progress.step, total, settings.out):
-                    raise stop_asked
+            # Save and stop. Saving takes all ranks, so they must agree: with several, what
+            # counts is the request that came with the batch, which all of them have seen.
+            asked = requests.asked if ranks.world == 1 else ahead.asked or global_batch.asked
+            stop = 0 < settings.stop_after <= progress.step
+            # A state that is due while steps are bad waits for a good one: what is kept until
+            # then is what a run that has diverged can go back to.
+            ends = stop or asked > 0 or progress.step == total
+            owed = owed or _due(progress.step, settings.save_every, total)
+            if owed and not ends:
+                bad_steps.read()
+            if ends or (owed and not bad_steps.in_a_row):
+                save(wait=ends)
+                owed = False
+            if stop or progress.step >= total:
+                return replace(progress, rewrites=rewrites.total(ranks))
+            if stop_asked := _stopped(asked, progress.step, total, settings.out):
+                raise stop_asked
     return replace(progress, rewrites=rewrites.total(ranks))
 
 
@@ -215,16 +242,110 @@ def _stopped(asked: int, step: int, total: int, out: Path) -> RunInterruptedErro
     return RunInterruptedError(f"interrupted {done}; the same command with --resume goes on", asked)
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """A batch, the global batch it is part of, and what had been drawn when it was taken."""
+
+    batch: Batch
+    whole: GlobalBatch
+    drawn: PlanCounts
+
+
+class _Ahead:
+    """The batches of a run; `take` makes the next one ready before it is asked for.
+
+    What goes wrong with a batch is raised when that batch is asked for, so that the step before it
+    is done and saved.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[tuple[Batch, GlobalBatch]],
+        loader: BatchLoader,
+        device: torch.device,
+    ) -> None:
+        self._batches, self._loader, self._device = batches, loader, device
+        self._next: _Taken | CompoclipError | None = None
+
+    @property
+    def asked(self) -> int:
+        """The signal that had asked any rank to stop when a batch was taken ahead."""
+        return self._next.whole.asked if isinstance(self._next, _Taken) else 0
+
+    def take(self) -> None:
+        """Make the next batch ready, its pixels on the way to a GPU."""
+        try:
+            found = next(self._batches, None)
+        except PeerLostError:
+            raise
+        except CompoclipError as error:
+            self._next = error
+            return
+        if found is None:
+            return
+        batch, whole = found
+        if self._device.type == "cuda":
+            pixels = batch.pixels.to(self._device, non_blocking=True)
+            batch = replace(batch, pixels=pixels)
+        drawn = PlanCounts()
+        drawn.add(self._loader.counts)
+        self._next = _Taken(batch, whole, drawn)
+
+    def __iter__(self) -> Iterator[tuple[Batch, GlobalBatch, PlanCounts]]:
+        while True:
+            if self._next is None:
+                self.take()
+            taken, self._next = self._next, None
+            if taken is None:
+                return
+            if isinstance(taken, CompoclipError):
+                raise taken
+            yield taken.batch, taken.whole, taken.drawn
+
+
+_GPU_THREADS = 2  # of this process, whose cores are for those that read data
+
+
+@contextmanager
+def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
+    """While a GPU computes, its host has few threads and does not stop to collect garbage.
+
+    Yields what is to be called after a step: the first time, what lives until then is exempted from
+    the collections to come, each of which would go through all of it and hold the GPU up for tenths
+    of a second. Does nothing for a CPU.
+    """
+    if device.type != "cuda":
+        yield lambda: None
+        return
+
+    settled = False
+
+    def settle() -> None:
+        nonlocal settled
+        if not settled:
+            gc.collect()
+            gc.freeze()
+            settled = True
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(threads, _GPU_THREADS))
+    try:
+        yield settle
+    finally:
+        torch.set_num_threads(threads)
+        gc.unfreeze()
+
+
 def _saved_before_failing(
-    epoch: Iterator[T], save: Callable[[], None], interrupted: Callable[[], Exception | None]
+    batches: Iterable[T], save: Callable[[], None], interrupted: Callable[[], Exception | None]
 ) -> Iterator[T]:
-    """The batches of an epoch; saves what was learnt when the data (not the caller) fails.
+    """The batches of a run; saves what was learnt when the data (not the caller) fails.
 
     interrupted: the error to raise instead, if any: the SIGTERM of a scheduler also reaches the
     workers that read data, which are gone then.
     """
     try:
-        yield from epoch
+        yield from batches
     except PeerLostError:
         raise  # saving takes all ranks
     except CompoclipError as error:

@@ -1,12 +1,13 @@
-"""Optimiser groups and the learning-rate schedule."""
+"""Optimiser groups, the learning-rate schedule, and steps that are not taken."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from compoclip.methods.base import Optim
 
@@ -76,3 +77,64 @@ def learning_rate(step: int, total: int, optim: Optim) -> float:
         return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
     return optim.min_lr + (optim.lr - optim.min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+# --- Steps whose loss or gradient is not finite: not taken, and counted. ---
+
+
+def step_if_finite(optimizer: torch.optim.AdamW, loss: Tensor, norm: Tensor) -> Tensor:
+    """Take a step unless the loss or the norm of the gradients is not finite.
+
+    Decided on the device, so that nothing waits: AdamW's fused kernel reads `found_inf` and then
+    leaves weights, moments and their step counts as they are.
+
+    Returns (2,) bool: whether the loss, and whether the norm, is not finite.
+    """
+    bad = ~torch.stack([loss.isfinite(), norm.isfinite()])
+    if bad.device.type in ("cpu", "cuda"):
+        optimizer.found_inf = bad.any().float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not bad.any():  # kernels of other devices are not relied upon to read it
+        optimizer.step()
+    return bad
+
+
+class BadSteps:
+    """The steps that were not taken, told to the host without making it wait for a GPU.
+
+    A GPU is read one step late, when it has long been past that step; a CPU at once.
+
+    Args:
+        device: Where steps are computed.
+        report: Called with the number of each bad step and what was not finite.
+
+    Attributes:
+        in_a_row: Bad steps up to the last one that was read.
+    """
+
+    def __init__(self, device: torch.device, report: Callable[[int, str], None]) -> None:
+        self._late = 1 if device.type == "cuda" else 0
+        self._report = report
+        self._unread: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+        self.in_a_row = 0
+
+    def add(self, step: int, bad: Tensor) -> None:
+        """Account for step number `step`. bad: what `step_if_finite` returned."""
+        copied = None
+        if bad.is_cuda:
+            bad = bad.to("cpu", non_blocking=True)  # to pinned memory
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+        self._unread.append((step, bad, copied))
+        self.read(keep=self._late)
+
+    def read(self, keep: int = 0) -> None:
+        """Read all steps but the last `keep`; waits for those that are not done."""
+        while len(self._unread) > keep:
+            step, bad, copied = self._unread.popleft()
+            if copied is not None:
+                copied.synchronize()
+            loss, gradient = bad.tolist()
+            self.in_a_row = self.in_a_row + 1 if loss or gradient else 0
+            if self.in_a_row:
+                self._report(step, "loss" if loss else "gradient")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -35,6 +36,9 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
 
+_FEW_IMAGES = 4096
+_MOST_WORKERS = 16  # read more than any one GPU takes
+
 
 @dataclass(frozen=True)
 class RunSummary:
@@ -55,7 +59,7 @@ class RunSummary:
         cut: Captions that were rewritten by their beginning alone, being longer than any model
             reads.
         adapter: The adapters alone, if any.
-        skipped_steps: Steps whose loss was not finite.
+        skipped_steps: Steps whose loss or gradient was not finite.
     """
 
     model: Path | None
@@ -100,7 +104,8 @@ def run_training(
         UsageError: When the run folder is taken and `resume` is not set, and for settings that do
             not go together.
         CompoclipError: When another process is writing the run folder, when no more than half of
-            the steps had a finite loss, and for everything the data, the model or the disk report.
+            the steps had a finite loss and gradient, and for everything the data, the model or the
+            disk report.
     """
     if settings.fsdp and (ranks.world == 1 or method.lora):
         raise UsageError(
@@ -158,13 +163,14 @@ def _run(
     if method.needs_parsing:
         with ranks.rank0_first():
             parsed = prepare_captions(source)
+    workers = reading_processes(settings, method, len(source))
     loader = BatchLoader(
         source,
         TextPlan(method.plan, seed=settings.seed, parsed=parsed),
         ImageTransform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
         batch_size=method.optim.batch_size,
         seed=settings.seed,
-        workers=settings.workers,
+        workers=workers,
         max_bad=settings.max_bad,
         rank=ranks.rank,
         world=ranks.world,
@@ -179,6 +185,8 @@ def _run(
         f"{f' (left out: {counts})' if counts else ''}, "
         f"{counted(total, 'step')} of {method.optim.batch_size} images"
     )
+    readers = counted(workers, "worker") if workers else "this process"
+    note(f"  trains on {settings.device}; images are read by {readers}")
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
@@ -227,8 +235,9 @@ def _run(
     finished = progress.step >= total
     if finished and 2 * progress.skipped_steps >= progress.step:
         raise CompoclipError(
-            f"the loss was not finite in {progress.skipped_steps} of {counted(total, 'step')}, "
-            "which were skipped: the model has not been trained and is not written; lower --lr"
+            f"the loss or gradient was not finite in {progress.skipped_steps} of "
+            f"{counted(total, 'step')}, which were skipped: the model has not been trained "
+            "and is not written; lower --lr"
         )
     whole = settings.merge or lora is None
     summary = RunSummary(
@@ -263,6 +272,33 @@ def _run(
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
+
+
+def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
+    """The number of processes that read data.
+
+    A core reads, crops and rewrites for some 250 images a second. That keeps all cores busy where a
+    GPU trains; on a CPU training itself takes a hundred times as long, on the same cores. For a few
+    seconds of reading no process is started.
+
+    Args:
+        settings: `workers`, a number or "auto", and `device` are read.
+        method: Epochs and images a sample.
+        samples: Of the data.
+
+    Returns:
+        How many for this process, one of several on the machine under torchrun.
+    """
+    if settings.workers != "auto":
+        return settings.workers
+    images = samples * method.optim.epochs * method.images.images_per_sample
+    if images < _FEW_IMAGES:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    own = (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if torch.device(settings.device).type == "cpu":
+        return own // 8
+    return min(max(1, own - 1), _MOST_WORKERS)
 
 
 def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | None:
@@ -391,7 +427,7 @@ class _Reporter:
         steps = max(1.0, record["step"] - before["step"])
         left = (total - record["step"]) * seconds / steps
         lost = record["skipped_steps"]
-        skipped = f"{counted(int(lost), 'step')} skipped (loss not finite)  " if lost else ""
+        skipped = f"{counted(int(lost), 'step')} skipped (not finite)  " if lost else ""
         note(
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "

@@ -25,7 +25,8 @@ class RunSettings:
     Args:
         out: Run folder. The checkpoint goes to OUT/model, the log to OUT/train.jsonl.
         seed: Fixes order, crops, rewrites and initial weights.
-        workers: Processes that read data; the result does not depend on it.
+        workers: Processes that read data; the result does not depend on it. auto is all cores but
+            one on a GPU, one for every eight cores on a CPU, none for less than 4,096 images.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
         micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
@@ -55,7 +56,7 @@ class RunSettings:
 
     out: Path
     seed: int = 0
-    workers: int = 0
+    workers: int | Literal["auto"] = 0
     device: str = "cpu"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     micro_batch: int = 0

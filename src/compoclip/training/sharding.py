@@ -7,7 +7,6 @@ the gradients over the ranks, which FSDP takes while it splits them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -100,8 +99,9 @@ def full_state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name, whole(tensor.detach())
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> float:
-    """Scale all gradients down to a norm of `limit` together; 0 does not clip. Returns the norm.
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> Tensor:
+    """Scale all gradients down to a norm of `limit` together; 0 does not clip. Returns the norm, on
+    the device: nothing waits for it.
 
     Gradients may be split over ranks; the norm is that of the whole.
     """
@@ -109,14 +109,20 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Rank
     gradients = [p.grad for p in parameters if p.grad is not None]
     parts = [g.to_local() for g in gradients if hasattr(g, "to_local")]
     if not parts:
-        return float(nn.utils.clip_grad_norm_(parameters, limit if limit > 0 else math.inf))
+        norm = nn.utils.get_total_norm(gradients)
+        if limit > 0:
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        return norm
     # Squares of the parts are summed over the ranks; whole gradients are the same on all and count
     # once. In double precision, so that the sum does not depend on how the parameters are cut.
     rest = [g for g in gradients if not hasattr(g, "to_local")]
-    split = torch.stack([part.double().square().sum() for part in parts]).sum()
-    ranks.all_reduce(split)
-    norm = math.sqrt(split.item() + sum(g.double().square().sum().item() for g in rest))
-    if 0 < limit < norm:
+    squares = torch.stack([part.double().square().sum() for part in parts]).sum()
+    ranks.all_reduce(squares)
+    for gradient in rest:
+        squares = squares + gradient.double().square().sum()
+    norm = squares.sqrt()
+    if limit > 0:
+        factor = torch.where(norm > limit, limit / (norm + 1e-6), 1.0)
         for gradient in (*parts, *rest):
-            gradient.mul_(limit / (norm + 1e-6))
+            gradient.mul_(factor.to(gradient.dtype))
     return norm

@@ -11,10 +11,11 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.errors import CompoclipError
+from compoclip.memory import give_back
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import ordered
 from compoclip.training.sharding import whole
@@ -49,7 +51,7 @@ class Progress:
         seconds: Time spent in the loop.
         rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
         losses: The state of losses that have one, by name of the term.
-        skipped_steps: Steps whose loss was not finite.
+        skipped_steps: Steps whose loss or gradient was not finite.
     """
 
     step: int
@@ -90,16 +92,98 @@ def save_state(
             weight is not finite: nothing is learnt from there on, while the older state, which
             stays, may be good.
     """
-    # Collecting a split tensor takes all ranks; only rank 0 keeps what comes of it.
+    tensors = _collected(model, optimizer, ranks, lambda tensor: tensor.cpu().contiguous())
+    with ranks.agreed():
+        if ranks.first:
+            _write(folder, tensors, _learnt(model), progress)
+    give_back()
+
+
+class StateWriter:
+    """Saves the states of a run, on a GPU beside the training that goes on.
+
+    Then a state is copied to pinned memory, in the order of the device's work, and a thread waits
+    for it and writes it. At most one is in flight. A file that cannot be written ends the run at
+    the next step, as it does when nothing is written beside it.
+
+    Args:
+        folder: OUT/state.
+        ranks: The processes that train together, which call all but `check` together.
+        beside: Write in a thread; takes the memory of a second copy.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks, beside: bool) -> None:
+        self._folder, self._ranks = folder, ranks
+        self._thread = ThreadPoolExecutor(1, "state") if beside else None
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()  # waits for what is in flight
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+        """Save a state, as `save_state` does; may return before it is written."""
+        if self._thread is None:
+            save_state(self._folder, model, optimizer, progress, self._ranks)
+            return
+        self.finish()
+        tensors = _collected(model, optimizer, self._ranks, _copy)
+        copied = None
+        if any(tensor.is_cuda for tensor in model.parameters()):
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+
+        def write() -> None:
+            if copied is not None:
+                copied.synchronize()
+            _write(self._folder, tensors, names, progress)
+            give_back()
+
+        if self._ranks.first:
+            names = _learnt(model)
+            self._writing = self._thread.submit(write)
+
+    def check(self) -> None:
+        """Raise CompoclipError if the state in flight could not be written; waits for nothing."""
+        if self._writing is not None and self._writing.done():
+            self._raise()
+
+    def finish(self) -> None:
+        """Wait until what was saved is written. Raises CompoclipError if it could not be."""
+        if self._thread is not None:
+            with self._ranks.agreed():
+                self._raise()
+
+    def _raise(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+
+def _collected(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+    kept: Callable[[torch.Tensor], torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """All tensors of a state, on rank 0 as `kept` keeps them: collecting a split one takes all."""
     tensors = _random_states(model)
     for name, tensor in _all_tensors(model, optimizer):
         collected = whole(tensor.detach())
         if ranks.first:
-            tensors[name] = collected.cpu().contiguous()
-    with ranks.agreed():
-        if ranks.first:
-            _require_finite(model, tensors, folder, progress.step)
-            _write(folder, tensors, progress)
+            tensors[name] = kept(collected)
+    return tensors
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU; of a tensor on a GPU in pinned memory, and filled in the order of its
+    work."""
+    if tensor.is_cuda:
+        return tensor.contiguous().to("cpu", non_blocking=True)
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _all_tensors(
@@ -113,10 +197,14 @@ def _all_tensors(
             yield f"optimizer/{index}/{key}", torch.as_tensor(value)
 
 
+def _learnt(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
 def _require_finite(
-    model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path, step: int
+    names: Iterable[str], tensors: Mapping[str, torch.Tensor], folder: Path, step: int
 ) -> None:
-    for name, _ in model.named_parameters():
+    for name in names:
         if not tensors[f"model/{name}"].isfinite().all():
             kept = latest_state(folder)
             raise CompoclipError(
@@ -125,7 +213,11 @@ def _require_finite(
             )
 
 
-def _write(folder: Path, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
+def _write(
+    folder: Path, tensors: dict[str, torch.Tensor], learnt: Iterable[str], progress: Progress
+) -> None:
+    """Write a state. learnt: names of the parameters, which must be finite."""
+    _require_finite(learnt, tensors, folder, progress.step)
     target = folder / _name(progress.step)
     partial = folder / f".partial-{progress.step:08d}"
     try:

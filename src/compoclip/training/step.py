@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from compoclip.data.batch import Batch
+from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
@@ -21,20 +23,35 @@ from compoclip.training.settings import RunSettings
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed. When the loss is not finite, there are no gradients.
+    """The loss of a step, on its device: the first number that is read waits for all of them.
 
-    Attributes:
-        values: Every loss term before weighting, by name.
-        loss: Their weighted sum.
+    Args:
+        terms: Every loss term before weighting, by name.
+        total: Their weighted sum.
     """
 
-    values: Mapping[str, float]
-    loss: float
+    terms: Mapping[str, Tensor]
+    total: Tensor
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The terms as numbers."""
+        return dict(zip(self.terms, self._numbers))
+
+    @property
+    def loss(self) -> float:
+        """The weighted sum as a number."""
+        return self._numbers[-1]
 
     @property
     def finite(self) -> bool:
-        """Whether there are gradients to step along."""
+        """Whether there is anything to learn from the step."""
         return math.isfinite(self.loss)
+
+    @cached_property
+    def _numbers(self) -> list[float]:
+        numbers: list[float] = torch.stack([*self.terms.values(), self.total]).detach().tolist()
+        return numbers
 
 
 def step(
@@ -65,18 +82,25 @@ def step(
     Raises:
         UsageError: When a micro-batch would change what a batch norm computes.
     """
-    # The layout of the global batch: which text belongs to which image, on every rank the same.
+    # Everything about texts comes as numbers that a worker made; here only for a batch without.
     device = torch.device(settings.device)
     global_batch = global_batch or GlobalBatch.of_one(batch.block)
+    if (numbers := batch.numbers) is None:
+        planner = encoder.text_planner(settings.micro_batch)
+        numbers = Preparation(tokenize, planner, global_batch.ranks.world == 1)(batch.block)
     pixels = batch.normalised(device)
-    ids = tokenize(list(batch.block.texts))  # stay on the CPU, where the encoder plans with them
-    layout = global_batch.layout(device, ids)
+    texts, layout = numbers.on(device)
+    # Which text belongs to which image in the global batch, on every rank the same.
+    if layout is None:
+        assert numbers.ids is not None
+        layout = global_batch.layout(device, numbers.ids)
+    layout.note_in(batch.unforeseen)
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
     # stand-in, whose features `GlobalBatch.features` drops.
     images = len(pixels)
     if images == 0:
-        pixels, ids = pixels.new_zeros(1, *pixels.shape[1:]), tokenize([""])
+        pixels = pixels.new_zeros(1, *pixels.shape[1:])
 
     # Patches and tokens are projected only for losses that read them.
     active = method.terms_on(batch.kind)
@@ -88,9 +112,9 @@ def step(
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
     if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, ids, local, settings.micro_batch)
+        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch)
     else:
-        work = encoder.work(pixels, ids, local, settings.micro_batch)
+        work = encoder.work(pixels, texts, local, settings.micro_batch)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -100,37 +124,29 @@ def step(
         with amp():
             features = work.all()
 
-    # Losses, on the gathered features of all ranks. Reading the result is the one place where a
-    # step waits for the device: gradients of a loss that is not finite must not be taken.
+    # Losses, on the gathered features of all ranks. Nothing here waits for the device: gradients of
+    # a loss that is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
     terms, loss = weighted_loss(active, global_batch.features(features, images), layout)
-    result = result_of(terms, loss)
 
     # Backward: to the parameters, or to the cached features and from there to the parameters.
-    if result.finite:
-        loss.backward()  # type: ignore[no-untyped-call]
-        if cache is not None:
-            cache.backward()
-    return result
+    loss.backward()  # type: ignore[no-untyped-call]
+    if cache is not None:
+        cache.backward()
+    return StepResult({name: term.detach() for name, term in terms.items()}, loss.detach())
 
 
 def weighted_loss(
     active: Sequence[LossTerm], features: Features, layout: Layout
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Every loss term by name, and their weighted sum.
+    """Compute every loss term, and their weighted sum.
 
     Args:
-        active: The terms of this kind of batch.
+        active: The terms of the step.
         features: Of the whole batch.
-        layout: How its texts belong to its images.
+        layout: Of the whole batch.
 
     Returns:
-        Term name -> scalar, before its weight; and the scalar that is differentiated.
+        The terms before weighting by name, and the sum, as scalars with gradients.
     """
     terms = {term.name: term.loss(features, layout) for term in active}
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
-
-
-def result_of(terms: Mapping[str, Tensor], loss: Tensor) -> StepResult:
-    """The terms and their weighted sum as numbers."""
-    *values, total = torch.stack([*terms.values(), loss]).detach().tolist()  # waits once
-    return StepResult(dict(zip(terms, values)), total)

@@ -170,12 +170,13 @@ def _write(array: NDArray[np.int64], path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """One image of a batch with its texts. pair: see `TextBlock`."""
+    """One image of a batch with its texts. view: see `Batch.views`. pair: see `TextBlock`."""
 
     pixels: torch.Tensor
     texts: list[Drawn]
     photo: str
     pair: int = -1
+    view: str = ""
 
 
 class UnreadableError(Exception):
@@ -213,22 +214,37 @@ class BatchBuilder:
         """Add a sample by itself, its image as training shows it; returns its texts."""
         pixels = self.shown(sample.id, sample.image, sample.id)
         texts, counts = self.plan.draw(sample, self.epoch)
-        self.put(sample.id, pixels, texts, counts, photo_key(sample.image))
+        photo = photo_key(sample.image)
+        self.put(sample.id, pixels, texts, counts, photo, view=self.view(photo, sample.id))
         return texts
 
     def put(
-        self, id: str, pixels: torch.Tensor, texts: list[Drawn], counts: PlanCounts, photo: str
+        self,
+        id: str,
+        pixels: torch.Tensor,
+        texts: list[Drawn],
+        counts: PlanCounts,
+        photo: str,
+        *,
+        view: str = "",
     ) -> None:
-        """Add the image of a sample drawn, with its texts."""
-        self.images.append(_Part(pixels, texts, photo))
+        """Add the image of a sample drawn, with its texts; view: see `Batch.views`."""
+        self.images.append(_Part(pixels, texts, photo, view=view))
         self.ids.append(id)
         self.counts.add(counts)
 
     def put_beside(
-        self, pixels: torch.Tensor, texts: list[Drawn], counts: PlanCounts, photo: str, pair: int
+        self,
+        pixels: torch.Tensor,
+        texts: list[Drawn],
+        counts: PlanCounts,
+        photo: str,
+        pair: int,
+        *,
+        view: str = "",
     ) -> None:
         """Add an image that a plan shows beside those of the samples drawn."""
-        self.added.append(_Part(pixels, texts, photo, pair))
+        self.added.append(_Part(pixels, texts, photo, pair, view))
         self.counts.add(counts)
 
     def shown(self, id: str, image: Path | bytes, key: str) -> torch.Tensor:
@@ -238,6 +254,10 @@ class BatchBuilder:
         """
         with _unreadable(id):
             return self.transform.read(image, self.rng(key, "crop"), _name(id, image))
+
+    def view(self, photo: str, key: str) -> str:
+        """The name of what `shown` shows of a photo: of the crop, which `key` places, if any."""
+        return photo if self.transform.crop is None else f"{photo}\x1f{key}\x1f{self.epoch}"
 
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
@@ -270,6 +290,7 @@ class BatchBuilder:
             kind=self.kind,
             mean=normalisation[0],
             std=normalisation[1],
+            views=tuple(part.view for part in parts),
         )
 
 
@@ -406,11 +427,14 @@ class NegativeImages(ImagePlan):
         image = sample.negative_image
         if negative is None or image is None:
             return
+        key = f"{sample.id}\x1fnegative"
         try:
-            pixels = batch.shown(sample.id, image, f"{sample.id}\x1fnegative")
+            pixels = batch.shown(sample.id, image, key)
         except UnreadableError as error:
             batch.bad.append((f"{error.args[0]} (negative image)", error.args[1]))
             return
         caption = [Drawn(negative, Role.CAPTION)]
         pair = len(batch.images) - 1
-        batch.put_beside(pixels, caption, PlanCounts(), photo_key(image), pair)
+        photo = photo_key(image)
+        view = batch.view(photo, key)
+        batch.put_beside(pixels, caption, PlanCounts(), photo, pair, view=view)

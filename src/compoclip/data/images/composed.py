@@ -107,8 +107,11 @@ class Composed(ImagePlan):
         preprocess = batch.transform.preprocess
         landscape = bool(batch.companions.known[index] == LANDSCAPE)
         half = half_of(preprocess.size, landscape)
-        pair = [batch.whole(each.id, each.image, half) for each in (sample, other)]
-        first, second = rng.sample(pair, 2)
+        pair = [
+            (batch.whole(each.id, each.image, half), photo_key(each.image))
+            for each in (sample, other)
+        ]
+        (first, one), (second, two) = rng.sample(pair, 2)
         joined = join_images(
             first,
             second,
@@ -119,8 +122,9 @@ class Composed(ImagePlan):
             fill=preprocess.fill_color,
         )
         texts, counts = PairTexts(batch.plan).draw(sample, other, batch.epoch)
-        photo = f"{photo_key(sample.image)}\x1f{photo_key(other.image)}"
-        batch.put(sample.id, pixels_of(joined), texts, counts, photo)
+        photo = "\x1f".join(name for _, name in pair)
+        view = f"{one}\x1fjoined with\x1f{two}"
+        batch.put(sample.id, pixels_of(joined), texts, counts, photo, view=view)
 
     def mean_and_std(
         self, preprocess: Preprocess, kind: str

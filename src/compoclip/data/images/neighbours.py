@@ -90,7 +90,9 @@ class Neighbours(ImagePlan):
                 batch.bad.append((error.args[0], error.args[1]))
                 continue
             texts, counts = batch.plan.draw(neighbour, batch.epoch, key)
-            batch.put_beside(pixels, texts, counts, photo_key(neighbour.image), pair=-1)
+            photo = photo_key(neighbour.image)
+            view = batch.view(photo, key)
+            batch.put_beside(pixels, texts, counts, photo, pair=-1, view=view)
 
 
 # --- Finding them: the nearest photos by the model's image features. ---

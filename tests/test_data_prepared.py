@@ -1,0 +1,194 @@
+"""The texts of batches as numbers: what a device cuts up is what would be computed there."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compoclip.data.batch import TextBlock
+from compoclip.data.prepared import ArrayPlace, IntBuffer, Numbers, Preparation
+from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
+from compoclip.methods.registry import load_recipe
+from compoclip.models.preprocess import Tokenizer, build_tokenizer
+from compoclip.models.text_plan import TextPlanner
+from test_data_loader import Pictures, loader
+
+CPU = torch.device("cpu")
+BLOCK = TextBlock(
+    texts=("A cat.", "a dog", "a cat .", "a dog on the left of a cat", "a cat", "a bird"),
+    owner=(0, 1, 1, 0, 2, 2),
+    role=(*(Role.CAPTION,) * 2, *(Role.NEGATIVE,) * 2, Role.CAPTION, Role.POSITIVE),
+    rewrite=("", "", "negclip", "swap", "", "synonym"),
+    images=3,
+    photos=("p", "q", "p"),
+    pair=(-1, -1, 0),
+)
+
+
+def preparation(whole: bool = True, **planner: Any) -> Preparation:
+    usual = {"causal": True, "packs": True, "pools_at_end": True, "end": None, "cost": 4}
+    return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}), whole)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.booleans()), max_size=6))
+def test_a_buffer_keeps_every_array(shapes: list[tuple[int, int, bool]]) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 2, (n, m)).astype(bool) if mask else rng.integers(-9, 2**31 - 1, (n, m))
+        for n, m, mask in shapes
+    ]
+    buffer = IntBuffer.of(arrays)
+    assert buffer.values.dtype == torch.int32
+    for slot, (array, tensor) in enumerate(zip(arrays, buffer.on(CPU), strict=True)):
+        assert tensor.dtype == (torch.bool if array.dtype == bool else torch.int64)
+        assert np.array_equal(tensor.numpy(), array)
+        assert np.array_equal(buffer.array(ArrayPlace(slot)), array)
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [{}, {"packs": False}, {"causal": False, "packs": False}, {"limit": 1}, {"end": 49407}],
+)
+def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
+    prepare = preparation(**planner)
+    texts, layout = prepare(BLOCK).on(CPU)
+    ids = prepare.tokenize(BLOCK.texts)
+    expected = prepare.planner.inputs(ids)
+    ours: list[torch.Tensor] = []
+    theirs: list[torch.Tensor] = []
+    texts.mapped(lambda tensor: ours.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    expected.mapped(lambda tensor: theirs.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    assert all(map(torch.equal, ours, theirs))
+    assert len(ours) == len(theirs)
+    assert (texts.longest, texts.packed) == (expected.longest, expected.packed)
+    assert layout is not None
+    assert_same_layout(layout, BLOCK.layout(ids=ids))
+
+
+def assert_same_layout(layout: Layout, other: Layout) -> None:
+    assert (layout.images, layout.kinds) == (other.images, other.kinds)
+    for name in ("owner", "role", "rewrite", "text_id", "image_id", "side", "pair"):
+        assert torch.equal(getattr(layout, name), getattr(other, name)), name
+        assert np.array_equal(getattr(layout.host, name), getattr(other.host, name)), name
+
+
+def features() -> Features:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((3, 4), (6, 4), (3, 2, 4), (6, 3, 4))
+    image, text, patches, tokens = (torch.randn(each, generator=generator) for each in shapes)
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    return Features(image, text, torch.tensor(2.0), patches, tokens, mask)
+
+
+@pytest.mark.parametrize("name", ["fsc-clip", "ce-clip", "dac", "negclip-original", "triplet-clip"])
+def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> None:
+    prepare, seen = preparation(), set[IndexRequest]()
+    first, second = (load_recipe(name)() for _ in range(2))  # margins are of one run
+    _, layout = prepare(BLOCK).on(CPU)
+    assert layout is not None
+    layout.note_in(seen)
+    values = [term.loss(features(), layout) for term in first.losses]
+    assert seen
+    assert set(layout.answers) == seen
+    again = pickle.loads(pickle.dumps(prepare(BLOCK, seen)))  # noqa: S301
+    _, layout = again.on(CPU)
+    assert set(layout.answers) == seen
+    more = set[IndexRequest]()
+    layout.note_in(more)
+    assert [term.loss(features(), layout) for term in second.losses] == values
+    assert not more
+
+
+def far_away(host: HostLayout) -> tuple[Any, ...]:
+    return (np.array([len(host.owner), 2**31]),)
+
+
+def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
+    _, layout = preparation()(BLOCK, {IndexRequest(far_away)}).on(CPU)
+    assert layout is not None
+    assert not layout.answers
+    assert layout.indices(far_away)[0].tolist() == [6, 2**31]
+
+
+def test_the_layout_of_several_processes_is_left_to_them() -> None:
+    made = preparation(whole=False)(BLOCK)
+    assert made.on(CPU)[1] is None
+    assert made.ids is not None
+    assert made.ids.tolist() == build_tokenizer({})(BLOCK.texts).tolist()
+
+
+def test_an_empty_part_has_something_to_encode() -> None:
+    nothing = TextBlock((), (), (), (), 0)
+    made = preparation(whole=False)(nothing)
+    texts, _ = made.on(CPU)
+    assert texts.place.tolist() == [0]
+    assert made.truncated == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_learns_what_losses_ask_for(workers: int) -> None:
+    made = loader(Pictures(40), workers=workers)
+    made.prepare_with(preparation(), CPU)
+    method = load_recipe("clip-ft")()
+    known = []
+    for batch in made.epoch(0):
+        assert isinstance(batch.numbers, Numbers)
+        texts, layout = batch.numbers.on(CPU)
+        assert layout is not None
+        assert len(texts.place) == len(batch.block.texts)
+        known.append(len(layout.answers))
+        layout.note_in(batch.unforeseen)
+        images, texts_ = batch.block.images, len(batch.block.texts)
+        seen = Features(torch.ones(images, 2), torch.ones(texts_, 2), torch.tensor(1.0))
+        method.losses[0].loss(seen, layout)
+    assert known[0] == 0
+    assert known[-1] == 1
+    made.close()
+
+
+class Words:
+    """A tokenizer of words in the form that open_clip's for Hugging Face has: padded at the end."""
+
+    context_length = 6
+    tokenizer_mode = "words"
+    words = ("<pad>", "a", "square", "not")
+
+    @property
+    def tokenizer(self) -> Any:
+        return self
+
+    def get_vocab(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
+
+    @staticmethod
+    def clean_fn(text: str) -> str:
+        return text.lower()
+
+    def __call__(self, texts: Any, context_length: int = 0) -> Any:
+        if isinstance(texts, str):
+            return SimpleNamespace(input_ids=texts.split())
+        ids = torch.zeros(len(texts), context_length, dtype=torch.int64)
+        for row, text in zip(ids, texts):
+            found = [self.get_vocab().get(word, 1) for word in self.clean_fn(text).split()]
+            row[: len(found)] = torch.tensor(found[:context_length])
+        return ids
+
+
+def test_other_tokenizers_work_in_workers() -> None:
+    tokenize = Tokenizer(Words(), Words.context_length)
+    planner = TextPlanner(causal=False, packs=False, pools_at_end=False, end=None, cost=1)
+    made = loader(Pictures(8), workers=1, start_method="spawn")
+    made.prepare_with(Preparation(tokenize, planner), CPU)
+    for batch in made.epoch(0):
+        assert batch.numbers is not None
+        texts, _ = batch.numbers.on(CPU)
+        assert torch.equal(texts.groups[0].ids, tokenize(batch.block.texts))
+        assert batch.numbers.truncated == tokenize.truncated(batch.block.texts)
+    made.close()

@@ -1,0 +1,321 @@
+"""What is not finite is not learnt, and what keeps a GPU busy: counted on a CPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compoclip.data.images import BatchBuilder
+from compoclip.data.sources.open import open_source
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Features, Layout
+from compoclip.methods.base import LossTerm, Method, Optim
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import read_config
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.training import loop, state
+from compoclip.training.log import read_log
+from compoclip.training.run import reading_processes, run_training
+from compoclip.training.settings import RunSettings
+from compoclip.training.state import StateWriter, save_state
+from train_helpers import write_config, write_data
+
+OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
+
+
+class Spoilt(torch.autograd.Function):
+    """The identity, with an infinite gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.full_like(gradient, torch.inf)
+
+
+class InfiniteGradient(nn.Module):
+    """A loss that is finite and, at the calls it is told, has an infinite gradient."""
+
+    def __init__(self, bad: set[int]) -> None:
+        super().__init__()
+        self.bad, self.calls = bad, 0
+
+    def forward(self, features: Features, layout: Layout) -> Tensor:
+        self.calls += 1
+        image = features.image
+        if self.calls in self.bad:
+            spoilt: Tensor = Spoilt.apply(image)  # type: ignore[no-untyped-call]
+            image = spoilt
+        return (image.sum() + features.text.sum()) ** 2 * 1e-3
+
+
+def method_with(bad: set[int], clip_grad: float = 0.0) -> Method:
+    recipe = load_recipe("clip-ft")(optim=replace(OPTIM, clip_grad=clip_grad))
+    return replace(recipe, losses=(LossTerm("odd", InfiniteGradient(bad)),))
+
+
+def new_model(folder: Path) -> LoadedModel:
+    return create_model(read_config(write_config(folder / "config.json")), seed=1)
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of all states that are saved; each must be finite throughout."""
+    steps = []
+
+    def checked(folder: Path, *arguments: Any, **more: Any) -> None:
+        save_state(folder, *arguments, **more)
+        (saved,) = folder.glob("step-*")
+        for name, tensor in load_file(saved / "tensors.safetensors").items():
+            assert tensor.isfinite().all(), (saved.name, name)
+        steps.append(int(saved.name.removeprefix("step-")))
+
+    monkeypatch.setattr(state, "save_state", checked)
+    return steps
+
+
+@pytest.mark.parametrize("clip_grad", [0.0, 1.0])
+def test_an_infinite_gradient_reaches_neither_weights_nor_states(
+    clip_grad: float, tmp_path: Path, saved: list[int]
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", log_every=1, save_every=1)
+    summary = run_training(new_model(tmp_path), method_with({3}, clip_grad), source, settings)
+    assert summary.skipped_steps == 1
+    assert saved == [1, 2, 4, 5, 6, 7, 8, 9, 10]  # none among bad steps
+    records = read_log(tmp_path / "run" / "train.jsonl")
+    assert [r["step"] for r in records] == list(range(1, 11))
+    assert records[2] == {"step": 3, "skipped": "gradient is not finite"}
+    model = load_model(tmp_path / "run" / "model")
+    assert all(p.isfinite().all() for p in model.encoder.parameters())
+
+
+def test_a_step_that_is_not_taken_leaves_weights_and_moments(tmp_path: Path) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    states = []
+    for stop, bad in ((2, set()), (4, {3, 4})):
+        out = tmp_path / str(stop)
+        settings = RunSettings(out=out, stop_after=stop)
+        run_training(new_model(tmp_path), method_with(bad), source, settings)
+        states.append(load_file(out / "state" / f"step-{stop:08d}" / "tensors.safetensors"))
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+
+
+def test_three_infinite_gradients_end_the_run_and_the_state_before_them_is_kept(
+    tmp_path: Path, saved: list[int]
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", save_every=2)
+    ends = r"the gradient was not finite 3 steps in a row up to step 6; .* --resume from .*00002$"
+    with pytest.raises(CompoclipError, match=ends):
+        run_training(new_model(tmp_path), method_with({4, 5, 6}), source, settings)
+    assert saved == [2]
+    again = replace(settings, resume=True, save_every=0)
+    assert run_training(new_model(tmp_path), method_with(set()), source, again).skipped_steps == 0
+
+
+def test_a_state_that_was_due_is_saved_after_the_next_good_step(
+    tmp_path: Path, saved: list[int]
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    settings = RunSettings(out=tmp_path / "run", save_every=4)
+    run_training(new_model(tmp_path), method_with({4, 5}), source, settings)
+    assert saved == [6, 8, 10]
+
+
+def test_states_written_beside_training_are_those_written_in_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    finals = []
+    for beside in (False, True):
+        monkeypatch.setattr(
+            loop, "StateWriter", lambda *a, beside=beside, **_: StateWriter(*a, beside)
+        )
+        settings = RunSettings(out=tmp_path / str(beside), save_every=2, stop_after=5)
+        run_training(new_model(tmp_path), method_with(set()), source, settings)
+        again = replace(settings, stop_after=0, resume=True)
+        run_training(new_model(tmp_path), method_with(set()), source, again)
+        (kept,) = (tmp_path / str(beside) / "state").iterdir()
+        finals.append(load_file(kept / "tensors.safetensors"))
+    assert finals[0].keys() == finals[1].keys()
+    for name, tensor in finals[0].items():
+        assert torch.equal(tensor, finals[1][name]), name
+
+
+def test_a_full_disk_beside_training_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    source = open_source(str(write_data(tmp_path / "data")))
+    monkeypatch.setattr(loop, "StateWriter", lambda *a, **_: StateWriter(*a, beside=True))
+    monkeypatch.setattr(state, "save_file", full)
+    settings = RunSettings(out=tmp_path / "run", save_every=2)
+    with pytest.raises(CompoclipError, match=r"cannot write .*No space left .*then --resume"):
+        run_training(new_model(tmp_path), method_with(set()), source, settings)
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(str(write_data(tmp_path / "data")))
+    done: list[str] = []
+    add_to_batch, take = BatchBuilder.batch, loop.step_if_finite
+    monkeypatch.setattr(BatchBuilder, "batch", lambda *a: done.append("batch") or add_to_batch(*a))
+    monkeypatch.setattr(loop, "step_if_finite", lambda *a: done.append("step") or take(*a))
+    run_training(new_model(tmp_path), method_with(set()), source, RunSettings(out=tmp_path / "run"))
+    assert done == ["batch", *["batch", "step"] * 9, "step"]
+    done.clear()
+    run_training(
+        new_model(tmp_path),
+        method_with(set()),
+        source,
+        RunSettings(out=tmp_path / "stopped", stop_after=2),
+    )
+    assert done == ["batch", "batch", "step", "step"]
+
+
+def test_the_host_of_a_gpu_has_few_threads_and_collects_little() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        with loop._host_of(torch.device("cuda")) as settle:
+            assert torch.get_num_threads() == 2
+            assert gc.get_freeze_count() == 0
+            settle()
+            assert gc.get_freeze_count() > 10_000
+        assert torch.get_num_threads() == 5
+        assert gc.get_freeze_count() == 0
+        with loop._host_of(torch.device("cpu")) as settle:
+            settle()
+            assert (torch.get_num_threads(), gc.get_freeze_count()) == (5, 0)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_attention_avoids_the_kernel_that_plans_for_every_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = new_model(tmp_path).encoder.eval()
+    chosen: list[bool] = []
+
+    def look(*_: object) -> None:
+        chosen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert torch.backends.cuda.math_sdp_enabled()
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    encoder.model.get_submodule("visual").register_forward_pre_hook(look)
+    encoder.encode_images(torch.zeros(1, 3, 32, 32))
+    monkeypatch.setattr(DualEncoder, "device", torch.device("cuda"))
+    encoder.encode_images(torch.zeros(1, 3, 32, 32))
+    assert chosen == [before, False]
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "ranks", "samples", "expected"),
+    [
+        ("cuda", 16, 1, 10_000, 15),
+        ("cuda:1", 16, 4, 10_000, 3),
+        ("cuda", 64, 1, 10_000, 16),
+        ("cuda", 1, 1, 10_000, 1),
+        ("cuda", 16, 1, 2_000, 0),
+        ("cpu", 16, 1, 10_000, 2),
+        ("cpu", 2, 1, 10_000, 0),
+    ],
+)
+def test_who_reads(
+    device: str,
+    cores: int,
+    ranks: int,
+    samples: int,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    method = load_recipe("clip-ft")(optim=OPTIM)
+    settings = RunSettings(out=Path(), device=device, workers="auto")
+    assert reading_processes(settings, method, samples) == expected
+    assert reading_processes(replace(settings, workers=3), method, samples) == 3
+
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations for whose result a program on a GPU waits; see `Lists`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        indices = args[1] if name == "index" else ()
+        masks = any(each is not None and each.dtype == torch.bool for each in indices)
+        self.count += name in WAITING or masks
+        return func(*args, **(kwargs or {}))
+
+
+class Lists(TorchFunctionMode):
+    """Counts `tolist`, which is no operation on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is Tensor.tolist
+        return func(*args, **(kwargs or {}))
+
+
+def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To learn that it was good; numbers are read on the steps that are logged."""
+    source = open_source(str(write_data(tmp_path / "data")))
+    waits: list[int] = []
+    step, learning_rate, take = loop.step, loop.learning_rate, loop._Ahead.take
+
+    def taken(self: Any) -> None:  # the host makes batches, here and in workers
+        before = operations.count + lists.count
+        take(self)
+        if waits:
+            waits[-1] -= operations.count + lists.count - before
+
+    def stepped(*arguments: Any, **more: Any) -> Any:
+        result = step(*arguments, **more)
+        waits.append(-operations.count - lists.count)
+        return result
+
+    def before_a_step(*arguments: Any) -> float:
+        if waits:
+            waits[-1] += operations.count + lists.count
+        return learning_rate(*arguments)
+
+    monkeypatch.setattr(loop._Ahead, "take", taken)
+    monkeypatch.setattr(loop, "step", stepped)
+    monkeypatch.setattr(loop, "learning_rate", before_a_step)
+    settings = RunSettings(out=tmp_path / "run", log_every=4, save_every=0)
+    recipe = load_recipe("clip-ft")(optim=replace(OPTIM, clip_grad=1.0))
+    with Waits() as operations, Lists() as lists:
+        run_training(new_model(tmp_path), recipe, source, settings)
+    assert [n for number, n in enumerate(waits, 1) if number not in (4, 8, 10)] == [1] * 7
+    assert waits[3] == waits[7] == 4  # and the losses, the norm, the temperature
