@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from compoclip.cli.main import reported
-from compoclip.errors import UsageError
+from compoclip.cli.main import Verbs, reported
 
 # stage -> what it measures
 STAGES = {
@@ -25,31 +23,15 @@ STAGES = {
     "text": "captions/s of the text encoder, against open_clip's own encode_text",
     "train": "images/s of a training step, against the straightforward one",
 }
-ALL = "all"
-
-
-def usage() -> str:
-    """The text of `python -m bench --help`."""
-    known = {**STAGES, ALL: "every stage, as one table with targets (--quick: within minutes)"}
-    width = max(map(len, known))
-    lines = ["usage: python -m bench STAGE [options]    (python -m bench STAGE --help)", ""]
-    return "\n".join([*lines, *(f"  {stage:<{width}} {what}" for stage, what in known.items())])
+_EVERY = {"all": "every stage, as one table with targets (--quick: within minutes)"}
+_TABLE = {name: (about, name) for name, about in (STAGES | _EVERY).items()}
+_PROGRAM = Verbs("python -m bench", "STAGE", "no stage to measure", _TABLE, package="bench")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one stage; returns the exit code."""
     arguments = [word for word in argv if word != "--debug"]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0 if arguments else 2
-
-    def run() -> int:
-        stage, rest = arguments[0], arguments[1:]
-        if stage not in (*STAGES, ALL):
-            raise UsageError(f"no stage '{stage}' to measure; one of {', '.join(STAGES)}, {ALL}")
-        return int(import_module(f"bench.{stage}").main(rest))
-
-    return reported("bench", run, "--debug" in argv)
+    return reported("bench", lambda: _PROGRAM.main(arguments), "--debug" in argv)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.__main__ import STAGES
+from bench.captions import world_captions
 from bench.rows import PROGRAM, Inputs, Row, Rows, machine, shown
-from compoclip.cli.caption_input import world_captions
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, note
 from compoclip.errors import CompoclipError, UsageError
@@ -24,18 +24,22 @@ from compoclip.version import __version__
 class Options:
     """Measure every stage on this machine, each against the way it is compared with in the same
     run, and show what was aimed at. The ratios are what to look at: the numbers of a busy machine
-    change from run to run."""
+    change from run to run.
+
+    Args:
+        quick: Measure less of everything: minutes on two cores.
+        captions: Real captions (a .txt, .json, .jsonl file or a folder of them); else those of the
+            world.
+        photos: Image-text data as for train --data; else photo-like images are made.
+        only: Only these stages.
+        json: Print JSON.
+    """
 
     quick: bool = False
-    """measure less of everything: minutes on two cores"""
     captions: Path | None = None
-    """real captions (a .txt, .json, .jsonl file or a folder of them); else those of the world"""
     photos: str | None = None
-    """image-text data as for train --data; else photo-like images are made"""
     only: tuple[str, ...] = ()
-    """only these stages"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,17 +12,19 @@ from statistics import median
 
 from bench.rows import PROGRAM, Inputs, Row, machine, shown
 from compoclip.captions.chunks import noun_chunks
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import Tagger, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import parse as parse_options
-from compoclip.cli.rewrite import names_of
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import Rewrite, get_rewrite, rng_for
+from compoclip.rewrites.base import Rewrite, get_rewrite, rewrites_named, rng_for
 from compoclip.version import __version__
+from compoclip.world.captions import captions_for
+from compoclip.world.sampling import scene_for
+from compoclip.world.scene import WorldConfig
 
 #: Epochs that are drawn together, from one reading of the parse.
 TOGETHER = 5
@@ -112,18 +115,21 @@ _LIMIT = (
 class Options:
     """Rewrites per second of processor time on one core, from stored parses, against tagging each
     caption whenever it is rewritten, as training code of others does. A draw that finds no valid
-    rewrite counts as one."""
+    rewrite counts as one.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's).
+        rewrites: Names joined by commas, or all.
+        repeats: Timed passes after the one that fills the caches.
+        tagger: Hanta, spacy or spacy:MODEL.
+        json: Print JSON.
+    """
 
     captions: Path
-    """captions: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's)"""
     rewrites: str = DEFAULT_REWRITES
-    """names joined by commas, or all"""
     repeats: int = 3
-    """timed passes after the one that fills the caches"""
     tagger: str = "hanta"
-    """hanta, spacy or spacy:MODEL"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -131,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(Options, "captions", arguments, PROGRAM)
     if options.repeats < 1:
         raise UsageError("--repeats must be at least 1")
-    names = names_of(options.rewrites)
+    names = rewrites_named(options.rewrites)
     texts = read_captions(options.captions)
     speed = measure_rewrite_speed(texts, names, get_tagger(options.tagger), options.repeats)
     setting = {
@@ -156,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
 def rows(inputs: Inputs) -> list[Row]:
     """Rewriting from stored parses, one epoch at a time and several at once."""
     texts = read_captions(inputs.captions)[: 1000 if inputs.quick else None]
-    names = names_of(DEFAULT_REWRITES)
+    names = rewrites_named(DEFAULT_REWRITES)
     return _rows(measure_rewrite_speed(texts, names, get_tagger("hanta"), 1 if inputs.quick else 3))
 
 
@@ -170,3 +176,30 @@ def _rows(speed: RewriteSpeed) -> list[Row]:
         row(f"the same, {TOGETHER} epochs at once", speed.together),
         Row("captions", "stored parses read, captions/CPU second", speed.decoded),
     ]
+
+
+# --- Captions for other benches. ---
+
+
+def world_captions(count: int = 2000) -> list[str]:
+    """Captions of made scenes, four a scene, for a machine without real ones."""
+    config = WorldConfig()
+    return [
+        caption.text
+        for index in range(count // 4)
+        for caption in captions_for(scene_for(config, 0, "train", index), config, 0, index, 4)
+    ]
+
+
+def drawn_captions(path: Path | None, count: int, seed: int, remedy: str) -> list[str]:
+    """`count` captions of a file or folder, or of the world, drawn without replacement.
+
+    remedy: the options to lower. Raises UsageError when there are not as many.
+    """
+    captions = read_captions(path) if path else world_captions()
+    if len(captions) < count:
+        raise UsageError(
+            f"{path or 'the world'}: {len(captions)} captions, fewer than the {count} asked for; "
+            f"lower {remedy}"
+        )
+    return random.Random(seed).sample(captions, count)

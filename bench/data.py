@@ -23,7 +23,7 @@ from compoclip.console import emit_json, table
 from compoclip.data.decode import opened, reduce, to_rgb
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sample import Source
+from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import UsageError
 from compoclip.models.preprocess import Preprocess
@@ -187,26 +187,29 @@ class Options:
     stage; then of wall time through the loaders with 1, 2, ... workers.
 
     The plain way is PIL and torchvision image by image, on the originals. The pack is made of them
-    here. Without --data, photo-like images of 640 x 480 are made."""
+    here. Without --data, photo-like images of 640 x 480 are made.
+
+    Args:
+        data: Image-text data, as for train --data.
+        images: Folder that image paths in the data are relative to.
+        count: Photo-like images to make, without --data.
+        size: Pixels a side of what a model sees.
+        pack_size: Shorter side of images in the pack.
+        batch_size: Images a batch, for the loaders.
+        workers: Measure the loaders with 1 to so many workers.
+        repeats: Timed repeats; the best is shown.
+        json: Print JSON.
+    """
 
     data: str | None = None
-    """image-text data, as for train --data"""
     images: Path | None = None
-    """folder that image paths in the data are relative to"""
     count: int = 96
-    """photo-like images to make, without --data"""
     size: int = 224
-    """pixels a side of what a model sees"""
     pack_size: int = 256
-    """shorter side of images in the pack"""
     batch_size: int = 16
-    """images a batch, for the loaders"""
     workers: int = 2
-    """measure the loaders with 1 to so many workers"""
     repeats: int = 3
-    """timed repeats; the best is shown"""
     json: bool = False
-    """print JSON"""
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from bench.rows import PROGRAM, Inputs, Row
-from compoclip.benchmarks.case import Benchmark, Classification, Content, ImageRef, Retrieval
-from compoclip.cli.options import device_named, joined, parse
+from compoclip.benchmarks.case import Benchmark, Content, ImageRef
+from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, table
 from compoclip.errors import UsageError
 from compoclip.evaluation.encode import (
@@ -24,6 +23,7 @@ from compoclip.evaluation.encode import (
     encode_contents,
 )
 from compoclip.evaluation.encoder import Encoder, TextKey
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def encoding_seconds(
     contents = [each.content for each in benchmarks]
     start = time.process_time()
     for content in contents:
-        images, texts = _each(content)
+        images, texts = content.images, content.texts
         for at in range(0, len(images), options.batch_size):
             part = images[at : at + options.batch_size]
             encoder.encode_images([encoder.read_image(ref) for ref in part])
@@ -108,43 +108,28 @@ def encoding_seconds(
 
 def _counts(content: Content) -> tuple[int, int, int]:
     """Items, images and texts, item by item."""
-    listed = _each(content)
-    images, texts = len(listed[0]), len(listed[1])
-    if isinstance(content, Retrieval):
-        return images + texts, images, texts
-    return (
-        len(content.images) if isinstance(content, Classification) else len(content),
-        images,
-        texts,
-    )
-
-
-def _each(content: Content) -> tuple[list[ImageRef], list[str]]:
-    """Images and texts item by item; sets that share a gallery are encoded once by everybody."""
-    if isinstance(content, Retrieval):
-        return list(content.images), list(content.texts)
-    if isinstance(content, Classification):
-        return list(content.images), list(chain.from_iterable(content.prompts))
-    images = chain.from_iterable(case.images for case in content)
-    return list(images), list(chain.from_iterable(case.texts for case in content))
+    return sum(content.counts().values()), len(content.images), len(content.texts)
 
 
 @dataclass(frozen=True)
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
     benchmarks, against encoding every item's on its own. Nothing is encoded, and no image has to be
-    there: absent ones are told apart by their path."""
+    there: absent ones are told apart by their path.
+
+    Args:
+        on: Benchmarks or suites, as for `compoclip evaluate`.
+        data: Data root in the default layout.
+        model: Whose tokenizer tells texts apart: anything `compoclip evaluate` takes.
+        workers: Threads that read images.
+        json: Print JSON.
+    """
 
     on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
-    """benchmarks or suites, as for `compoclip evaluate`"""
     data: Path = Path("data")
-    """data root in the default layout"""
     model: str = "bundled"
-    """whose tokenizer tells texts apart: anything `compoclip evaluate` takes"""
     workers: int = 2
-    """threads that read images"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

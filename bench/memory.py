@@ -10,22 +10,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row
 from bench.train import caption_batch
-from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
-from compoclip.data.sample import Batch
+from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
-from compoclip.models.work import Outputs, Piece
+from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.models.work import MicroBatch, Outputs
+from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
-from compoclip.training.step import StepSettings, weighted_loss
+from compoclip.training.step import weighted_loss
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class StepMemory:
 
 
 def count_step_memory(
-    loaded: LoadedModel, method: Method, batch: Batch, settings: StepSettings
+    loaded: LoadedModel, method: Method, batch: Batch, settings: RunSettings
 ) -> StepMemory:
     """Count for a batch: pieces are encoded with a graph, one at a time, and the losses computed on
     features of the sizes of the whole batch. Nothing is trained."""
@@ -91,32 +92,32 @@ def count_step_memory(
 
     known = {t.untyped_storage().data_ptr() for t in (pixels, *encoder.parameters())}
 
-    def kept(pieces: Iterable[Piece]) -> tuple[list[int], Outputs]:
-        """What each of the pieces keeps, and what the last one gives."""
+    def kept(micro_batches: Iterable[MicroBatch]) -> tuple[list[int], Outputs]:
+        """What each micro-batch keeps, and what the last one gives."""
         sizes: list[int] = []
         outputs: Outputs = ()
-        for piece in pieces:
+        for encode in micro_batches:
             del outputs
             with SavedBytes(known) as saved, amp():
-                outputs = piece()
+                outputs = encode()
             sizes.append(saved.bytes)
         return sizes, tuple(each.detach() for each in outputs)
 
-    images, seen = kept(work.image.pieces[:1])  # all are alike, or smaller
-    texts, read = kept(work.text.pieces)
+    images, seen = kept(work.image.micro_batches[:1])  # all are alike, or smaller
+    texts, read = kept(work.text.micro_batches)
     image, text = images[0], max(texts)
     if encoder.recomputes:
         encoder.set_grad_checkpointing(False)
         blocks = len(repeated_units(encoder.model.get_submodule("visual")))
-        image += kept(work.image.pieces[:1])[0][0] // max(1, blocks)
+        image += kept(work.image.micro_batches[:1])[0][0] // max(1, blocks)
         blocks = len(repeated_units(encoder.model)) - blocks
-        text += max(kept(work.text.pieces)[0]) // max(1, blocks)
+        text += max(kept(work.text.micro_batches)[0]) // max(1, blocks)
         encoder.set_grad_checkpointing()
     plan = encoder.plan_texts(ids)
     longest = ids.shape[1] if plan is None else int(plan.last.max()) + 1
     features = _features(seen, read, len(pixels), len(ids), longest)
     with SavedBytes(known) as saved:
-        _, loss = weighted_loss(active, features, batch.block.layout(method.kinds, device, ids))
+        _, loss = weighted_loss(active, features, batch.block.layout(device, ids))
     del loss
     learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
     whole = (features.image, features.text, features.patches, features.tokens)
@@ -199,24 +200,27 @@ class Options:
     """Bytes that a training step of FSC-CLIP holds at its peak, counted: weights, gradients and
     moments of AdamW, features of the whole batch, and what operations keep for the backward pass
     of one micro-batch, each storage once. Nothing is trained; micro-batches are encoded one at a
-    time."""
+    time.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+        model: Anything `compoclip evaluate` takes.
+        batch_size: Images a step.
+        micro_batch: Images encoded at once, as for `compoclip train`; 0 is all.
+        grad_checkpointing: Activations computed again in backward, as for `compoclip train`.
+        precision: Arithmetic of the towers (bf16: autocast).
+        seed: Seed of the draw.
+        json: Print JSON.
+    """
 
     captions: Path | None = None
-    """captions: a .txt, .json, .jsonl file or a folder of them; else those of the world"""
     model: str = "random:ViT-B-32"
-    """anything `compoclip evaluate` takes"""
     batch_size: int = 256
-    """images a step"""
     micro_batch: int = 32
-    """images encoded at once, as for `compoclip train`; 0 is all"""
     grad_checkpointing: bool = False
-    """activations computed again in backward, as for `compoclip train`"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """arithmetic of the towers (bf16: autocast)"""
     seed: int = 0
-    """seed of the draw"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -257,7 +261,7 @@ def _counted(options: Options) -> StepMemory:
     if options.grad_checkpointing:
         loaded.encoder.set_grad_checkpointing()
     batch = caption_batch(loaded, method, captions, options.seed)
-    settings = StepSettings("cpu", options.precision, options.micro_batch)
+    settings = RunSettings(out=Path(), precision=options.precision, micro_batch=options.micro_batch)
     return count_step_memory(loaded, method, batch, settings)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from bench.rows import PROGRAM, Inputs, Row, machine
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import Tagger, get_tagger, tagger_version
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import parse as parse_options
@@ -65,16 +65,20 @@ class Options:
     """Captions per second of the scene-graph parser and of its stages, on one core.
 
     Processor time is counted, not wall time, so that other work on the machine matters less. "cold"
-    is the first pass over the captions, with every cache empty; the others are medians."""
+    is the first pass over the captions, with every cache empty; the others are medians.
+
+    Args:
+        captions: Captions to parse: a .txt, .json, .jsonl file or a folder of them (e.g.
+            SugarCrepe's).
+        repeats: Timed repeats after the cold pass.
+        tagger: Hanta, spacy or spacy:MODEL.
+        json: Print JSON.
+    """
 
     captions: Path
-    """captions to parse: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's)"""
     repeats: int = 3
-    """timed repeats after the cold pass"""
     tagger: str = "hanta"
-    """hanta, spacy or spacy:MODEL"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

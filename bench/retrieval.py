@@ -13,15 +13,16 @@ import torch
 from open_clip import build_zero_shot_classifier
 
 from bench.rows import PROGRAM, Inputs, Row, machine
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json
 from compoclip.errors import UsageError
-from compoclip.evaluation.classification import class_embeddings
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.forms.classification import class_embeddings
+from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import Scores
-from compoclip.evaluation.retrieval import rank
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)
@@ -141,22 +142,25 @@ if TYPE_CHECKING:
 class Options:
     """Ranks of random features in both directions, by the code of evaluate, which works through
     blocks, against all scores at once and sorted; and the class weights of ImageNet classes
-    against open_clip's build_zero_shot_classifier with the same model."""
+    against open_clip's build_zero_shot_classifier with the same model.
+
+    Args:
+        images: Images (COCO's test set: 5000).
+        texts: Captions (COCO's test set: 25010).
+        width: Numbers a feature has.
+        model: Whose text encoder makes class weights: anything `compoclip evaluate` takes.
+        classes: ImageNet classes to make weights of, from the first.
+        templates: Of CLIP's 80 prompt templates, from the first.
+        json: Print JSON.
+    """
 
     images: int = 5000
-    """images (COCO's test set: 5000)"""
     texts: int = 25010
-    """captions (COCO's test set: 25010)"""
     width: int = 512
-    """numbers a feature has"""
     model: str = "bundled"
-    """whose text encoder makes class weights: anything `compoclip evaluate` takes"""
     classes: int = 100
-    """ImageNet classes to make weights of, from the first"""
     templates: int = 80
-    """of CLIP's 80 prompt templates, from the first"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

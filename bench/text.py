@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.checkpoint import load_model
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.ranks import device_named
 
 
 @dataclass(frozen=True)
@@ -169,26 +169,30 @@ def _timed(run: Callable[[], list[Tensor]], device: torch.device) -> tuple[float
 @dataclass(frozen=True)
 class Options:
     """Captions per second of the text encoder, against open_clip's own encode_text on the same
-    weights, batches and device, interleaved in one run."""
+    weights, batches and device, interleaved in one run.
+
+    Args:
+        captions: Captions to encode: a .txt, .json, .jsonl file or a folder of them (e.g.
+            SugarCrepe's).
+        model: Whose text encoder: anything `compoclip evaluate` takes.
+        batch_size: Captions a batch.
+        batches: Batches a repeat, drawn at random without replacement.
+        repeats: Timed repeats of each way after a warm-up; medians are shown.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        precision: Arithmetic (bfloat16: autocast).
+        seed: Seed of the draw.
+        json: Print JSON.
+    """
 
     captions: Path
-    """captions to encode: a .txt, .json, .jsonl file or a folder of them (e.g. SugarCrepe's)"""
     model: str = "random:ViT-B-32"
-    """whose text encoder: anything `compoclip evaluate` takes"""
     batch_size: int = 256
-    """captions a batch"""
     batches: int = 2
-    """batches a repeat, drawn at random without replacement"""
     repeats: int = 3
-    """timed repeats of each way after a warm-up; medians are shown"""
     device: str = "auto"
-    """cpu, cuda, cuda:N or mps; auto takes a GPU when there is one"""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """arithmetic (bfloat16: autocast)"""
     seed: int = 0
-    """seed of the draw"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:

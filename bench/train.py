@@ -15,27 +15,27 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.captions.parse import parse_many
-from compoclip.cli.caption_input import drawn_captions
-from compoclip.cli.options import device_named, parse
+from compoclip.captions.parser import parse_many
+from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.plan import TextPlan
-from compoclip.data.sample import Batch, Sample
-from compoclip.data.textblock import TextBlock
+from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.preprocess import Tokenizer
+from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
+from compoclip.training.settings import RunSettings
 from compoclip.training.step import (
     StepResult,
-    StepSettings,
-    TextTokenizer,
     result_of,
     step,
     weighted_loss,
@@ -44,10 +44,10 @@ from compoclip.training.step import (
 
 def plain_step(
     encoder: DualEncoder,
-    tokenize: TextTokenizer,
+    tokenize: Tokenizer,
     method: Method,
     batch: Batch,
-    settings: StepSettings,
+    settings: RunSettings,
 ) -> StepResult:
     """What `step` computes, computed the long way: the same loss and gradients.
 
@@ -56,7 +56,7 @@ def plain_step(
     """
     device = torch.device(settings.device)
     forwards, row = separate_forwards(batch, method.kinds)
-    layout = batch.block.layout(method.kinds, device, tokenize(list(batch.block.texts)))
+    layout = batch.block.layout(device, tokenize(list(batch.block.texts)))
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
         image = encoder.encode_images(batch.normalised(device), patches=True)
         texts = [_full_length(encoder.model, tokenize(each).to(device)) for each in forwards]
@@ -165,7 +165,7 @@ def caption_batch(loaded: LoadedModel, method: Method, captions: Sequence[str], 
 
 
 def measure_step_speed(
-    loaded: LoadedModel, method: Method, batch: Batch, repeats: int, settings: StepSettings
+    loaded: LoadedModel, method: Method, batch: Batch, repeats: int, settings: RunSettings
 ) -> StepSpeed:
     """Train on the batch in both ways in turn, `repeats` times after a first step of each, whose
     gradients are compared and whose operations are counted.
@@ -271,26 +271,29 @@ class Options:
     negatives that could not be made, an additive attention mask.
 
     Images cost the same in both and are random numbers. On a CPU the ratio is one of processor
-    time, so that other work on the machine matters less."""
+    time, so that other work on the machine matters less.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+        model: Anything `compoclip evaluate` takes, with open_clip's own causal text tower.
+        batch_size: Images a step.
+        repeats: Timed steps of each way after a first one; medians are shown.
+        quick: A batch of 8 images, one repeat.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        precision: Arithmetic of the towers (bf16: autocast).
+        seed: Seed of the draw.
+        json: Print JSON.
+    """
 
     captions: Path | None = None
-    """captions: a .txt, .json, .jsonl file or a folder of them; else those of the world"""
     model: str = "random:ViT-B-32"
-    """anything `compoclip evaluate` takes, with open_clip's own causal text tower"""
     batch_size: int = 32
-    """images a step"""
     repeats: int = 3
-    """timed steps of each way after a first one; medians are shown"""
     quick: bool = False
-    """a batch of 8 images, one repeat"""
     device: str = "auto"
-    """cpu, cuda, cuda:N or mps; auto takes a GPU when there is one"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """arithmetic of the towers (bf16: autocast)"""
     seed: int = 0
-    """seed of the draw"""
     json: bool = False
-    """print JSON"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -338,7 +341,7 @@ def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
         method,
         caption_batch(loaded, method, drawn, options.seed),
         options.repeats,
-        StepSettings(str(device), options.precision),
+        RunSettings(out=Path(), device=str(device), precision=options.precision),
     )
     setting = {
         "model": options.model,

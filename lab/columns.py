@@ -13,11 +13,17 @@ from statistics import fmean, stdev
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, evaluate, holm
-from compoclip.evaluation.compare import LEVEL
+from compoclip.evaluation.aggregate import (
+    MeanOf,
+    evaluate,
+)
+from compoclip.evaluation.comparison import LEVEL, Evidence, Pair, joined
 from compoclip.evaluation.items import Values
-from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results
+from compoclip.evaluation.statistics import (
+    RESAMPLES,
+    holm,
+)
 
 SDS = 2.0
 """How many standard deviations of the seeds a difference must exceed."""

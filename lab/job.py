@@ -13,23 +13,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.open_source import open_source
-from compoclip.data.plans import ImagePlan, NegativeImages, Neighbours
-from compoclip.data.sample import Source
-from compoclip.data.schedule import RankShare, schedule_of
+from compoclip.data.images import RankShare
+from compoclip.data.sources import Source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, load_results
-from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
-from compoclip.files import read_json, write_atomically
+from compoclip.evaluation.run import evaluate
+from compoclip.files import read_json, write_json
 from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.models.interpolate import interpolate
+from compoclip.models.wise_ft import interpolate
+from compoclip.run import Measuring
 from compoclip.training.log import read_log
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from lab.data import BAGS
 from lab.settings import BASE, Arm, LabSettings
 
@@ -48,17 +48,17 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What its folder and its results are called."""
+        """The name of its folder and of its results."""
         return BASE if self.arm is None else f"{self.arm.name}-seed{self.seed}"
 
     @property
     def folder(self) -> Path:
-        """Where the run is."""
+        """The run folder."""
         return self.out / "runs" / self.name
 
     @property
     def results(self) -> Path:
-        """Where its results are."""
+        """The folder of its results."""
         return self.out / "results" / self.name
 
     def made_from(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def outcome(job: Job) -> Outcome | None:
-    """What a job that is finished amounts to, None when it is not.
+    """The outcome of a finished job, None for one that is not.
 
     Raises CompoclipError when its folder was made with other settings.
     """
@@ -135,7 +135,7 @@ def run_job(job: Job) -> Outcome:
     record = {**asdict(done), "made_from": job.made_from()}
     shutil.rmtree(job.folder / "state", ignore_errors=True)
     give_back()
-    write_atomically(job.folder / DONE, lambda path: path.write_text(json.dumps(record, indent=1)))
+    write_json(job.folder / DONE, record)
     return done
 
 
@@ -168,10 +168,10 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
 
 
 def _measure(job: Job, model: LoadedModel) -> None:
-    wanted = set(job.settings.benchmarks)
-    targets = parse_targets([str(job.out / "suite")], Path("data"))
-    benchmarks = [target.load() for target in targets if target.id in wanted]
-    evaluate(job.name, ModelEncoder(model), benchmarks, job.out / "results", Options(workers=1))
+    measuring = Measuring(on=(str(job.out / "suite"),), workers=1, device="cpu")
+    benchmarks = measuring.benchmarks(only=job.settings.benchmarks)
+    settings, _ = measuring.settings(cache=None)
+    evaluate(job.name, ModelEncoder(model), benchmarks, job.out / "results", settings)
 
 
 def method_of(arm: Arm, data: Path) -> Method:
@@ -196,8 +196,8 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) ->
 
     A batch of a method that shows further images with each sample has fewer samples.
     """
-    samples = max(1, settings.batch_size // images_a_sample(method.images))
-    epoch = schedule_of(source, method.images, RankShare(samples), 0).steps_per_epoch
+    samples = max(1, settings.batch_size // method.images.images_per_sample)
+    epoch = method.images.schedule(source, RankShare(samples), 0).steps_per_epoch
     if epoch < 1:
         raise UsageError(
             f"arm '{arm.name}': {len(source)} samples are fewer than a batch; raise scenes"
@@ -210,10 +210,3 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) ->
         warmup=settings.warmup,
         clip_grad=settings.clip_grad,
     )
-
-
-def images_a_sample(images: ImagePlan) -> int:
-    """How many images the encoder sees for each sample drawn."""
-    if isinstance(images, Neighbours):
-        return 1 + images.count
-    return 2 if isinstance(images, NegativeImages) else 1

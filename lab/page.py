@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.layout import span
 from compoclip.evaluation.results import too_few
-from compoclip.files import read_text, write_atomically
+from compoclip.evaluation.tables import span
+from compoclip.files import read_text, write_text
 from lab.columns import COLUMNS, Difference, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
 
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of an effect in one column. difference: None when an arm has not been run."""
+    """A published effect in one column. difference: None when an arm has not been run."""
 
     effect: Effect
     column: str
@@ -121,7 +121,7 @@ def effects_text(findings: Sequence[Finding]) -> str:
 
 
 def arms_text(arms: Sequence[Arm]) -> str:
-    """What each arm is."""
+    """The legend: what each arm is."""
     rows = []
     for arm in arms:
         made = [f"{name}={value}" for name, value in arm.settings.items()]
@@ -154,4 +154,4 @@ def write_section(page: Path, text: str) -> None:
     if not (begin and end):
         raise CompoclipError(f"{page}: needs the lines '{BEGIN}' and '{END}'; add them")
     new = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
-    write_atomically(page, lambda path: path.write_text(new, encoding="utf-8"))
+    write_text(page, new)

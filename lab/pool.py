@@ -62,7 +62,7 @@ def run_all(
 
 
 def _outcome(what: tuple[Callable[[Job], Outcome], Job]) -> Outcome | Exception:
-    """What becomes of a job; an error does not end the others."""
+    """The outcome of a job, or its error, which does not end the others."""
     run, job = what
     try:
         return run(job)

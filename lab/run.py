@@ -12,7 +12,7 @@ from typing import Any
 
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError
-from compoclip.files import only_writer, read_json, require_writable, write_atomically
+from compoclip.files import only_writer, read_json, require_writable, write_text
 from compoclip.models.checkpoint import load_model
 from compoclip.version import __version__
 from compoclip.world.dataset import bundled_world, crowded
@@ -138,7 +138,7 @@ def _report(settings: LabSettings, out: Path, jobs: Sequence[Job]) -> str:
         for each in findings
     ]
     for name, content in ((SECTION, text), (NUMBERS, json.dumps(_plain(numbers), indent=1))):
-        write_atomically(out / name, _writer(content + "\n"))
+        write_text(out / name, content + "\n")
     return text
 
 
@@ -183,7 +183,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _writer(content: str) -> Any:
-    return lambda path: path.write_text(content, encoding="utf-8")

@@ -14,6 +14,7 @@ import argparse
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -29,14 +30,11 @@ from compoclip.captions.types import (
     Span,
 )
 from compoclip.errors import CompoclipError
-from compoclip.files import unreadable
-from compoclip.rewrites.graph_vocabulary import (
-    ATTRIBUTES,
-    MIN_OBJECTS,
-    RELATIONS,
-    build_vocabulary,
-    save_vocabulary,
-)
+from compoclip.files import unreadable, write_atomically
+from compoclip.rewrites.mosaic import VOCABULARY_FORMAT, WORD_KINDS, GraphVocabulary
+
+#: Least instances of an object, number of attributes and of relations.
+MIN_OBJECTS, ATTRIBUTES, RELATIONS = 30, 524, 50
 
 _CHUNK = 1 << 20
 _NOWHERE = Span(0, 0)
@@ -152,6 +150,80 @@ def _graph(nodes: Iterable[tuple[str, Iterable[str]]], links: Iterable[_Link]) -
         ),
         tuple(GraphRelation(a, name, b, _NOWHERE) for a, name, b in links),
     )
+
+
+def as_json(vocabulary: GraphVocabulary) -> dict[str, Any]:
+    """The content of a vocabulary file: lists, or counts by word where they are known."""
+    lists: dict[str, Any] = {
+        kind: vocabulary.counts.get(kind) or list(getattr(vocabulary, kind)) for kind in WORD_KINDS
+    }
+    head = {"format": VOCABULARY_FORMAT, "source": vocabulary.source, "licence": vocabulary.licence}
+    return {**head, **({"built": dict(vocabulary.built)} if vocabulary.built else {}), **lists}
+
+
+def save_vocabulary(vocabulary: GraphVocabulary, path: Path) -> None:
+    """Write a vocabulary file whole or not at all. Raises CompoclipError when it cannot."""
+    text = json.dumps(as_json(vocabulary), indent=1, ensure_ascii=False) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def build_vocabulary(
+    graphs: Iterable[SceneGraph],
+    *,
+    source: str,
+    licence: str,
+    min_objects: int = MIN_OBJECTS,
+    attributes: int = ATTRIBUTES,
+    relations: int = RELATIONS,
+) -> GraphVocabulary:
+    """Count the words of scene graphs and keep the usual ones.
+
+    Objects met at least `min_objects` times, and the most frequent `attributes` and `relations`;
+    among equals in alphabetical order. `built` records thresholds, graphs, instances and distinct
+    words. Raises CompoclipError when a list would be empty.
+    """
+    total = 0
+    counted: dict[str, Counter[str]] = {kind: Counter() for kind in WORD_KINDS}
+    for graph in graphs:
+        total += 1
+        for node in graph.objects:
+            counted["objects"][_normal(node.name)] += 1
+            for attribute in node.attributes:
+                if attribute.kind != "number" and not _normal(attribute.name).isdigit():
+                    counted["attributes"][_normal(attribute.name)] += 1
+        for relation in graph.relations:
+            counted["relations"][_normal(relation.name)] += 1
+    ranked = {
+        kind: sorted((item for item in counts.items() if item[0]), key=lambda i: (-i[1], i[0]))
+        for kind, counts in counted.items()
+    }
+    kept = {
+        "objects": dict(item for item in ranked["objects"] if item[1] >= min_objects),
+        "attributes": dict(ranked["attributes"][:attributes]),
+        "relations": dict(ranked["relations"][:relations]),
+    }
+    for kind, words in kept.items():
+        if not words:
+            raise CompoclipError(
+                f"{source}: no {kind} left of {len(ranked[kind])} in {total} scene graphs; "
+                "lower the thresholds or use more graphs"
+            )
+    built = {"graphs": total, "min_objects": min_objects}
+    built |= {f"{kind}_met": counted[kind].total() for kind in WORD_KINDS}
+    built |= {f"{kind}_distinct": len(ranked[kind]) for kind in WORD_KINDS}
+    return GraphVocabulary(
+        objects=tuple(kept["objects"]),
+        attributes=tuple(kept["attributes"]),
+        relations=tuple(kept["relations"]),
+        source=source,
+        licence=licence,
+        counts=kept,
+        built=built,
+    )
+
+
+def _normal(word: str) -> str:
+    return " ".join(word.lower().replace("_", " ").split())
 
 
 def main() -> int:

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from compoclip.captions.lists import ANIMALS, CLOTHES, NUMBERS, PEOPLE, word_set
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.tagwords import ANIMALS, CLOTHES, NUMBERS, PEOPLE
-from compoclip.captions.types import GraphObject, GraphRelation, SceneGraph, word_set
+from compoclip.captions.types import GraphObject, GraphRelation, SceneGraph
 
 Triple = tuple[str, str, str]
 

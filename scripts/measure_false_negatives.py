@@ -16,7 +16,7 @@ from rewrite_truth import Judged, judge_rewrites
 
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import wilson
+from compoclip.evaluation.statistics import wilson
 
 _HEADER = ["rewrite", "coverage", "made", "undecided", "judged", "wrong", "rate", "95 % interval"]
 

@@ -29,7 +29,7 @@ from graph_score import (
     parse_facts,
 )
 
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import tagger_version
 from compoclip.captions.types import SceneGraph
 from compoclip.console import table

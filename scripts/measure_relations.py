@@ -20,7 +20,7 @@ from PIL import Image
 
 import compoclip
 from compoclip.console import table
-from compoclip.evaluation.aggregate import wilson
+from compoclip.evaluation.statistics import wilson
 from compoclip.world.dataset import png_bytes, read_world_config
 from compoclip.world.pairs import pair
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compoclip.captions.parse import parse_many
+from compoclip.captions.parser import parse_many
 from compoclip.captions.types import Caption
 from compoclip.console import table
 from compoclip.rewrites.base import (
@@ -31,10 +31,10 @@ from compoclip.rewrites.base import (
     same_to_clip,
     token_key,
 )
-from compoclip.rewrites.exchange import SAME_PARTS, same_parts
+from compoclip.rewrites.legality import SAME_PARTS, same_parts
 from compoclip.rewrites.negclip import considered, swapped
+from compoclip.rewrites.reading import read
 from compoclip.rewrites.records import HEADER, RewriteTally, edited_words, reason_lines, rows
-from compoclip.rewrites.structure import structure_of
 
 
 def words_of(text: str) -> Counter[str]:
@@ -85,10 +85,10 @@ def agreement(captions: Sequence[Caption], official: Sequence[list[str]]) -> dic
     fate: Counter[str] = Counter()
     rows_with_one = pairs = 0
     for caption, negatives in zip(captions, official):
-        structure = structure_of(caption)
+        reading = read(caption)
         ours: dict[tuple[str, ...], str] = {}
-        for pair, refusal in considered(structure):
-            if refusal is None and same_parts(structure, pair.a, pair.b):
+        for pair, refusal in considered(reading):
+            if refusal is None and same_parts(reading, pair.a, pair.b):
                 refusal = SAME_PARTS
             result = swapped(caption, pair)
             if isinstance(result, Refused):

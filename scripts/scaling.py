@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from bench.rows import machine
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.losses.contract import Features, Role
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import ModelConfig, create_model
-from compoclip.models.loaded import LoadedModel
-from compoclip.training.step import StepSettings, step, weighted_loss
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import ModelConfig
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import step, weighted_loss
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -95,11 +95,11 @@ def seconds_of(setting: Setting) -> dict[str, float]:
     tower, tokenize = model.encoder.model, model.tokenizer
 
     def ours() -> None:
-        step(model.encoder, tokenize, method, batch, StepSettings())
+        step(model.encoder, tokenize, method, batch, RunSettings(out=Path()))
 
     def plain() -> None:
         ids = tokenize(list(batch.block.texts))
-        layout = batch.block.layout(method.kinds, torch.device("cpu"), ids)
+        layout = batch.block.layout(torch.device("cpu"), ids)
         image: Tensor = tower.encode_image(batch.normalised(torch.device("cpu")))
         text: Tensor = tower.encode_text(ids)
         features = Features(

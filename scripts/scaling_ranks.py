@@ -26,12 +26,12 @@ import torch
 from scaling import Setting, batch_of, mark, model_of, timed
 
 from bench.rows import machine
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock, merge
+from compoclip.data.batch import Batch, TextBlock, merge
 from compoclip.methods.registry import load_recipe
-from compoclip.ranks import Ranks, meeting
-from compoclip.training.distributed import Whole, average_gradients
-from compoclip.training.step import StepSettings, step
+from compoclip.ranks import Ranks, process_group
+from compoclip.training.distributed import GlobalBatch, average_gradients
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import step
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -63,13 +63,13 @@ def seconds_of(recipe: str, ranks: Ranks) -> float:
     batch = batch_of(WHOLE, model, method)
     parts = [part(batch, Ranks(rank, ranks.world)) for rank in range(ranks.world)]
     merged = merge([each.block for each in parts], [len(each.ids) for each in parts])
-    own, whole = parts[ranks.rank], Whole(ranks, merged)
+    own, whole = parts[ranks.rank], GlobalBatch(ranks, merged)
     parameters = list(model.encoder.model.parameters())
 
     def once() -> None:
         for parameter in parameters:
             parameter.grad = None
-        step(model.encoder, model.tokenizer, method, own, StepSettings(), whole)
+        step(model.encoder, model.tokenizer, method, own, RunSettings(out=Path()), whole)
         average_gradients(parameters, ranks)
 
     once()  # warms up
@@ -79,7 +79,7 @@ def seconds_of(recipe: str, ranks: Ranks) -> float:
 def work(out: Path) -> None:
     """What each process of torchrun does."""
     torch.set_num_threads(1)
-    with meeting(torch.device("cpu")) as ranks:
+    with process_group(torch.device("cpu")) as ranks:
         found = {recipe: ranks.exchange(seconds_of(recipe, ranks)) for recipe in RECIPES}
         if ranks.first:
             out.write_text(json.dumps(found), encoding="utf-8")

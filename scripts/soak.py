@@ -28,7 +28,8 @@ import tyro
 from safetensors.torch import load_file
 
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import ModelConfig, create_model, save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import ModelConfig
 from compoclip.training.state import latest_state
 from compoclip.world.captions import captions_for
 from compoclip.world.dataset import png_bytes

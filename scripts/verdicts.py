@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from compoclip.evaluation.compare import Difference, corrected, subtask_differences
+from compoclip.evaluation.comparison import Difference, Pair, corrected, subtask_differences
 from compoclip.evaluation.items import MAIN
-from compoclip.evaluation.pair import Pair
 
 FAMILIES = (1, 10, 60)
 

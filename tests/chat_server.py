@@ -38,7 +38,7 @@ def slot(caption: str) -> int:
 @lru_cache(maxsize=1000)
 def texts(prompt: str, caption: str) -> list[str]:
     """What a good model would say."""
-    from compoclip.captions.parse import parse
+    from compoclip.captions.parser import parse
     from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 
     if "ten short sentences" in prompt:

@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import create_model, load_model, read_config, save_model
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import read_config
 from compoclip.ranks import Ranks
 from compoclip.training import loop
 from compoclip.training.log import read_log
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
 from train_helpers import write_config, write_data
 

@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef, Listed
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import evaluate, plan
+from compoclip.evaluation.aggregate import (
+    evaluate,
+    plan,
+)
 from compoclip.evaluation.encoder import TextKey
-from compoclip.evaluation.items import EncodedFeatures
+from compoclip.evaluation.forms import score
+from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.models.config import ModelIdentity
 
 
@@ -51,6 +55,14 @@ def features_of(cases: Sequence[Case], images: np.ndarray, texts: np.ndarray) ->
     )
 
 
+def score_items(
+    content: Sequence[Case] | Content, features: EncodedFeatures, **fields: Any
+) -> Items:
+    """The scored items of a benchmark that holds `content` and has these fields besides."""
+    held = tuple(content) if isinstance(content, Sequence) else content
+    return score(Benchmark("made", held, "0", **fields), features)
+
+
 def unit(rng: np.random.Generator, n: int, width: int = 16) -> np.ndarray:
     """n random unit vectors, float32."""
     x = rng.normal(size=(n, width))
@@ -64,7 +76,7 @@ def rule_value(
     rows = [(name, *item) for name, items in table.items() for item in items]
     names = {rule.metric or "main", *(p.metric or "main" for p in _nested(rule))}
     applies = {name: np.ones(len(rows), dtype=bool) for name in names}
-    tree = plan(rule, [r[0] for r in rows], [r[2] for r in rows], applies, "main")
+    tree = plan(rule, Listed([r[0] for r in rows], [r[2] for r in rows]), applies, "main")
     return evaluate(tree, {name: np.array([row[1] for row in rows]) for name in names})
 
 

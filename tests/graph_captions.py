@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import (
     Caption,
     GraphAttribute,
@@ -14,7 +14,7 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
 )
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary
+from compoclip.rewrites.mosaic import GraphVocabulary
 
 WORDS = GraphVocabulary(
     objects=("table", "puppy", "kitten", "dog", "hat"),

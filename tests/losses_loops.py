@@ -10,12 +10,14 @@ from torch import Tensor
 from compoclip.losses.contract import Features, Layout
 from losses_oracle import (
     CAPTION,
+    KINDS,
     NEGATIVE,
     POSITIVE,
     POSITIVES,
     caption_of,
     cross_entropy,
     is_true,
+    kind_of,
     lse,
     number,
 )
@@ -23,11 +25,11 @@ from losses_oracle import (
 ZERO = torch.tensor(0.0).double()
 
 
-def texts_of(layout: Layout, image: int, role: int, rewrite: int | None = None) -> list[int]:
+def texts_of(layout: Layout, image: int, role: int, kind: str | None = None) -> list[int]:
     found = []
     for t in range(layout.owner.numel()):
         fits = layout.owner[t] == image and layout.role[t] == role
-        if fits and rewrite in (None, int(layout.rewrite[t])):
+        if fits and kind in (None, kind_of(layout, t)):
             found.append(t)
     return found
 
@@ -131,7 +133,7 @@ def ranking(f: Features, layout: Layout, margins: Sequence[float]) -> Tensor:
     for i in range(layout.images):
         for t in texts_of(layout, i, NEGATIVE):
             gap = f.image[i] @ f.text[t] - f.image[i] @ f.text[caption_of(layout, i)]
-            value = margins[int(layout.rewrite[t])] + f.logit_scale * gap
+            value = margins[KINDS.index(kind_of(layout, t))] + f.logit_scale * gap
             count += 1
             if number(value) > 0:
                 total = total + value
@@ -141,7 +143,7 @@ def ranking(f: Features, layout: Layout, margins: Sequence[float]) -> Tensor:
 def next_margins(f: Features, layout: Layout, margins: Sequence[float]) -> list[float]:
     images, out = range(layout.images), []
     right = [number(f.logit_scale * (f.image[i] @ f.text[caption_of(layout, i)])) for i in images]
-    for kind, margin in enumerate(margins):
+    for kind, margin in zip(KINDS, margins, strict=True):
         texts = [(i, t) for i in images for t in texts_of(layout, i, NEGATIVE, kind)]
         wrong = [number(f.logit_scale * (f.image[i] @ f.text[t])) for i, t in texts]
         if wrong:

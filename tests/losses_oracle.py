@@ -15,13 +15,13 @@ from torch import Tensor
 from compoclip.losses.contract import Features, Layout, Role
 
 CAPTION, POSITIVE, NEGATIVE = Role.CAPTION, Role.POSITIVE, Role.NEGATIVE
-KINDS = 3  # rewrites 0, 1, 2 make negatives
-POSITIVES = (3, 4, 5)  # and these make positives
+NAMES = ("a", "b", "c", "d", "e", "f")  # of the kinds of text; cases have their places here
+KINDS, POSITIVES = NAMES[:3], NAMES[3:]  # of negatives, and of positives
 
 
-# One (owner, role, rewrite) a text; captions first unless the case says otherwise.
+# One (owner, role, kind) a text; captions first unless the case says otherwise.
 def _full(images: int) -> list[tuple[int, Role, int]]:
-    own = [(i, NEGATIVE, k) for k in range(KINDS) for i in range(images)]
+    own = [(i, NEGATIVE, k) for k in range(3) for i in range(images)]
     return [(i, CAPTION, -1) for i in range(images)] + own
 
 
@@ -46,7 +46,7 @@ CASES: dict[str, list[tuple[int, Role, int]]] = {
         (0, NEGATIVE, 0),
     ],
     "positives": [(i, CAPTION, -1) for i in range(4)]
-    + [(i, POSITIVE, k) for k in POSITIVES for i in (0, 1)]
+    + [(i, POSITIVE, k) for k in (3, 4, 5) for i in (0, 1)]
     + [(3, POSITIVE, 4), (0, NEGATIVE, 0), (0, NEGATIVE, 1), (2, NEGATIVE, 1)],
     "bags": [(i, CAPTION, -1) for i in range(3)]
     + [(0, POSITIVE, 3)] * 3
@@ -55,7 +55,7 @@ CASES: dict[str, list[tuple[int, Role, int]]] = {
 }
 
 
-def layout_of(texts: Sequence[tuple[int, Role, int]]) -> Layout:
+def layout_of(texts: Sequence[tuple[int, Role, int]], kinds: tuple[str, ...] = NAMES) -> Layout:
     """The layout; some captions, negatives and images of it are the same text or photo."""
     owner, role, rewrite = (torch.tensor([int(t[i]) for t in texts]) for i in range(3))
     images = int(owner.max()) + 1
@@ -65,6 +65,7 @@ def layout_of(texts: Sequence[tuple[int, Role, int]]) -> Layout:
         role,
         rewrite,
         images,
+        kinds,
         text_id=text_id.masked_fill(text_id == 2, 1),
         image_id=image_id.masked_fill(image_id == 3, 0),
     )
@@ -138,6 +139,7 @@ def rearranged(
             layout.role[texts],
             layout.rewrite[texts],
             layout.images,
+            layout.kinds,
             text_id=of(layout.text_id, texts),
             image_id=of(layout.image_id, images),
             side=of(layout.side, images),
@@ -180,8 +182,12 @@ def negatives_of(layout: Layout, image: int) -> list[int]:
 
 
 def missing_of(layout: Layout, image: int) -> int:
-    made = {int(layout.rewrite[t]) for t in negatives_of(layout, image)}
-    return sum(kind not in made for kind in range(KINDS))
+    made = {kind_of(layout, t) for t in negatives_of(layout, image)}
+    return sum(kind not in made for kind in KINDS)
+
+
+def kind_of(layout: Layout, text: int) -> str:
+    return layout.kinds[int(layout.rewrite[text])]
 
 
 def clip(f: Features, layout: Layout) -> Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.world.captions import captions_for
 from compoclip.world.dataset import png_bytes
 from compoclip.world.sampling import scene_for
@@ -16,15 +18,20 @@ SCENES = 40
 STEPS = 30
 WORLD = WorldConfig(size=32)
 
-# The data file a recipe needs, and options without which it cannot train on so little.
 PLAIN = "plain.jsonl"
-SPECIAL: dict[str, tuple[str, ...]] = {
-    "negclip-original": ("near.tsv",),
-    "triplet-clip": ("pairs.jsonl",),
-    "gnm-clip": ("groups.jsonl", "--pairs=2", "--epochs=5"),
-    "dac": (PLAIN, "--bags=bags.jsonl"),
-    "clic": (PLAIN, "--warmup-share=0.1"),
-}
+RUNS = Path(__file__).with_name("method_runs")
+
+
+def run_of(method: str) -> dict[str, Any]:
+    """How a recipe is run where it needs data or options of its own: method_runs/METHOD.json.
+
+    "world": its file of `write_world`, and options without which it cannot train on so little.
+    "photos": options in the place of columns that captioned photos do not have, null where nothing
+    can be; "photos_name": what the run is called then.
+    """
+    path = RUNS / f"{method}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return {"world": [PLAIN], "photos": [], "photos_name": method, **found}
 
 
 def write_world(folder: Path) -> Path:
@@ -64,7 +71,7 @@ def write_world(folder: Path) -> Path:
 
 def arguments(folder: Path, method: str, out: Path, *more: str) -> list[str]:
     """The command line that trains a recipe for 30 steps on world data."""
-    data, *special = SPECIAL.get(method, (PLAIN,))
+    data, *special = run_of(method)["world"]
     special = [option.replace("bags.jsonl", str(folder / "bags.jsonl")) for option in special]
     return [
         "train",

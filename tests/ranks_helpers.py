@@ -56,14 +56,14 @@ def _main(
 ) -> None:
     import torch
 
-    from compoclip.ranks import meeting, silent
+    from compoclip.ranks import process_group, silent
 
     torch.set_num_threads(1)
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world)
     )
     try:
-        with meeting(torch.device("cpu")) as ranks, silent() if rank else nullcontext():
+        with process_group(torch.device("cpu")) as ranks, silent() if rank else nullcontext():
             result = function(ranks, *arguments)
             ranks.exchange(None)  # the first holds the store: it must not leave before the others
     except Exception:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from compoclip.analysis.patch_maps import (
+from compoclip.analysis.maps import (
     overlay,
     patch_grid,
     patch_maps,
@@ -20,7 +20,8 @@ from compoclip.analysis.patch_maps import (
     word_positions,
 )
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder, ImageFeatures, TextFeatures
 from compoclip.models.preprocess import Preprocess
 from models_thin import config, timm_config

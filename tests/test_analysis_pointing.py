@@ -27,7 +27,8 @@ from compoclip.analysis.pointing import (
 )
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import ModelConfig, create_model
+from compoclip.models.checkpoint import create_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder, ImageFeatures, TextFeatures
 from compoclip.world.dataset import bundled_world
 from compoclip.world.pointing import box_of, pointing_scenes

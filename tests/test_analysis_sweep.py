@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.analysis.sweep import (
+from compoclip.analysis.interpolation import (
     BASE,
     SWAPPED,
     TUNED,
@@ -36,12 +36,12 @@ from compoclip.evaluation.run import Options
 from compoclip.evaluation.targets import parse_targets
 from compoclip.models.checkpoint import (
     LoadedModel,
-    ModelConfig,
     create_model,
     current_identity,
     load_model,
     save_model,
 )
+from compoclip.models.config import ModelConfig
 
 CONFIG = {
     "embed_dim": 16,

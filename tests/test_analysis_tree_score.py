@@ -14,7 +14,6 @@ from compoclip.analysis.trees import (
     TOO_LONG,
     TOO_SHORT,
     TREES,
-    Estimate,
     TokenSentence,
     best_tree,
     differences,
@@ -27,6 +26,7 @@ from compoclip.analysis.trees import (
 from compoclip.cli.main import main
 from compoclip.cli.tree_score import _cell
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
 
 CONFIG = {

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from PIL import Image
 
 import compoclip
 from compoclip.cli.main import main
+from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from method_data import write_world
 
@@ -39,7 +41,7 @@ def test_every_name_is_there_and_documented() -> None:
     assert set(compoclip.__all__) <= set(dir(compoclip))
     for name in set(compoclip.__all__) - {"__version__"}:
         assert inspect.getdoc(getattr(compoclip, name))
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="No compoclip attribute nonsense"):
         _ = compoclip.nonsense  # type: ignore[attr-defined]
 
 
@@ -204,6 +206,43 @@ def test_training_and_measuring_are_those_of_the_command(
     for ours, theirs in zip(of_api, of_cli):
         assert ours.aggregates[ours.headline].value == theirs["aggregates"][ours.headline]["value"]
     assert (tmp_path / "results" / "tuned").is_dir()
+
+
+def test_the_functions_do_what_the_methods_of_a_model_do(
+    base: compoclip.Model, world: Path, tmp_path: Path
+) -> None:
+    def options(out: str, **more: Any) -> compoclip.TrainOptions:
+        data = str(world / "plain.jsonl")
+        return compoclip.TrainOptions(data=data, out=tmp_path / out, **more)
+
+    chosen = {"epochs": 0.5, "batch_size": 8, "lr": 1e-3}
+    tuned = base.train("negclip", options("of-model"), **chosen)
+    named = compoclip.train("negclip", options("named", model=str(world / "base")), **chosen)
+    assert named.identity == tuned.identity
+    method = load_recipe("negclip")()
+    method = replace(method, optim=replace(method.optim, epochs=0.5, batch_size=8, lr=1e-3))
+    assert base.train(method, options("made")).identity == tuned.identity
+    with pytest.raises(compoclip.UsageError, match="negclip is made already: leave lr out"):
+        base.train(method, options("twice"), lr=1e-3)
+
+    write_suite(tmp_path / "suite", "--size=32", "--benchmarks", "sugarcrepe")
+
+    def measuring(out: str, **more: Any) -> compoclip.EvaluateOptions:
+        suite = str(tmp_path / "suite")
+        return compoclip.EvaluateOptions(on=(suite,), out=tmp_path / out, resamples=50, **more)
+
+    loaded: dict[str, Any] = {"base": base, "tuned": tmp_path / "named" / "model"}
+    found = compoclip.evaluate(measuring("loaded"), loaded)
+    assert list(dict.fromkeys(each.model for each in found)) == ["base", "tuned"]
+    models = (f"base={world / 'base'}", f"tuned={tmp_path / 'named' / 'model'}")
+    again = compoclip.evaluate(measuring("named-results", models=models))
+    assert [each.aggregates for each in again] == [each.aggregates for each in found]
+    for wrong in (
+        lambda: compoclip.evaluate(measuring("none")),
+        lambda: compoclip.evaluate(measuring("both", models=models), loaded),
+    ):
+        with pytest.raises(compoclip.UsageError, match="name the models, either"):
+            wrong()
 
 
 def test_adapters_take_their_own_rate_unless_told(

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from benchmark_files import SUGARCREPE, sugarcrepe_row, write_json, write_sugarcrepe
 from compoclip.cli.main import main
-from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.training.log import read_log
 from train_helpers import write_config, write_data
 
@@ -422,7 +423,7 @@ def _full(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "compoclip.models.directory.save_file",
+        "compoclip.models.formats.open_clip.save_file",
         "compoclip.training.state.save_file",
         "os.replace",
     ],

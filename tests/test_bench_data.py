@@ -25,9 +25,10 @@ from bench.data import (
     write_photos,
 )
 from bench.retrieval import class_weights, retrieval_cost
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
-from compoclip.models.checkpoint import ModelConfig, create_model
+from compoclip.models.checkpoint import create_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
 from models_thin import config
 
@@ -75,7 +76,7 @@ def test_the_data_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_both_ways_of_ranking_agree_and_one_holds_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compoclip.evaluation.retrieval.SCORES_AT_ONCE", 1 << 13)
+    monkeypatch.setattr("compoclip.evaluation.forms.retrieval.SCORES_AT_ONCE", 1 << 13)
     cost = retrieval_cost(60, 301, width=16)
     assert cost.equal
     assert cost.ours.peak_bytes < cost.dense.peak_bytes

@@ -12,7 +12,8 @@ from bench.__main__ import main
 from bench.text import measure_text_speed, tower_operations
 from compoclip.cli.caption_input import read_captions
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import ModelConfig, create_model, save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import ModelConfig
 from models_thin import config, token_ids
 
 CAPTIONS = [f"a {colour} {thing}" for colour in ("red", "blue") for thing in ("cat", "small dog")]

@@ -12,9 +12,11 @@ from bench.__main__ import main
 from bench.memory import SavedBytes, count_step_memory
 from bench.train import caption_batch, measure_step_speed, plain_step, separate_forwards
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
+from compoclip.models.checkpoint import LoadedModel, create_model, save_model
+from compoclip.models.config import ModelConfig
 from compoclip.training.loop import freeze
-from compoclip.training.step import StepSettings, step
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import step
 from models_thin import config
 
 CAPTIONS = [
@@ -39,7 +41,7 @@ def test_the_straightforward_step_computes_the_same() -> None:
     found = []
     for way in (step, plain_step):
         loaded.encoder.zero_grad(set_to_none=True)
-        result = way(loaded.encoder, loaded.tokenizer, method, batch, StepSettings())
+        result = way(loaded.encoder, loaded.tokenizer, method, batch, RunSettings(out=Path()))
         found.append((result, [p.grad for p in loaded.encoder.parameters()]))
     assert found[0][0].loss == pytest.approx(found[1][0].loss, abs=1e-5)
     for ours, plain in zip(found[0][1], found[1][1]):
@@ -62,7 +64,7 @@ def test_the_straightforward_step_encodes_stand_ins() -> None:
 def test_speed_counts_positions_and_operations() -> None:
     loaded, method = model(), load_recipe("fsc-clip")()
     batch = caption_batch(loaded, method, CAPTIONS, seed=0)
-    speed = measure_step_speed(loaded, method, batch, 1, StepSettings())
+    speed = measure_step_speed(loaded, method, batch, 1, RunSettings(out=Path()))
     assert (speed.images, speed.texts) == (5, len(batch.block.texts))
     assert speed.lacking == 20 - speed.texts
     assert speed.plain.positions == 20 * 32
@@ -98,7 +100,8 @@ def test_memory_is_that_of_a_micro_batch(recompute: bool) -> None:
     batch = caption_batch(loaded, method, CAPTIONS * 4, seed=0)
     sizes = [2, 4, 0]
     counted = [
-        count_step_memory(loaded, method, batch, StepSettings(micro_batch=size)) for size in sizes
+        count_step_memory(loaded, method, batch, RunSettings(out=Path(), micro_batch=size))
+        for size in sizes
     ]
     two, four, everything = counted
     numbers = sum(p.numel() for p in loaded.encoder.parameters())
@@ -115,9 +118,9 @@ def test_memory_is_that_of_a_micro_batch(recompute: bool) -> None:
 def test_recomputing_keeps_less() -> None:
     loaded, method = model(), load_recipe("fsc-clip")()
     batch = caption_batch(loaded, method, CAPTIONS * 4, seed=0)
-    kept = count_step_memory(loaded, method, batch, StepSettings(micro_batch=4))
+    kept = count_step_memory(loaded, method, batch, RunSettings(out=Path(), micro_batch=4))
     loaded.encoder.set_grad_checkpointing()
-    less = count_step_memory(loaded, method, batch, StepSettings(micro_batch=4))
+    less = count_step_memory(loaded, method, batch, RunSettings(out=Path(), micro_batch=4))
     assert less.image < kept.image
     assert less.text < kept.text
 

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from benchmark_files import vg_row, write_json
-from compoclip.benchmarks import aro
 from compoclip.benchmarks.aro import KINDS, LEFT_OUT, shuffled, split_words, trigrams
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark
@@ -184,7 +183,7 @@ def test_malformed_attribute_pairs(tmp_path: Path, pair: Any) -> None:
 
 def test_absent_parts_say_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match="select the parts you have"):
-        aro.load(write_vg(tmp_path))
+        load_benchmark("aro", write_vg(tmp_path))
 
 
 def write_order(root: Path) -> Path:
@@ -220,7 +219,7 @@ def test_order_cases(tmp_path: Path) -> None:
 def test_order_cases_do_not_depend_on_the_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compoclip.captions.parse.POOL_FLOOR", 1)
+    monkeypatch.setattr("compoclip.captions.parser.POOL_FLOOR", 1)
     write_order(tmp_path)
     one = load_benchmark("aro:*_order", tmp_path, workers=1)
     two = load_benchmark("aro:*_order", tmp_path, workers=2)

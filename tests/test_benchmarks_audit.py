@@ -10,7 +10,17 @@ import pytest
 from PIL import Image
 
 from benchmark_files import write_json, write_sugarcrepe
-from compoclip.benchmarks.audit import Audit, audit, audit_training
+from compoclip.benchmarks.audit import (
+    FAULTS,
+    MEANING,
+    Audit,
+    Kind,
+    audit,
+    audit_training,
+    differences,
+    exchanged,
+    synonymous,
+)
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
@@ -19,12 +29,11 @@ from compoclip.benchmarks.case import (
     ImageRef,
     Retrieval,
 )
-from compoclip.benchmarks.defects import FAULTS, MEANING, Kind, differences, exchanged, synonymous
 from compoclip.benchmarks.files import IGNORED, same, same_bag
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.data_audit import audit_text
 from compoclip.cli.main import main
-from compoclip.data.sample import Sample
+from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError
 
 Capture = pytest.CaptureFixture[str]

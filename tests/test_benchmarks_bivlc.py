@@ -17,16 +17,19 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, write_photo
-from compoclip.benchmarks import bivlc
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.targets import find_in
-from evaluation_helpers import FakeEncoder, features_from, features_of
+from evaluation_helpers import (
+    FakeEncoder,
+    features_from,
+    features_of,
+    score_items,
+)
 
 
 def bivlc_row(**changes: Any) -> dict[str, Any]:
@@ -121,7 +124,7 @@ class OfBytes(FakeEncoder):
 
 def clusters(cases: Sequence[Case]) -> int:
     features = features_of(cases, np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32))
-    return len(set(score_cases(cases, features).clusters))
+    return len(set(score_items(cases, features).clusters))
 
 
 def picture(k: int) -> bytes:
@@ -201,7 +204,7 @@ def test_malformed_bivlc(tmp_path: Path, row: Any, message: str) -> None:
 
 
 def test_bivlc_expects_the_published_counts() -> None:
-    assert sum(bivlc.META.expected.values()) == 2933
+    assert sum(meta("bivlc").expected.values()) == 2933
 
 
 BIVLC_OUTCOMES = """
@@ -242,7 +245,7 @@ def test_outcomes_of_the_publication() -> None:
         )
         for k in range(len(rows))
     ]
-    items = score_cases(cases, features_from(scores))
+    items = score_items(cases, features_from(scores))
     for place, metric in enumerate(("text", "image", "group"), start=4):
         assert items.outcomes[metric].used.tolist() == [row[place] for row in rows], metric
     assert not any(items.tied())

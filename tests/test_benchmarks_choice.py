@@ -17,10 +17,10 @@ from benchmark_files import (
     write_sugarcrepe_pp,
     write_winoground,
 )
-from compoclip.benchmarks import hard_positives, sugarcrepe, sugarcrepe_pp, winoground
+from compoclip.benchmarks import sugarcrepe
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError, UsageError
 
 
@@ -37,7 +37,7 @@ def mean_tree(rule: Aggregate | str, scores: dict[str, float], counts: dict[str,
 
 def test_sugarcrepe_official_files(shared_data: Path) -> None:
     photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
-    found = sugarcrepe.load(shared_data / "annotations", photos)
+    found = load_benchmark("sugarcrepe", shared_data / "annotations", photos)
     assert Counter(case.subtask for case in found.content) == sugarcrepe.META.expected
     assert len(found.content) == 7511
     assert found.expected == sugarcrepe.META.expected
@@ -56,7 +56,7 @@ def test_sugarcrepe_official_files(shared_data: Path) -> None:
 
 def test_sugarcrepe_aggregates_return_the_published_numbers_of_clip(tmp_path: Path) -> None:
     scores = dict(zip(sugarcrepe.META.parts, (90.92, 80.08, 69.20, 61.22, 63.96, 77.21, 68.79)))
-    rules = sugarcrepe.load(write_sugarcrepe(tmp_path)).aggregates
+    rules = load_benchmark("sugarcrepe", write_sugarcrepe(tmp_path)).aggregates
     expected = {"vl_compo": 73.03, "macro": 73.05, "micro": 76.55, "paper": 76.55}
     expected |= {"replace": 80.07, "swap": 62.59, "add": 73.00}
     for name, value in expected.items():
@@ -65,7 +65,7 @@ def test_sugarcrepe_aggregates_return_the_published_numbers_of_clip(tmp_path: Pa
 
 
 def test_sugarcrepe_case(tmp_path: Path) -> None:
-    found = sugarcrepe.load(write_sugarcrepe(tmp_path))
+    found = load_benchmark("sugarcrepe", write_sugarcrepe(tmp_path))
     assert found.headline == "vl_compo"
     assert found.ties == {"": TiePolicy.STRICT}
     assert found.content[0] == Case(
@@ -104,7 +104,7 @@ def test_sub_tasks_need_only_their_files_and_drop_undefined_aggregates(tmp_path:
 def test_malformed_sugarcrepe(tmp_path: Path, rows: Any, message: str) -> None:
     write_sugarcrepe(tmp_path, swap_att=rows)
     with pytest.raises(CompoclipError, match=message) as caught:
-        sugarcrepe.load(tmp_path)
+        load_benchmark("sugarcrepe", tmp_path)
     assert "swap_att.json" in str(caught.value)
 
 
@@ -114,7 +114,7 @@ def test_sugarcrepe_pp_official_files(shared_data: Path) -> None:
     itt = load_benchmark("sugarcrepe_pp", root, photos)
     tot = load_benchmark("sugarcrepe_pp_tot", root)
     for found in (itt, tot):
-        assert Counter(case.subtask for case in found.content) == sugarcrepe_pp.META.expected
+        assert Counter(case.subtask for case in found.content) == meta("sugarcrepe_pp").expected
     assert len(present(itt)[0]) == 194
     assert present(tot) == (tot.content, ())
     assert {case.form for case in itt.content} == {Form.TRIPLE}
@@ -122,13 +122,13 @@ def test_sugarcrepe_pp_official_files(shared_data: Path) -> None:
     assert [case.texts for case in itt.content] == [case.texts for case in tot.content]
     same = [c.id for c in itt.content if c.subtask == "swap_obj" and c.texts[0] == c.texts[2]]
     assert same == ["swap_obj/2", "swap_obj/8"]
-    for name, known in sugarcrepe_pp.META.hashes.items():
+    for name, known in meta("sugarcrepe_pp").hashes.items():
         assert file_hash(root / name) == known
 
 
 def test_sugarcrepe_pp_headline_is_the_mean_of_clics_two_columns(tmp_path: Path) -> None:
-    found = sugarcrepe_pp.load(write_sugarcrepe_pp(tmp_path))
-    scores = dict(zip(sugarcrepe_pp.SUBTASKS, (0.9, 0.6, 0.3, 0.5, 0.1)))
+    found = load_benchmark("sugarcrepe_pp", write_sugarcrepe_pp(tmp_path))
+    scores = dict(zip(meta("sugarcrepe_pp").parts, (0.9, 0.6, 0.3, 0.5, 0.1)))
     values = {name: mean_tree(found.aggregates[name], scores, {}) for name in ("replace", "swap")}
     assert values == pytest.approx({"replace": 0.6, "swap": 0.3})
     assert mean_tree(found.aggregates[found.headline], scores, {}) == pytest.approx(0.45)
@@ -152,7 +152,7 @@ def test_malformed_sugarcrepe_pp(tmp_path: Path, rows: Any, message: str) -> Non
 
 
 def test_hard_positives_join_by_position(tmp_path: Path) -> None:
-    found = hard_positives.load(write_hard_positives(tmp_path))
+    found = load_benchmark("hard_positives", write_hard_positives(tmp_path))
     first, last = found.content[0], found.content[-1]
     assert Counter(case.subtask for case in found.content) == {
         "attribute": 2,
@@ -172,7 +172,7 @@ def test_hard_positives_join_by_position(tmp_path: Path) -> None:
 def test_hard_positives_refuse_misaligned_rows(tmp_path: Path, key: str) -> None:
     write_hard_positives(tmp_path, **{key: "other"})
     with pytest.raises(CompoclipError, match=f"row 0: {key} 'other' differs") as caught:
-        hard_positives.load(tmp_path)
+        load_benchmark("hard_positives", tmp_path)
     assert "swapped_data" in str(caught.value)
 
 
@@ -200,7 +200,7 @@ def test_winoground(tmp_path: Path) -> None:
         winoground_row(id=1, image_0="a.jpg", collapsed_tag="Relation", secondary_tag="Series"),
         winoground_row(id=2, collapsed_tag="Relation"),
     ]
-    found = winoground.load(write_winoground(tmp_path, *rows))
+    found = load_benchmark("winoground", write_winoground(tmp_path, *rows))
     folder = tmp_path / "winoground" / "images"
     assert [case.form for case in found.content] == [Form.GROUP] * 3
     assert found.content[0].images == (
@@ -226,7 +226,7 @@ def test_winoground(tmp_path: Path) -> None:
 )
 def test_malformed_winoground(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(CompoclipError, match=message):
-        winoground.load(write_winoground(tmp_path, *rows))
+        load_benchmark("winoground", write_winoground(tmp_path, *rows))
 
 
 def test_unknown_sub_task(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmark_files import write_photo
 from compoclip.benchmarks.case import Form, ImageRef, TiePolicy
-from compoclip.benchmarks.crepe_prod import META, _expected
+from compoclip.benchmarks.crepe import META, _expected
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.targets import find_in, parse_targets

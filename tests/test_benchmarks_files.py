@@ -12,7 +12,7 @@ import pytest
 from benchmark_files import vg_row
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.files import close
-from compoclip.benchmarks.photo_set import fill, read_index, read_names, read_templates
+from compoclip.benchmarks.prompts import fill, read_index, read_names, read_templates
 from compoclip.captions.chunks import pre_caption
 from compoclip.errors import CompoclipError
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from benchmark_files import expect_one_line, write_json, write_photo
-from compoclip.benchmarks import cola, mmvp_vlm
+from compoclip.benchmarks import mmvp_vlm
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, flat, rule_value
@@ -76,7 +76,7 @@ def test_malformed_colorswap(tmp_path: Path, rows: Any, message: str) -> None:
 def test_cola_official_file(shared_data: Path, tmp_path: Path) -> None:
     root = shared_data / "annotations"
     found = load_benchmark("cola", root, tmp_path)
-    assert Counter(case.subtask for case in found.content) == cola.META.expected
+    assert Counter(case.subtask for case in found.content) == meta("cola").expected
     assert found.content[0] == Case(
         "multi_object/0",
         Form.GROUP,
@@ -88,7 +88,7 @@ def test_cola_official_file(shared_data: Path, tmp_path: Path) -> None:
         "multi_object",
     )
     assert (found.headline, found.aggregates["image"].metric) == ("image", "image")
-    for name, known in cola.META.hashes.items():
+    for name, known in meta("cola").hashes.items():
         assert file_hash(root / name) == known
 
 

@@ -27,7 +27,7 @@ from benchmark_files import expect_one_line
 from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.registry import benchmark_names, option_types
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.score import candidates
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.targets import Target, parse_targets, read_suite
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
@@ -142,7 +142,8 @@ def readers(root: Path) -> dict[str, Reader]:
         folders = FOLDERS.get(name, (name,))
         paths = [path for each in folders for path in sorted((root / each).rglob("*"))]
         files = [path for path in paths if path.is_file() and path.suffix not in PICTURES]
-        found[name] = (known[spec], files)
+        if spec in known:
+            found[name] = (known[spec], files)
     return found | write_more(root)
 
 
@@ -260,7 +261,7 @@ def judge(target: Target, root: Path) -> None:
         found = target.load()
         content, _ = present(found)
         for case in content if isinstance(content, tuple) else ():
-            candidates(case)
+            FORMS[case.form].candidates(case)
             assert case.form is not Form.BINARY or case.truth in (0, 1)
             "".join((case.id, case.subtask, *case.texts)).encode()
     except CompoclipError as error:
@@ -275,6 +276,8 @@ def judge(target: Target, root: Path) -> None:
 def test_every_reader_ends_with_items_or_one_line(
     name: str, root: Path, readers: dict[str, Reader]
 ) -> None:
+    if name not in readers:
+        pytest.skip("no writer of its official format in tests/official")
     target, files = readers[name]
     target.load()
     kept = {path: path.read_bytes() for path in files}

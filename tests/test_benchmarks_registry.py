@@ -16,10 +16,11 @@ from benchmark_files import (
     write_sugarcrepe_pp,
 )
 from compoclip.benchmarks import registry
-from compoclip.benchmarks.case import METRICS, SKILLS, Case, Form, present
+from compoclip.benchmarks.case import SKILLS, Case, Form, present
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
 from evaluation_helpers import FakeEncoder
@@ -53,8 +54,9 @@ def test_every_benchmark_states_its_facts(name: str) -> None:
 
 
 def test_the_first_metric_of_every_form_is_set() -> None:
-    assert set(METRICS) == set(Form)
-    assert all(METRICS[form] for form in Form)
+    assert set(FORMS) == set(Form)
+    assert all(FORMS[form].metrics for form in Form)
+    assert all(FORMS[form].name is form for form in Form)
 
 
 def test_bad_specs(tmp_path: Path) -> None:

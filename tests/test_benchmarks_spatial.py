@@ -15,8 +15,8 @@ from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.forms.cases import group_sizes, groups_by_part
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.score import group_sizes, groups_by_part
 from evaluation_helpers import FakeEncoder, flat, rule_value
 
 A = ("left_of", "right_of", "on", "under")

@@ -13,7 +13,7 @@ import pytest
 from benchmark_files import expect_one_line, write_json
 from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
-from compoclip.benchmarks.photo_set import read_aliases, read_names, read_templates
+from compoclip.benchmarks.prompts import read_aliases, read_names, read_templates
 from compoclip.benchmarks.registry import SUITES, load_benchmark
 from compoclip.benchmarks.zero_shot import (
     ELEVATER,

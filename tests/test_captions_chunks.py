@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import compoclip.captions.parse as parse_module
-from compoclip.captions.parse import parse, parse_many
+import compoclip.captions.parser as parse_module
+from compoclip.captions.parser import parse, parse_many
 
 CHECKED = {
     "A man wearing a striped shirt near the big red bus.": [

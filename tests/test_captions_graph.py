@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compoclip.captions.graph import graph_tree
-from compoclip.captions.parse import caption_record, parse, parse_records
+from compoclip.captions.lists import word_set
+from compoclip.captions.parser import caption_record, parse, parse_records
 from compoclip.captions.store import decode, encode
-from compoclip.captions.types import SceneGraph, word_set
+from compoclip.captions.types import SceneGraph
 
 # caption, objects with their attributes, relations as (subject, words, object)
 CHECKED: list[tuple[str, list[tuple[str, ...]], list[tuple[str, str, str]]]] = [

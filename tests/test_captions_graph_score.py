@@ -18,7 +18,7 @@ from graph_score import (
     parse_facts,
 )
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 
 

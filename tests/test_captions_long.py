@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions import chunks
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore, decode, encode
 from compoclip.captions.tagger import HantaTagger
 from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning, is_cut
 from compoclip.cli.main import main
-from compoclip.data.open_source import open_source
-from compoclip.data.plan import TextPlan
-from compoclip.data.plans import CaptionPlan
-from compoclip.data.prepare import prepare_captions
-from compoclip.data.sample import Sample
+from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.plan import TextPlan, prepare_captions
+from compoclip.data.sources import Sample
+from compoclip.data.sources.open import open_source
 from compoclip.losses.contract import Role
-from compoclip.models.checkpoint import create_model, read_config
-from compoclip.models.directory import save_model
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compoclip.captions.tagwords import (
+from compoclip.rewrites.relations import (
     PREPOSITIONS,
     SYMMETRIC_RELATIONS,
     is_symmetric,

@@ -9,9 +9,9 @@ import pytest
 
 from compoclip.captions.chunks import sentences
 from compoclip.cli.main import main
-from compoclip.data.open_source import open_source
-from compoclip.data.plans import Composed, Single
-from compoclip.data.prepare import FEW_SENTENCES, SentenceSource, with_sentences
+from compoclip.data.images import Single
+from compoclip.data.images.composed import FEW_SENTENCES, Composed, SentenceSource
+from compoclip.data.sources.open import open_source
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
 
@@ -77,7 +77,7 @@ LONG = "The image shows a red car on a road. Behind it stands an old barn. A cat
 
 def test_long_captions_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = open_source(table(tmp_path, ["a short one", LONG, LONG.replace("car", "bus"), ""]))
-    cut = with_sentences(source, Composed())
+    cut = Composed().source(source)
     assert isinstance(cut, SentenceSource)
     assert len(cut) == 2
     parts = ("A red bus on a road.", "Behind it stands an old barn.", "A cat sleeps in front.")
@@ -94,12 +94,12 @@ def test_long_captions_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_other_data_stay_as_they_are(tmp_path: Path) -> None:
     long = open_source(table(tmp_path, [LONG]))
-    assert with_sentences(long, Single()) is long
-    assert with_sentences(long, Composed(sentences="never")) is long
+    assert Single().source(long) is long
+    assert Composed(sentences="never").source(long) is long
     several = open_source(table(tmp_path, [[LONG, LONG], ["a cat", LONG], LONG]))
-    assert with_sentences(several, Composed()) is several
+    assert Composed().source(several) is several
     half = open_source(table(tmp_path, [LONG, "a cat on a mat"]))
-    assert with_sentences(half, Composed()) is half
+    assert Composed().source(half) is half
 
 
 def test_clic_trains_on_long_captions(tmp_path: Path) -> None:

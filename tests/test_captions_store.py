@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import compoclip.captions.store as store_module
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore, decode, encode
 from compoclip.captions.types import (
     Caption,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import decompose, phrase, pieces, worded
 from compoclip.captions.types import (
     GraphAttribute,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compoclip.captions.lists import word_set
 from compoclip.captions.tagger import (
     PENN_TO_UPOS,
     HantaTagger,
@@ -18,7 +19,7 @@ from compoclip.captions.tagger import (
     lemma_of,
     tagger_version,
 )
-from compoclip.captions.types import word_set, word_spans
+from compoclip.captions.types import word_spans
 from compoclip.errors import CompoclipError, UsageError
 
 UPOS = word_set("NOUN PROPN VERB AUX ADJ ADV ADP DET PRON NUM PART CCONJ SCONJ INTJ PUNCT SYM X")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import open_clip
 import pytest
@@ -12,18 +12,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from compoclip.cli.inspect import ConvertOptions
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models.adapter import save_adapter
 from compoclip.models.checkpoint import (
     LoadedModel,
-    ModelConfig,
     create_model,
+    known_forms,
     load_model,
     save_model,
 )
-from compoclip.models.convert import convert
-from compoclip.models.inspection import inspect_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.conversion import convert, inspect_model
+from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, attach_lora, lora_parameters
 from models_thin import config
 
@@ -79,6 +80,10 @@ def write_own_adapter(base: Path, folder: Path, lora: Lora) -> LoadedModel:
             parameter.normal_(0, 0.2, generator=generator)
     save_adapter(loaded, lora, folder, provenance={"method": "test"})
     return loaded
+
+
+def test_every_form_that_a_format_writes_is_an_option() -> None:
+    assert sorted(get_args(get_type_hints(ConvertOptions)["to"])) == sorted(set(known_forms()))
 
 
 # --- dense forms ---------------------------------------------------------------------------------

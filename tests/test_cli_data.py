@@ -17,7 +17,8 @@ from benchmark_files import (
 )
 from compoclip.benchmarks.case import STATUSES
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import SOURCES, benchmark_names, catalogue, entry, meta
+from compoclip.benchmarks.registry import benchmark_names, catalogue, entry, meta
+from compoclip.benchmarks.sources import SHARED
 from compoclip.cli.main import main
 from compoclip.evaluation.targets import find_in
 from test_benchmarks_crepe import row as crepe_row
@@ -31,9 +32,11 @@ def test_every_source_is_of_something_that_a_benchmark_needs() -> None:
     needed = {
         place for name in benchmark_names() for place in (*meta(name).files, *meta(name).images)
     }
-    assert set(SOURCES) <= needed
-    for target, source in SOURCES.items():
-        assert source.target == target
+    named = {source for name in benchmark_names() for source in meta(name).remote}
+    targets = [source.target for source in (*named, *SHARED.values())]
+    assert len(targets) == len(set(targets))  # no two say otherwise of one file
+    assert set(targets) <= needed
+    for source in (*named, *SHARED.values()):
         assert source.url.startswith(("https://", "http://images.cocodataset.org/", "http://vis"))
         assert len(source.md5) in (0, 32)
 

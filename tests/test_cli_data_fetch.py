@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from benchmark_files import SUGARCREPE
 from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.download import Expected
-from compoclip.benchmarks.registry import SOURCES, RemoteFile, meta
+from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.cli import data
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -21,6 +22,7 @@ from test_cli_data import official_like
 from web_server import Site, served
 
 Capture = pytest.CaptureFixture[str]
+SOURCES = {k: v for name in benchmark_names() for k, v in meta(name).sources.items()}
 
 
 @pytest.fixture
@@ -40,12 +42,9 @@ def mirror(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     photo = (made / "coco" / "val2017" / "1.jpg").read_bytes()
     archive = zipped(tmp_path / "v.zip", {f"val2017/{n}.jpg": photo for n in (1, 2)})
     site.files["/zips/val2017.zip"] = archive.read_bytes()
-    small = {
-        target: RemoteFile(target, source.url, archive=source.archive)
-        for target, source in SOURCES.items()
-    }
-    monkeypatch.setattr(fetching, "SOURCES", small)
     about = meta("sugarcrepe").__dict__
+    small = [replace(source, size=0, md5="") for source in meta("sugarcrepe").sources.values()]
+    monkeypatch.setitem(about, "remote", tuple(small))
     monkeypatch.setitem(about, "hashes", {})
     monkeypatch.setitem(about, "expected", dict.fromkeys(SUGARCREPE, 2))
     return site

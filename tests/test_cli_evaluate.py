@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compoclip.cli import evaluate as verb
+from compoclip import run
+from compoclip.benchmarks.case import Cases
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.targets import find_in, parse_targets, read_suite
-from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
 
 CONFIG = {
     "embed_dim": 16,
@@ -87,7 +89,7 @@ def test_real_features_do_not_depend_on_the_batch_size(model, root):
     content = target.load().content
     encoder = ModelEncoder(load_model(model))
     one = encode_contents(encoder, [content], EncodeOptions(batch_size=1))
-    many = encode_contents(encoder, [tuple(reversed(content))], EncodeOptions(batch_size=50))
+    many = encode_contents(encoder, [Cases(reversed(content))], EncodeOptions(batch_size=50))
     for ref, row in one.image_rows.items():
         assert one.images[row] == pytest.approx(many.images[many.image_rows[ref]], abs=1e-6)
     for text, row in one.text_rows.items():
@@ -244,13 +246,13 @@ def test_several_on_name_all_their_benchmarks(model, root, tmp_path, capsys):
 
 
 def test_names_of_models(model):
-    assert verb.named_models([str(model), "b=random:RN50", "bundled"]) == {
+    assert run.named_models([str(model), "b=random:RN50", "bundled"]) == {
         "tiny": str(model),
         "b": "random:RN50",
         "bundled": "bundled",
     }
     with pytest.raises(UsageError, match="two models are called 'bundled'"):
-        verb.named_models(["bundled", "bundled"])
+        run.named_models(["bundled", "bundled"])
 
 
 def test_wrong_numbers_are_usage_errors(model, capsys):

@@ -12,13 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import CorpusOutcome, process
 from compoclip.corpora.shard import KINDS, find_shards, names_shards
-from compoclip.data.open_source import open_source
-from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
+from compoclip.data.sources.open import open_source
+from compoclip.data.sources.shards import (
+    BAD_JSON,
+    BAD_NAME,
+    BAD_TEXT,
+    CAPTION_LIMIT,
+    SECOND,
+    TOO_LONG,
+)
 from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from compoclip.cli.caption import caption_items
+from compoclip.cli.caption_input import caption_items
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.karpathy import (
+from compoclip.data.sources.karpathy import (
     NO_CAPTIONS,
     NO_PHOTO,
     open_coco,
@@ -18,8 +18,8 @@ from compoclip.data.karpathy import (
     open_karpathy,
     open_negclip,
 )
-from compoclip.data.open_source import NO_IMAGE, open_folder, open_source
-from compoclip.data.rows import EMPTY_CAPTION, NO_CAPTION
+from compoclip.data.sources.open import NO_IMAGE, open_folder, open_source
+from compoclip.data.sources.rows import EMPTY_CAPTION, NO_CAPTION
 from compoclip.data.textfiles import NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
 

@@ -13,24 +13,18 @@ import torch
 from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
-from compoclip.data.assemble import join_images, stopped
-from compoclip.data.companions import Companions, find_companions, mine, nearest, require_columns
+from compoclip.data.batch import Batch
+from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.images import Companions, ImagePlan, NegativeImages, RankShare, Single
+from compoclip.data.images.composed import Composed, join_images, partner, stopped
+from compoclip.data.images.groups import Groups
+from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
-from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
-from compoclip.data.plans import (
-    CaptionPlan,
-    Composed,
-    Groups,
-    ImagePlan,
-    NegativeImages,
-    Neighbours,
-    Single,
-)
-from compoclip.data.sample import Batch, Sample, Source
-from compoclip.data.schedule import RankShare, schedule_of
+from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -51,7 +45,7 @@ def png(value: int, size: tuple[int, int]) -> bytes:
     return buffer.getvalue()
 
 
-class Shapes:
+class Shapes(Source):
     """Landscape images of grey level 10 i at even i, portrait ones at odd i; three captions."""
 
     def __init__(self, count: int, bad: int = -1) -> None:
@@ -81,7 +75,7 @@ def loader(
     plan: CaptionPlan = MAIN,
     **options: object,
 ) -> BatchLoader:
-    companions = find_companions(source, images, identity, SIZE, folder, resume=False)
+    companions = images.prepare(source, identity, SIZE, folder, resume=False)
     return BatchLoader(
         source,
         TextPlan(plan, seed=3, parsed=Parses()),
@@ -186,13 +180,13 @@ def test_an_image_without_a_partner_and_an_unreadable_one(
 def test_partners_are_uniform_and_never_the_image_itself() -> None:
     import random
 
-    companions = Companions(orientation=np.array([1, 0, 1, 1, 0, -1]))
+    companions = Companions(np.array([1, 0, 1, 1, 0, -1]))
     rng = random.Random(0)
-    drawn = [companions.partner(2, rng) for _ in range(400)]
+    drawn = [partner(companions, 2, rng) for _ in range(400)]
     assert set(drawn) == {0, 3}
     assert 150 < drawn.count(0) < 250
-    assert companions.partner(1, rng) == 4
-    assert companions.partner(5, rng) is None
+    assert partner(companions, 1, rng) == 4
+    assert partner(companions, 5, rng) is None
 
 
 def test_nearest_equals_a_plain_loop() -> None:
@@ -211,19 +205,19 @@ def test_nearest_equals_a_plain_loop() -> None:
 
 def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
     images = Neighbours(1, mined=True)
-    found = find_companions(Shapes(6, bad=3), images, identity, SIZE, tmp_path, resume=False)
-    assert found.neighbours.shape == (6, 3)
-    assert found.neighbours[3].tolist() == [-1, -1, -1]
-    assert 3 not in found.neighbours
+    found = images.prepare(Shapes(6, bad=3), identity, SIZE, tmp_path, resume=False)
+    assert found.known.shape == (6, 3)
+    assert found.known[3].tolist() == [-1, -1, -1]
+    assert 3 not in found.known
 
     def never(pixels: torch.Tensor) -> torch.Tensor:
         raise AssertionError("mined again")
 
-    again = find_companions(Shapes(6, bad=3), images, never, SIZE, tmp_path, resume=True)
-    assert (again.neighbours == found.neighbours).all()
+    again = images.prepare(Shapes(6, bad=3), never, SIZE, tmp_path, resume=True)
+    assert (again.known == found.known).all()
     with pytest.raises(CompoclipError, match="other data"):
-        find_companions(Shapes(5), images, never, SIZE, tmp_path, resume=True)
-    assert (mine(Shapes(6, bad=3), identity, SIZE, 3) == found.neighbours).all()
+        images.prepare(Shapes(5), never, SIZE, tmp_path, resume=True)
+    assert (mine(Shapes(6, bad=3), identity, SIZE, 3) == found.known).all()
 
 
 def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Source:
@@ -249,7 +243,8 @@ def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
     assert source[4].neighbours == (0,) or source[4].neighbours == (0, 1)
     plan = CaptionPlan(rewrites=("given",))
     images = Neighbours(1)
-    require_columns(source, plan, images)
+    plan.require(source)
+    images.require(source)
     batch = next(loader(source, images, tmp_path, plan, batch_size=5).epoch(0))
     assert len(batch.ids) == 5
     assert batch.block.images == len(batch.pixels) > 5
@@ -268,9 +263,10 @@ def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None
     ]
     source = table(tmp_path, "t.jsonl", rows)
     plan = CaptionPlan(rewrites=("given",))
-    require_columns(source, plan, NegativeImages())
+    plan.require(source)
+    NegativeImages().require(source)
     batch = next(loader(source, NegativeImages(), tmp_path, plan, batch_size=2).epoch(0))
-    layout = batch.block.layout(["given"])
+    layout = batch.block.layout()
     assert layout.images == 3
     assert layout.side is not None
     assert layout.pair is not None
@@ -321,7 +317,7 @@ def test_variations_are_drawn_by_score_and_poor_ones_left_out(
     ]
     source = table(tmp_path, "t.jsonl", [*rows, *pairs])
     assert source.brings() == {"group"}
-    schedule = schedule_of(source, Groups(variations=1, pairs=1), RankShare(2), seed=0)
+    schedule = Groups(variations=1, pairs=1).schedule(source, RankShare(2), seed=0)
     assert schedule.steps_per_epoch == 4
     drawn = Counter(task.indices[0] for epoch in range(500) for task in schedule.tasks(epoch))
     shares = {index: count / drawn.total() for index, count in drawn.items()}
@@ -331,20 +327,23 @@ def test_variations_are_drawn_by_score_and_poor_ones_left_out(
 
 
 @pytest.mark.parametrize(
-    ("plan", "images", "message"),
+    ("plan", "message"),
     [
-        (CaptionPlan(rewrites=("given",)), Single(), "neg_caption"),
-        (CaptionPlan(), Neighbours(1), "neg_image with lists of row numbers"),
-        (CaptionPlan(), Groups(), "a column group"),
+        (CaptionPlan(rewrites=("given",)), "neg_caption"),
+        (Neighbours(1), "neg_image with lists of row numbers"),
+        (Groups(), "a column group"),
     ],
 )
 def test_missing_columns_are_named(
-    plan: CaptionPlan, images: ImagePlan, message: str, tmp_path: Path
+    plan: CaptionPlan | ImagePlan, message: str, tmp_path: Path
 ) -> None:
     source = table(tmp_path, "t.jsonl", [{"image": "1.png", "caption": "x"}])
     with pytest.raises(UsageError, match=message):
-        require_columns(source, plan, images)
-    require_columns(source, CaptionPlan(), Neighbours(1, mined=True))
+        plan.require(source)
+    CaptionPlan().require(source)
+    Single().require(source)
+    NegativeImages().require(source)
+    Neighbours(1, mined=True).require(source)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from compoclip.captions.types import Caption
+from compoclip.data.batch import Batch
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sample import Batch, Sample
+from compoclip.data.sources import Sample, Source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
@@ -35,7 +36,7 @@ def png(number: int) -> bytes:
 
 
 @dataclass
-class Pictures:
+class Pictures(Source):
     """`count` small pictures; those in `bad` are damaged, those in `broken` cannot be fetched."""
 
     count: int

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.corpora.shard import find_shards as corpus_shards
-from compoclip.data.open_source import FORMATS, open_source
+from compoclip.data.sources.open import FORMATS, open_source
 from compoclip.errors import CompoclipError, UsageError
 
 

@@ -19,9 +19,9 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.data import pack as module
 from compoclip.data.decode import decode
-from compoclip.data.open_source import open_source
 from compoclip.data.pack import RECORD, PackSpec, PackSummary, PackTask, Request, pack, packed_image
-from compoclip.data.sample import Sample
+from compoclip.data.sources import Sample
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.training.log import read_log
 from method_data import arguments, write_world

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.types import Caption
-from compoclip.data.karpathy import open_negclip
+from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.plan import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
@@ -20,8 +20,8 @@ from compoclip.data.plan import (
     PlanCounts,
     TextPlan,
 )
-from compoclip.data.plans import CaptionPlan
-from compoclip.data.sample import Sample
+from compoclip.data.sources import Sample
+from compoclip.data.sources.karpathy import open_negclip
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for

@@ -11,8 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
+from compoclip.data.batch import TextBlock
+from compoclip.data.caption_plan import (
+    BAG,
+    BAG_NEGATIVE,
+    GRAPH_POSITIVE,
+    OWN_CAPTIONS,
+    WRITTEN_NEGATIVE,
+    BagPlan,
+    Bags,
+    CaptionPlan,
+    GraphPlan,
+    OneOf,
+    Stage,
+)
+from compoclip.data.images.groups import Groups
+from compoclip.data.images.neighbours import Neighbours
 from compoclip.data.plan import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
@@ -20,26 +36,10 @@ from compoclip.data.plan import (
     NONE_APPLIES,
     NONE_WRITTEN,
     NOT_CHOSEN,
-    Bags,
     PlanCounts,
     TextPlan,
 )
-from compoclip.data.plans import (
-    BAG,
-    BAG_NEGATIVE,
-    GRAPH_POSITIVE,
-    OWN_CAPTIONS,
-    WRITTEN_NEGATIVE,
-    BagPlan,
-    CaptionPlan,
-    GraphPlan,
-    Groups,
-    Neighbours,
-    OneOf,
-    Stage,
-)
-from compoclip.data.sample import Sample
-from compoclip.data.textblock import TextBlock
+from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
@@ -335,7 +335,7 @@ def test_the_layout_tells_which_texts_and_photos_are_the_same() -> None:
         photos=("p", "q", "p"),
         pair=(-1, -1, 0),
     )
-    layout = block.layout(["x"])
+    layout = block.layout()
     assert layout.text_id is not None
     assert layout.text_id.tolist() == [0, 1, 0]
     assert layout.image_id is not None
@@ -344,11 +344,13 @@ def test_the_layout_tells_which_texts_and_photos_are_the_same() -> None:
     assert layout.pair is not None
     assert (layout.side.tolist(), layout.pair.tolist()) == ([0, 0, 1], [0, 1, 0])
     assert layout.rewrite.tolist() == [-1, -1, 0]
+    assert layout.kinds == ("x",)
+    assert layout.kind("x", "y").tolist() == [False, False, True]
     ids = torch.tensor([[5, 6], [5, 6], [5, 7]])  # what the model sees comes first
-    by_ids = block.layout(["x"], ids=ids).text_id
+    by_ids = block.layout(ids=ids).text_id
     assert by_ids is not None
     assert by_ids.tolist() == [0, 0, 1]
-    plain = replace(block, photos=(), pair=()).layout(["x"])
+    plain = replace(block, photos=(), pair=()).layout()
     assert (plain.image_id, plain.side, plain.pair) == (None, None, None)
     with pytest.raises(ValueError, match="name every image"):
         replace(block, photos=("p",))

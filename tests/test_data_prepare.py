@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore
-from compoclip.data.karpathy import open_flickr8k
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
-from compoclip.data.prepare import prepare_captions
-from compoclip.data.sample import Sample
-from compoclip.data.tables import open_table
+from compoclip.data.plan import TextPlan, prepare_captions
+from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.karpathy import open_flickr8k
+from compoclip.data.sources.tables import open_table
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
@@ -51,7 +50,7 @@ def test_a_caption_that_is_not_stored_is_parsed_when_asked_for(tmp_path: Path) -
 
 
 def test_a_source_that_only_has_samples(tmp_path: Path) -> None:
-    class Plain:
+    class Plain(Source):
         def __len__(self) -> int:
             return len(TEXTS)
 
@@ -64,6 +63,46 @@ def test_a_source_that_only_has_samples(tmp_path: Path) -> None:
     store = ParseStore(tmp_path / "parses.sqlite")
     prepare_captions(Plain(), store, workers=1)
     assert len(store) == 2
+
+
+class Bare(Source):
+    """A source that knows nothing but its samples."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.source[index]
+
+    def describe(self) -> str:
+        return "bare"
+
+
+@pytest.mark.parametrize("extras", [{}, {"neg_caption": "no owl"}, {"neg_image": [0]}])
+def test_what_every_source_answers_is_what_its_samples_say(
+    extras: dict[str, object], tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"file_name": "a.png", "text": ["an owl", "a bird"], "group": "owl"},
+        {"file_name": "b.png", "text": "a cat", **extras},
+        {"file_name": "c.png", "text": "a dog"},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(b"")
+    source = open_table([tmp_path / "rows.jsonl"])
+    bare = Bare(source)
+    assert bare.ids() == source.ids()
+    assert list(bare.captions()) == list(source.captions())
+    assert list(bare.caption_lists()) == list(source.caption_lists())
+    assert bare.brings() == source.brings() != frozenset()
+    assert bare.groups() == source.groups()
+    assert bare.image_scores() == source.image_scores()
+    assert dict(bare.left_out) == {}
 
 
 def test_the_default_store_lies_in_the_cache_folder(

@@ -26,7 +26,7 @@ from compoclip.corpora.job import ParseJob, RewriteJob
 from compoclip.corpora.run import process
 from compoclip.corpora.shard import find_shards
 from compoclip.data.decode import decode
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.records import Settings
 from corpus_shards import jpeg

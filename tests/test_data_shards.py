@@ -12,11 +12,22 @@ from typing import Any
 
 import pytest
 
-from compoclip.data import shards
 from compoclip.data.members import Members
-from compoclip.data.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION, NO_NEIGHBOUR
-from compoclip.data.shards import NO_IMAGE, NO_NEGATIVE_IMAGE, NOT_A_FILE, ShardSource, find_shards
-from compoclip.data.tarmembers import BAD_JSON, BAD_NAME, BAD_TEXT, CAPTION_LIMIT, SECOND, TOO_LONG
+from compoclip.data.sources import shards
+from compoclip.data.sources.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION, NO_NEIGHBOUR
+from compoclip.data.sources.shards import (
+    BAD_JSON,
+    BAD_NAME,
+    BAD_TEXT,
+    CAPTION_LIMIT,
+    NO_IMAGE,
+    NO_NEGATIVE_IMAGE,
+    NOT_A_FILE,
+    SECOND,
+    TOO_LONG,
+    ShardSource,
+    find_shards,
+)
 from compoclip.data.textfiles import LONG_TEXT, LONGEST_TEXT, NO_TEXT, expand_braces
 from compoclip.errors import CompoclipError, UsageError
 

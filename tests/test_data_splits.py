@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.data.open_source import open_source
-from compoclip.data.splits import files_of, split_of
+from compoclip.data.sources.open import open_source
+from compoclip.data.sources.rows import files_of, split_of
 from compoclip.errors import UsageError
 from train_helpers import write_config
 

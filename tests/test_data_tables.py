@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compoclip.data.caption_plan import Bags, WrittenTexts
 from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.plan import Bags, WrittenTexts
-from compoclip.data.tables import open_table
+from compoclip.data.sources.tables import open_table
 from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
 from test_data_transform import encoded, photo

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
-from compoclip.data.plan import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN, TextPlan, WrittenTexts
-from compoclip.data.plans import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
-from compoclip.data.sample import Sample
+from compoclip.data.caption_plan import (
+    WRITTEN_NEGATIVE,
+    WRITTEN_POSITIVE,
+    CaptionPlan,
+    WrittenTexts,
+)
+from compoclip.data.plan import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN, TextPlan
+from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose

@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 from compoclip.cli import train
+from compoclip.cli.main import main
 from doc_commands import (
     ROOT,
     Command,
@@ -116,21 +117,25 @@ def test_every_command_runs(
     assert code == 0
 
 
-@pytest.mark.slow
-def test_the_python_of_the_guide_runs(
-    ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.S | re.M)
-    assert len(blocks) == 3
-    code = "\n".join(blocks).replace("epochs=2, batch_size=32", "epochs=0.2, batch_size=8")
+    assert len(blocks) == 4
+    code = "\n".join(blocks)
+    assert code.count("epochs=2, batch_size=32") == 2
+    code = code.replace("epochs=2, batch_size=32", "epochs=0.2, batch_size=8")
     (tmp_path / "guide.py").write_text(code)
     Image.new("RGB", (40, 40), "red").save(tmp_path / "photo.png")
-    (tmp_path / "world").symlink_to(ready / "world")
+    train, suite = tmp_path / "world" / "train", tmp_path / "world" / "suite"
+    assert main(["world", "train", f"--out={train}", "--count=80"]) == 0
+    few = ["--items-per-task=5", "--benchmarks", "sugarcrepe"]
+    assert main(["world", "suite", f"--out={suite}", *few]) == 0
     monkeypatch.chdir(tmp_path)
     made = runpy.run_path("guide.py")
     assert made["scores"].shape == (1, 2)
     assert {each.benchmark for each in made["results"]} >= {"world-sugarcrepe"}
+    assert {each.model for each in made["results"]} == {"base", "tuned"}
+    assert made["mine"].identity.base == made["tuned"].identity.base
 
 
 def test_every_page_is_in_the_contents() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
-from compoclip.models.convert import convert
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.conversion import convert
 from models_thin import config
 
 TEXTS = ["a red square left of a blue circle", "two dogs"]

@@ -5,27 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     evaluate,
-    percentile_interval,
     plan,
     resample,
     rows_of,
-    rule_from_json,
-    rule_to_json,
 )
+from compoclip.evaluation.statistics import percentile_interval
 from evaluation_helpers import bootstrap_means
 
 SUBTASKS = ["a", "a", "a", "a", "b", "b", "c"]
 LABELS = [{"r": v} for v in ("on", "on", "on", "in", "in", "by")] + [{}]
 VALUES = {"accuracy": np.array([1.0, 1, 0, 0, 1, 0, 1]), "text": np.array([0.0, 0, 0, 1, 1, 1, 1])}
+LISTED = Listed(SUBTASKS, LABELS)
 APPLIES = {name: np.ones(7, dtype=bool) for name in VALUES}
 
 
 def value(rule: Aggregate) -> float:
-    return evaluate(plan(rule, SUBTASKS, LABELS, APPLIES, "accuracy"), VALUES)
+    return evaluate(plan(rule, LISTED, APPLIES, "accuracy"), VALUES)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def value(rule: Aggregate) -> float:
 )
 def test_rules_by_hand(rule, expected):
     assert value(rule) == pytest.approx(expected)
-    assert rule_from_json(rule_to_json(rule)) == rule
+    assert Aggregate.from_json(rule.to_json()) == rule
 
 
 def test_published_sub_scores_of_sugarcrepe_give_the_published_aggregates():
@@ -74,16 +73,16 @@ def test_published_sub_scores_of_sugarcrepe_give_the_published_aggregates():
         76.55: Aggregate(tuple(sizes), "micro"),
     }
     for published, rule in rules.items():
-        tree = plan(rule, subtasks, [{}] * len(right), applies, "accuracy")
+        tree = plan(rule, Listed(subtasks, [{}] * len(right)), applies, "accuracy")
         assert 100 * evaluate(tree, values) == pytest.approx(published, abs=0.01)
 
 
 def test_items_without_the_metric_are_left_out():
     applies = {"accuracy": np.array([True, False, True, True, True, True, False])}
-    tree = plan(Aggregate(("a", "b"), "micro"), SUBTASKS, LABELS, applies, "accuracy")
+    tree = plan(Aggregate(("a", "b"), "micro"), LISTED, applies, "accuracy")
     assert rows_of(tree).tolist() == [0, 2, 3, 4, 5]
     with pytest.raises(CompoclipError, match="no items for an aggregate over c"):
-        plan(Aggregate(("c",)), SUBTASKS, LABELS, applies, "accuracy")
+        plan(Aggregate(("c",)), LISTED, applies, "accuracy")
 
 
 def test_unknown_metric_and_weighting_are_errors():
@@ -98,7 +97,7 @@ def test_bootstrap_of_a_plain_mean_draws_whole_clusters():
     values = {"accuracy": rng.integers(0, 2, size=300).astype(float)}
     clusters = [f"photo {k % 60}" for k in range(300)]
     applies = {"accuracy": np.ones(300, dtype=bool)}
-    tree = plan(Aggregate(("s",), "micro"), ["s"] * 300, [{}] * 300, applies, "accuracy")
+    tree = plan(Aggregate(("s",), "micro"), Listed(["s"] * 300, [{}] * 300), applies, "accuracy")
     (draws,) = resample([tree], values, clusters, 500, 7)
     np.testing.assert_allclose(
         draws, bootstrap_means(values["accuracy"], np.array(clusters), 500, 7)
@@ -108,7 +107,7 @@ def test_bootstrap_of_a_plain_mean_draws_whole_clusters():
 def test_clusters_widen_the_interval():
     outcomes = np.random.default_rng(0).integers(2, size=50).astype(float)
     values, applies = {"accuracy": np.repeat(outcomes, 10)}, {"accuracy": np.ones(500, dtype=bool)}
-    tree = plan(Aggregate(("s",), "micro"), ["s"] * 500, [{}] * 500, applies, "accuracy")
+    tree = plan(Aggregate(("s",), "micro"), Listed(["s"] * 500, [{}] * 500), applies, "accuracy")
     widths = []
     for clusters in ([str(k // 10) for k in range(500)], [str(k) for k in range(500)]):
         (draws,) = resample([tree], values, clusters, 2000, 0)
@@ -125,7 +124,7 @@ def test_bootstrap_draws_equal_a_plain_loop_for_a_nested_rule():
     values = {"accuracy": rng.random(n)}
     applies = {"accuracy": np.ones(n, dtype=bool)}
     rule = Aggregate((Aggregate(("a", "b"), "micro"), "c"))
-    tree = plan(rule, subtasks, [{}] * n, applies, "accuracy")
+    tree = plan(rule, Listed(subtasks, [{}] * n), applies, "accuracy")
     (draws,) = resample([tree], values, clusters, 20, 3)
     drawn = np.random.default_rng(3).integers(photos, size=(20, photos))
     for got, photo_list in zip(draws, drawn):
@@ -144,6 +143,6 @@ def test_bootstrap_is_linear_so_differences_can_be_drawn_at_once():
     subtasks = [("a", "b")[k % 2] for k in range(90)]
     clusters = [str(k // 3) for k in range(90)]
     applies = {"accuracy": np.ones(90, dtype=bool)}
-    tree = plan(Aggregate(("a", "b")), subtasks, [{}] * 90, applies, "accuracy")
+    tree = plan(Aggregate(("a", "b")), Listed(subtasks, [{}] * 90), applies, "accuracy")
     draws = [resample([tree], {"accuracy": v}, clusters, 50, 1)[0] for v in (one, two, one - two)]
     assert draws[2] == pytest.approx(draws[0] - draws[1])

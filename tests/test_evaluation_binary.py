@@ -10,22 +10,22 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import percentile_interval
-from compoclip.evaluation.classification import roc_auc
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
+from compoclip.evaluation.curves import roc_auc
+from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.groups import ScorePart, group_differences, group_scores
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.score import (
-    group_sizes,
-    groups_by_part,
-    score_binary,
-    score_cases,
-    with_joint,
-)
+from compoclip.evaluation.statistics import percentile_interval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import FakeEncoder, features_from, photos, ref
+from evaluation_helpers import (
+    FakeEncoder,
+    features_from,
+    photos,
+    ref,
+    score_items,
+)
 
 RULES = {
     "auc": Aggregate(("test",)),
@@ -43,7 +43,7 @@ def binary(
 
 def scored(rows: list[tuple[Case, float]], tuned_on=None):
     table = {case.images[0].path.name: {case.texts[0]: score} for case, score in rows}
-    return score_binary([case for case, _ in rows], features_from(table), tuned_on)
+    return score_items([case for case, _ in rows], features_from(table), tuned_on=tuned_on or {})
 
 
 ROWS = [
@@ -137,7 +137,7 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
     table: dict[str, dict[str, float]] = {}
     for case, score in rows:
         table.setdefault(case.images[0].path.name, {})[case.texts[0]] = score
-    items = score_binary([case for case, _ in rows], features_from(table))
+    items = score_items([case for case, _ in rows], features_from(table))
     got = summarise(items, {}, None, 300, seed=4).scores["test"]["auc"]
     draws = []
     for drawn in np.random.default_rng(4).integers(shots, size=(300, shots)):
@@ -163,7 +163,7 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
 def test_what_cannot_be_judged_is_named(cases, tuned_on, message):
     features = features_from({"a": {"text a": 0.1}, "b": {"text b": 0.2}, "i": {"x": 0, "y": 0}})
     with pytest.raises(CompoclipError, match=message) as caught:
-        score_binary(cases, features, tuned_on)
+        score_items(cases, features, tuned_on=tuned_on)
     assert "\n" not in str(caught.value)
 
 
@@ -263,7 +263,7 @@ def test_a_group_is_right_when_all_its_items_are():
     joint = {"pair": "pair", "set": "set"}
     sizes = group_sizes(cases, joint)
     assert groups_by_part(sizes) == {"part/pair": 6, "part/set": 3}
-    items = score_cases(cases, features_from(table), {"": TiePolicy.FIRST})
+    items = score_items(cases, features_from(table), ties={"": TiePolicy.FIRST})
     found = summarise(with_joint(items, joint, sizes), {"set": Aggregate(("part",), metric="set")})
     pairs, sets = found.scores["part"]["pair"], found.scores["part"]["set"]
     assert next(iter(found.scores["part"])) == "accuracy"
@@ -275,7 +275,7 @@ def test_a_group_is_right_when_all_its_items_are():
     assert sets.interval == "wilson"
     # without y0 the pair y0 and the set y cannot be judged
     part = [case for case in cases if case.id != "y0"]
-    items = score_cases(part, features_from(table), {"": TiePolicy.FIRST})
+    items = score_items(part, features_from(table), ties={"": TiePolicy.FIRST})
     expected = {"part": 12, **groups_by_part(sizes)}
     less = summarise(with_joint(items, joint, sizes), {}, expected).scores["part"]
     assert (less["pair"].value, less["pair"].n, less["pair"].expected) == (3 / 5, 5, 6)
@@ -289,7 +289,7 @@ def test_no_interval_is_a_point_because_all_items_are_wrong():
     table = {f"p{k // 2}": {} for k in range(8)}
     for k, case in enumerate(shared):
         table[f"p{k // 2}"] |= {case.texts[0]: 0.1, case.texts[1]: 0.2}
-    items = score_cases(shared, features_from(table))
+    items = score_items(shared, features_from(table))
     found = summarise(items, {"macro": Aggregate(("part",))}, None, 50)
     for score in (found.aggregates["macro"], found.scores["part"]["accuracy"]):
         assert (score.value, score.low, score.interval) == (0.0, 0.0, "wilson")

@@ -18,24 +18,23 @@ from compoclip.benchmarks.case import (
     ImageRef,
     image_key,
     present,
-    without,
 )
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.files import classification_rules
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.classification import (
-    expected_ap_11,
-    log_odds,
-    score_classification,
-    weighted_ap_11,
-)
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
+from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
 from compoclip.evaluation.encode import image_content_key
+from compoclip.evaluation.forms.classification import log_odds
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
-from evaluation_helpers import FakeEncoder, ref, unit
+from evaluation_helpers import (
+    FakeEncoder,
+    ref,
+    score_items,
+    unit,
+)
 
 CLASSES = ("cat", "dog", "cow")
 
@@ -94,7 +93,7 @@ def ap_11(scores: list[float], truth: list[bool], devkit: bool = False) -> float
 
 
 def summary(content: Classification, known: EncodedFeatures) -> Summary:
-    items = score_classification(content, known)
+    items = score_items(content, known)
     return summarise(items, classification_rules(content), resamples=200)
 
 
@@ -186,9 +185,9 @@ def test_roc_auc_ranks_by_the_probability_of_class_1() -> None:
     right = [(share > 0.5) == (label == 1) for share, label in zip(shares, labels)]
     assert found.aggregates["accuracy"].value == pytest.approx(sum(right) / 30)
     assert next(iter(found.scores["zero_shot"])) == "auc"
-    one_kind = without(content, lambda image: labels[content.images.index(image)] == 1)
+    one_kind = content.without(lambda image: labels[content.images.index(image)] == 1)
     with pytest.raises(CompoclipError, match="needs images of two classes, not 0 of"):
-        score_classification(one_kind, known)
+        score_items(one_kind, known)
 
 
 def test_absent_images_take_their_classes_along(tmp_path: Path) -> None:
@@ -197,7 +196,7 @@ def test_absent_images_take_their_classes_along(tmp_path: Path) -> None:
     for image in here[:3]:
         image.path.write_bytes(b"x")
     benchmark = Benchmark("zs", replace(content, images=here), "d")
-    assert listed(benchmark) == dict.fromkeys(CLASSES, 4)
+    assert benchmark.content.counts() == dict.fromkeys(CLASSES, 4)
     used, missing = present(benchmark)
     assert isinstance(used, Classification)
     assert (used.tags, used.labels) == (content.tags[:3], ())
@@ -252,7 +251,7 @@ def test_top5_is_an_aggregate_where_asked() -> None:
         tuple(ref(f"{k}.png") for k in range(20)), labels, names, tuple((n,) for n in names)
     )
     known = features(unit(rng, 20), unit(rng, 8), names)
-    items = score_classification(content, known)
+    items = score_items(content, known)
     rules = {"top5": Aggregate(("zero_shot",), metric="top5")}
     found = summarise(items, rules, resamples=50).aggregates["top5"]
     cosines = known.images @ known.texts.T

@@ -10,7 +10,12 @@ import pytest
 from PIL import Image
 
 from benchmark_files import SUGARCREPE, write_json, write_sugarcrepe, write_sugarcrepe_pp
-from compoclip.benchmarks.audit import Audit, audit
+from compoclip.benchmarks.audit import (
+    Audit,
+    Defect,
+    Kind,
+    audit,
+)
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
@@ -20,18 +25,21 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.benchmarks.defects import Defect, Kind
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.main import main
-from compoclip.evaluation.clean import clean_scores, same_faults
+from compoclip.evaluation.forms.cases import group_sizes, with_joint
 from compoclip.evaluation.items import EncodedFeatures
-from compoclip.evaluation.results import Clean, Results, Score, data_notes, load_items, load_results
-from compoclip.evaluation.retrieval import score_retrieval
-from compoclip.evaluation.score import group_sizes, score_cases, with_joint
-from compoclip.evaluation.tables import clean_cell
-from compoclip.models.checkpoint import create_model, read_config, save_model
+from compoclip.evaluation.results import Clean, Results, Score, load_items, load_results
+from compoclip.evaluation.summary import clean_scores, same_faults
+from compoclip.evaluation.tables import clean_cell, data_notes
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.report.write import write_report
-from evaluation_helpers import features_from, ref
+from evaluation_helpers import (
+    features_from,
+    ref,
+    score_items,
+)
 from train_helpers import write_config
 
 
@@ -157,7 +165,7 @@ def test_ties_are_wrong_and_broken_groups_go() -> None:
     benchmark = Benchmark(
         "made", cases, "0", ties={"": TiePolicy.FIRST}, joint={"pair": "g"}, expected={"s": 6}
     )
-    items = score_cases(cases, features_from(table), benchmark.ties)
+    items = score_items(cases, features_from(table), ties=benchmark.ties)
     items = with_joint(items, benchmark.joint, group_sizes(cases, benchmark.joint))
     rules = {
         "micro": Aggregate(("s",), "micro"),
@@ -203,7 +211,7 @@ def test_repeated_captions_are_named_as_in_results(tmp_path: Path) -> None:
     )
     found = audit(benchmark)
     assert found.faulty == {("t2i", "p/1.jpg text 1")}
-    items = score_retrieval(content, features)
+    items = score_items(content, features)
     rules = {"r1": Aggregate(("i2t", "t2i"), metric="r1")}
     clean = clean_scores(items, found, benchmark, rules, {"i2t": 3, "t2i": 4}, 20)
     assert clean.left_out == 1

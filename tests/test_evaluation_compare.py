@@ -13,10 +13,15 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import holm, mcnemar, percentile_interval, sign_flip
-from compoclip.evaluation.compare import compare, one_model
+from compoclip.evaluation.comparison import compare, one_model
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import (
+    holm,
+    mcnemar,
+    percentile_interval,
+    sign_flip,
+)
 from compoclip.evaluation.tables import comparison_text, results_text
 from evaluation_helpers import FakeEncoder, bootstrap_means, choice_benchmark, photos
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation.classification import (
+from compoclip.evaluation.curves import (
     average_precision_11,
     balanced_threshold,
     placements,

@@ -12,7 +12,7 @@ import pytest
 from compoclip.benchmarks.case import Benchmark, Content
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
+from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.ranks import Ranks
@@ -25,7 +25,7 @@ def encoding(
 ) -> dict[str, Any]:
     encoder = FakeEncoder()
     encoder.broken |= set(broken)
-    options = EncodeOptions(4, 1, max_bad, FeatureCache(cache, encoder), ranks)
+    options = EncodeOptions(4, 1, max_bad, cache, ranks)
     try:
         features = encode_contents(encoder, [content], options)
     except CompoclipError as error:

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Case, Classification, Form, ImageRef, Retrieval
+from compoclip.benchmarks.case import Case, Cases, Classification, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
 from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
@@ -25,7 +25,7 @@ def test_each_distinct_image_and_token_sequence_is_encoded_once_over_all_benchma
     retrieval = Retrieval((refs["b"], refs["a"]), ("a cat", "a cow"), ((0, 0), (1, 1)))
     classes = Classification((refs["b"],), (0,), ("dog",), (("a dog", "the dog"),))
     encoder = FakeEncoder()
-    features = encode_contents(encoder, [cases, retrieval, classes])
+    features = encode_contents(encoder, [Cases(cases), retrieval, classes])
     assert Counter(encoder.images_seen) == Counter(["a.jpg", "b.jpg", "a.jpg(0, 0, 1, 1)"])
     assert sorted(t.lower() for t in encoder.texts_seen) == ["a cat", "a cow", "a dog", "the dog"]
     assert features.text_rows["A dog"] == features.text_rows["a dog"]
@@ -37,7 +37,7 @@ def test_batch_size_and_order_change_nothing(tmp_path, batch_size):
     content = choice_benchmark(tmp_path).content
     plain = encode_contents(FakeEncoder(), [content])
     other = encode_contents(
-        FakeEncoder(), [tuple(reversed(content))], EncodeOptions(batch_size=batch_size, workers=3)
+        FakeEncoder(), [Cases(reversed(content))], EncodeOptions(batch_size=batch_size, workers=3)
     )
     for ref, row in plain.image_rows.items():
         assert np.array_equal(plain.images[row], other.images[other.image_rows[ref]])
@@ -50,7 +50,7 @@ def test_texts_go_in_order_of_length(tmp_path):
     texts = ("one two three", "one", "one two", "four", "five six seven")
     encoder = FakeEncoder()
     features = encode_contents(
-        encoder, [(Case("1", Form.CHOOSE_TEXT, (refs["a"],), texts, "s"),)], EncodeOptions(2)
+        encoder, [Cases([Case("1", Form.CHOOSE_TEXT, (refs["a"],), texts, "s")])], EncodeOptions(2)
     )
     lengths = [len(text.split()) for text in encoder.texts_seen]
     assert lengths == sorted(lengths)
@@ -61,7 +61,7 @@ def test_truncated_texts_are_named(tmp_path):
     refs = photos(tmp_path, ["a"])
     long = "one two three four five six"
     case = Case("1", Form.CHOOSE_TEXT, (refs["a"],), (long, "short"), "s")
-    assert encode_contents(FakeEncoder(), [(case,)]).truncated == {long}
+    assert encode_contents(FakeEncoder(), [Cases([case])]).truncated == {long}
 
 
 def test_damaged_images_stop_the_run_or_are_left_out(tmp_path):
@@ -88,8 +88,8 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         encode_contents(encoder, [content])
 
 
-def cached(tmp_path, encoder: FakeEncoder, batch_size: int = 4) -> EncodeOptions:
-    return EncodeOptions(batch_size=batch_size, cache=FeatureCache(tmp_path / "cache", encoder))
+def cached(tmp_path) -> EncodeOptions:
+    return EncodeOptions(batch_size=4, cache=tmp_path / "cache")
 
 
 def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
@@ -98,14 +98,14 @@ def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
     first = FakeEncoder()
     first.stop_after = 5
     with pytest.raises(KeyboardInterrupt):
-        encode_contents(first, [content], cached(tmp_path, first))
+        encode_contents(first, [content], cached(tmp_path))
     assert len(first.images_seen) == 20
     second = FakeEncoder()
-    features = encode_contents(second, [content], cached(tmp_path, second))
+    features = encode_contents(second, [content], cached(tmp_path))
     assert len(second.images_seen) == 10
     assert not set(first.images_seen) & set(second.images_seen)
     third = FakeEncoder()
-    again = encode_contents(third, [content], cached(tmp_path, third))
+    again = encode_contents(third, [content], cached(tmp_path))
     assert not third.images_seen
     assert not third.texts_seen
     plain = encode_contents(FakeEncoder(), [content])
@@ -117,24 +117,24 @@ def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
 def test_the_cache_belongs_to_one_model_and_to_the_bytes_of_the_file(tmp_path):
     content = choice_benchmark(tmp_path / "photos", n=4).content
     one = FakeEncoder()
-    encode_contents(one, [content], cached(tmp_path, one))
+    encode_contents(one, [content], cached(tmp_path))
     other = FakeEncoder(weights="other")
-    encode_contents(other, [content], cached(tmp_path, other))
+    encode_contents(other, [content], cached(tmp_path))
     assert len(other.images_seen) == 4
     content[2].images[0].path.write_bytes(b"another photo")
     changed = FakeEncoder()
-    encode_contents(changed, [content], cached(tmp_path, changed))
+    encode_contents(changed, [content], cached(tmp_path))
     assert changed.images_seen == ["photo2_t2.jpg"]
 
 
 def test_a_damaged_cache_file_is_named(tmp_path):
     content = choice_benchmark(tmp_path / "photos", n=4).content
     encoder = FakeEncoder()
-    encode_contents(encoder, [content], cached(tmp_path, encoder))
+    encode_contents(encoder, [content], cached(tmp_path))
     (path,) = (tmp_path / "cache").rglob("images/*.safetensors")
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CompoclipError, match=f"{path.name}: damaged feature file"):
-        encode_contents(encoder, [content], cached(tmp_path, encoder))
+        encode_contents(encoder, [content], cached(tmp_path))
 
 
 def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
@@ -142,8 +142,7 @@ def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
     tuned = FakeEncoder("tuned")
     tuned.tower_weights = {"image": "w", "text": "tuned"}.__getitem__
     for encoder in (FakeEncoder("w"), tuned):
-        cache = FeatureCache(tmp_path / "cache", encoder)
-        encode_contents(encoder, [content], EncodeOptions(cache=cache))
+        encode_contents(encoder, [content], EncodeOptions(cache=tmp_path / "cache"))
     assert tuned.images_seen == []
     assert len(tuned.texts_seen) == 60
 
@@ -154,7 +153,7 @@ def test_many_features_lie_in_a_file_without_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(encode, "IN_MEMORY", 0)
     assert not isinstance(encode_contents(FakeEncoder(), [data.content]).images, np.memmap)
     encoder = FakeEncoder()
-    paged = encode_contents(encoder, [data.content], cached(tmp_path, encoder))
+    paged = encode_contents(encoder, [data.content], cached(tmp_path))
     for name in ("images", "texts"):
         assert isinstance(getattr(paged, name), np.memmap)
         assert np.array_equal(getattr(paged, name), getattr(usual, name))

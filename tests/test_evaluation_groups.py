@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import sign_flip
-from compoclip.evaluation.compare import compare
+from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.groups import (
     ScorePart,
     group_differences,
@@ -19,6 +18,7 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 

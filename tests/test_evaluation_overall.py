@@ -16,7 +16,7 @@ from compoclip.evaluation.groups import overall_groups, overall_scores, overall_
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.targets import parse_targets
-from compoclip.report.pictures import Album
+from compoclip.report.looks import Album
 from evaluation_helpers import FakeEncoder
 
 

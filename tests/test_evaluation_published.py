@@ -16,18 +16,17 @@ from compoclip.benchmarks.case import Aggregate, Benchmark
 from compoclip.benchmarks.registry import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import percentile_interval
 from compoclip.evaluation.groups import ScorePart, part_draws
-from compoclip.evaluation.published.beside import STANDS_IN, TableEntry, beside, entries_of
+from compoclip.evaluation.published.beside import STANDS_IN, TableEntry, beside, entries_of, shown
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
     read_table,
     table_names,
 )
-from compoclip.evaluation.published.show import shown
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import percentile_interval
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 QUICK = Options(resamples=60)

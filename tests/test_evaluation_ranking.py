@@ -11,11 +11,14 @@ import pytest
 
 from compoclip.benchmarks.case import Classification, ImageRef, Retrieval, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation import retrieval
-from compoclip.evaluation.classification import class_embeddings, score_classification
+from compoclip.evaluation.forms import retrieval
+from compoclip.evaluation.forms.classification import class_embeddings
+from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import EncodedFeatures
-from compoclip.evaluation.retrieval import rank, score_retrieval
-from evaluation_helpers import unit
+from evaluation_helpers import (
+    score_items,
+    unit,
+)
 
 
 def brute_force(scores: np.ndarray, right: list[list[int]]) -> list[int]:
@@ -93,7 +96,7 @@ def retrieval_set(n: int, captions: int, seed: int) -> tuple[Retrieval, EncodedF
 
 def test_retrieval_both_ways_equals_brute_force_and_chance():
     content, features = retrieval_set(20, 3, 4)
-    items = score_retrieval(content, features)
+    items = score_items(content, features)
     scores = features.images @ features.texts.T
     i2t = brute_force(scores, [[3 * k, 3 * k + 1, 3 * k + 2] for k in range(20)])
     t2i = brute_force(scores.T, [[k // 3] for k in range(60)])
@@ -119,7 +122,7 @@ def test_retrieval_shows_the_best_rival_and_keeps_unmatched_texts_as_distractors
         {},
         frozenset(),
     )
-    items = score_retrieval(Retrieval(images, ("a", "b", "noise"), ((0, 0), (1, 1))), features)
+    items = score_items(Retrieval(images, ("a", "b", "noise"), ((0, 0), (1, 1))), features)
     assert len(items) == 4
     assert items.texts[0] == ("a", "noise")
     assert items.scores[0] == pytest.approx([0.5, 0.9])
@@ -165,7 +168,7 @@ def test_accuracy_and_top5_equal_a_plain_loop():
     content = classification(labels, 8)
     rng = np.random.default_rng(7)
     features = class_features(content, unit(rng, 40, 6), unit(rng, 16, 6))
-    items = score_classification(content, features)
+    items = score_items(content, features)
     weights = class_embeddings(content.prompts, features)
     hits, five = [], []
     for image, label in zip(features.images, labels):
@@ -182,11 +185,11 @@ def test_five_classes_have_no_top5_and_ties_follow_the_policy():
     content = classification([0, 1], 5)
     same = np.tile(unit(np.random.default_rng(8), 1, 4), (10, 1))
     features = class_features(content, same[:2], same)
-    first = score_classification(content, features).outcomes
+    first = score_items(content, features).outcomes
     assert set(first) == {"accuracy"}
     assert first["accuracy"].used.tolist() == [1, 0]
     assert first["accuracy"].fractional == pytest.approx([0.2, 0.2])
-    strict = score_classification(content, features, {"": TiePolicy.STRICT}).outcomes
+    strict = score_items(content, features, ties={"": TiePolicy.STRICT}).outcomes
     assert strict["accuracy"].used.tolist() == [0, 0]
 
 
@@ -210,12 +213,12 @@ def test_random_features_reach_chance_in_retrieval_and_classification():
         unit(rng, n, 48), place[0], unit(rng, n, 48), place[1], {}, frozenset()
     )
     pairs = tuple((k, k) for k in range(n))
-    items = score_retrieval(Retrieval(images, texts, pairs), features)
+    items = score_items(Retrieval(images, texts, pairs), features)
     content = classification([k % 10 for k in range(n)], 10)
     drawn = class_features(content, unit(rng, n, 48), unit(rng, 20, 48))
     for each in (
         *items.outcomes.values(),
-        *score_classification(content, drawn).outcomes.values(),
+        *score_items(content, drawn).outcomes.values(),
     ):
         p = each.chance.mean()
         assert abs(each.used.mean() - p) < 4 * np.sqrt(p * (1 - p) / n)
@@ -232,7 +235,7 @@ def test_images_that_one_text_matches_are_one_cluster():
         frozenset(),
     )
     content = Retrieval(images, ("x", "y", "z"), ((0, 0), (1, 0), (1, 1), (2, 2)))
-    items = score_retrieval(content, features)
+    items = score_items(content, features)
     clusters = items.clusters
     assert clusters[0] == clusters[1] == clusters[3] == clusters[4]
     assert clusters[2] == clusters[5] != clusters[0]

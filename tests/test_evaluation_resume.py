@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.benchmarks.case import Case, Form, ImageRef
+from compoclip.benchmarks.case import Case, Cases, Form, ImageRef
 from compoclip.evaluation import encode
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.results import Results, load_results
@@ -120,7 +120,7 @@ def test_copies_of_a_photo_are_encoded_once(tmp_path: Path) -> None:
         Case(str(k), Form.CHOOSE_TEXT, (ref,), ("x", "y"), "s") for k, ref in enumerate(refs)
     )
     encoder = FakeEncoder()
-    features = encode_contents(encoder, [cases])
+    features = encode_contents(encoder, [Cases(cases)])
     rows = features.image_index(refs).tolist()
     assert rows[0] == rows[1]
     assert len(set(rows)) == len(features.images) == len(encoder.images_seen) == 4
@@ -138,7 +138,7 @@ def test_every_copy_of_a_damaged_photo_is_left_out(tmp_path: Path) -> None:
     )
     encoder = FakeEncoder()
     encoder.broken = {"a.jpg"}
-    features = encode_contents(encoder, [cases], EncodeOptions(max_bad=2))
+    features = encode_contents(encoder, [Cases(cases)], EncodeOptions(max_bad=2))
     assert set(features.bad) == {refs[0], refs[1]}
     assert np.any(features.images[features.image_index(refs[2:])])
 

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.benchmarks.case import (
-    METRICS,
     Aggregate,
     Benchmark,
     Case,
@@ -21,9 +20,13 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import percentile_interval, wilson
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import (
+    percentile_interval,
+    wilson,
+)
 from evaluation_helpers import FakeEncoder, all_forms, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)
@@ -122,10 +125,10 @@ def test_every_form_gets_all_its_metrics_and_chance(tmp_path):
     (result,) = evaluate("m", FakeEncoder(), [Benchmark("all", cases, "d")], tmp_path / "o", QUICK)
     for case in cases[:5]:
         metrics = result.scores[case.subtask]
-        assert tuple(metrics) == (*METRICS[case.form], "positive_score")
+        assert tuple(metrics) == (*FORMS[case.form].metrics, "positive_score")
         assert all(score.n == 8 for score in metrics.values())
     assert result.scores["group"]["group"].chance == pytest.approx(1 / 6)
-    mains = [result.scores[c.subtask][METRICS[c.form][0]].value for c in cases[:5]]
+    mains = [result.scores[c.subtask][FORMS[c.form].metrics[0]].value for c in cases[:5]]
     assert result.aggregates["macro"].value == pytest.approx(np.mean(mains))
     assert result.aggregates["macro"].metric == "accuracy+augmented+group"
     triple = result.scores["triple"]

@@ -8,20 +8,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks import cola
-from compoclip.benchmarks.case import METRICS, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
-from compoclip.evaluation import items
-from compoclip.evaluation.clusters import case_clusters, linked
-from compoclip.evaluation.items import cosines, merge_equal
-from compoclip.evaluation.score import score_cases
-from evaluation_helpers import all_forms, features_from, features_of, ref, unit
+from compoclip.evaluation.forms import FORMS
+from compoclip.evaluation.forms.cases import BUCKETS
+from compoclip.evaluation.items import case_clusters, cosines, linked, merge_equal
+from evaluation_helpers import (
+    all_forms,
+    features_from,
+    features_of,
+    ref,
+    score_items,
+    unit,
+)
 
 FIRST = {"": TiePolicy.FIRST}
 
 
 def one(case: Case, scores: dict[str, dict[str, float]], ties=None):
-    return score_cases([case], features_from(scores), ties)
+    return score_items([case], features_from(scores), ties=ties or {})
 
 
 @pytest.mark.parametrize(
@@ -83,17 +89,18 @@ def test_triple_and_its_five_buckets():
 def test_five_buckets_partition_random_scores_with_ties():
     scores = np.random.default_rng(0).integers(0, 4, size=(500, 3)).astype(np.float32)
     never = np.zeros(500, dtype=bool)
-    got = items.triple(scores, never)
-    bucket = items.triple_bucket(scores)
-    assert set(bucket) == {0, 1, 2, 3, 4}
+    triple = FORMS[Form.TRIPLE]
+    got = triple.judge(scores, np.zeros(500, dtype=np.int64), never)
+    bucket = np.array(triple.columns(scores)["bucket"])
+    assert set(bucket) == set(BUCKETS)
     total = got["augmented"].used + got["brittleness"].used + got["both_below"].used
-    assert np.array_equal(total, (bucket != 4).astype(float))
+    assert np.array_equal(total, (bucket != "tie").astype(float))
 
 
 def test_text_only_needs_both_comparisons():
     texts = np.array([[1, 0, 0], [0.8, 0.6, 0], [0.9, 0, 0.3]], dtype=np.float32)
     case = Case("x", Form.TEXT_ONLY, (), ("p", "q", "n"), "s")
-    items = score_cases([case], features_of([case], np.empty((0, 3)), texts))
+    items = score_items([case], features_of([case], np.empty((0, 3)), texts))
     # s(p,q) = .8, s(p,n) = .9, s(q,n) = .72
     assert items.scores[0] == pytest.approx([0.8, 0.9, 0.72], abs=1e-6)
     got = {name: each.used[0] for name, each in items.outcomes.items()}
@@ -105,20 +112,17 @@ def test_fractional_is_the_mean_over_all_ways_to_break_ties(form):
     """Oracle: order equal scores in every possible way and average the strict outcome."""
     width = 4 if form is Form.GROUP else 3
     shape = (1, 2, 2) if form is Form.GROUP else (1, 3)
-    judge = {
-        Form.GROUP: items.group,
-        Form.TRIPLE: items.triple,
-        Form.TEXT_ONLY: items.text_only,
-    }[form]
+    truth = np.zeros(1, dtype=np.int64)
     never = np.zeros(1, dtype=bool)
     for scores in itertools.product(range(width), repeat=width):
         base = np.array(scores, dtype=np.float32)
-        got = judge(base.reshape(shape), never)
+        got = FORMS[form].judge(base.reshape(shape), truth, never)
         sums = dict.fromkeys(got, 0.0)
         ways = list(itertools.permutations(range(width)))
         for order in ways:
             broken = base + np.array(order, dtype=np.float32) / 100
-            for name, each in judge(broken.reshape(shape), never).items():
+            judged = FORMS[form].judge(broken.reshape(shape), truth, never)
+            for name, each in judged.items():
                 sums[name] += each.used[0] / len(ways)
         for name, each in got.items():
             assert each.fractional[0] == pytest.approx(sums[name]), (name, scores)
@@ -128,7 +132,7 @@ def test_constant_scorer_is_zero_strict_chance_fractional_and_right_when_first()
     cases = all_forms(30)
     same = np.tile(unit(np.random.default_rng(1), 1), (200, 1))
     features = features_of(cases, same, same)
-    items, first = score_cases(cases, features), score_cases(cases, features, FIRST)
+    items, first = score_items(cases, features), score_items(cases, features, ties=FIRST)
     for name, each in items.outcomes.items():
         here = ~np.isnan(each.used)
         assert each.used[here].sum() == 0
@@ -142,11 +146,11 @@ def test_random_scorer_reaches_chance_on_every_form_and_metric():
     n = 2000
     cases = all_forms(n)
     rng = np.random.default_rng(2)
-    items = score_cases(cases, features_of(cases, unit(rng, 2 * n, 64), unit(rng, 3 * n, 64)))
+    items = score_items(cases, features_of(cases, unit(rng, 2 * n, 64), unit(rng, 3 * n, 64)))
     subtasks = np.array(items.subtasks)
     forms = dict(zip(items.subtasks, (c.form for c in cases)))
     for subtask, form in forms.items():
-        for metric in METRICS[form]:
+        for metric in FORMS[form].metrics:
             each = items.outcomes[metric]
             rows = subtasks == subtask
             chance = each.chance[rows].mean()
@@ -166,7 +170,7 @@ def test_oracle_scorer_is_perfect():
             Case(f"g{k}", Form.GROUP, (i, j), (f"p{k}", f"r{k}"), "g"),
             Case(f"x{k}", Form.TRIPLE, (i,), (f"p{k}", f"q{k}", f"n{k}"), "x"),
         ]
-    items = score_cases(cases, features_from(scores))
+    items = score_items(cases, features_from(scores))
     for name in ("accuracy", "group", "text", "image", "augmented", "original", "second"):
         used = items.outcomes[name].used
         assert np.nanmin(used) == 1
@@ -178,8 +182,8 @@ def test_order_of_the_cases_does_not_matter_to_the_last_bit():
     rng = np.random.default_rng(3)
     features = features_of(cases, unit(rng, 80, 37), unit(rng, 120, 37))
     order = rng.permutation(len(cases))
-    straight = score_cases(cases, features)
-    shuffled = score_cases([cases[k] for k in order], features)
+    straight = score_items(cases, features)
+    shuffled = score_items([cases[k] for k in order], features)
     assert [straight.scores[k] for k in order] == shuffled.scores
     for name, each in straight.outcomes.items():
         assert np.array_equal(each.used[order], shuffled.outcomes[name].used, equal_nan=True), name
@@ -206,7 +210,7 @@ def test_mixed_numbers_of_candidates():
         Case("two", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b"), "s"),
         Case("three", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b", "c"), "s"),
     ]
-    items = score_cases(cases, features_from({"i": {"a": 0.5, "b": 0.1, "c": 0.9}}))
+    items = score_items(cases, features_from({"i": {"a": 0.5, "b": 0.1, "c": 0.9}}))
     assert items.outcomes["accuracy"].used.tolist() == [1, 0]
     assert items.outcomes["accuracy"].chance == pytest.approx([1 / 2, 1 / 3])
 
@@ -215,7 +219,7 @@ def test_cropped_images_share_their_photo_as_cluster():
     path = Path("photo.jpg")
     boxed = [ImageRef(path, (0, 0, 5.5, 5)), ImageRef(path, (1, 1, 5, 5))]
     cases = [Case(f"{k}", Form.CHOOSE_TEXT, (r,), ("a", "b"), "s") for k, r in enumerate(boxed)]
-    items = score_cases(cases, features_of(cases, np.eye(2), np.eye(2)))
+    items = score_items(cases, features_of(cases, np.eye(2), np.eye(2)))
     assert items.clusters == ["photo.jpg", "photo.jpg"]
     assert items.images == [("photo.jpg#0,0,5.5,5",), ("photo.jpg#1,1,5,5",)]
 
@@ -231,13 +235,13 @@ def test_cropped_images_share_their_photo_as_cluster():
 )
 def test_a_case_that_does_not_fit_its_form_is_named(case):
     with pytest.raises(CompoclipError, match="item 'x' of sub-task 's'"):
-        score_cases([case], features_from({"i": {"a": 1.0, "b": 0.0, "c": 0.0}}))
+        score_items([case], features_from({"i": {"a": 1.0, "b": 0.0, "c": 0.0}}))
 
 
 def test_items_table_has_three_columns_a_metric_and_nulls_elsewhere():
     cases = all_forms(2)
     rng = np.random.default_rng(5)
-    table = score_cases(cases, features_of(cases, unit(rng, 4), unit(rng, 6))).to_arrow()
+    table = score_items(cases, features_of(cases, unit(rng, 4), unit(rng, 6))).to_arrow()
     assert table.num_rows == 10
     assert {"used.group", "strict.group", "fractional.group", "bucket", "tie"} <= set(
         table.column_names
@@ -253,7 +257,7 @@ def test_items_that_share_a_photo_are_one_cluster_wherever_it_stands():
     cases = [group("1", "a", "b"), group("2", "c", "b"), group("3", "d", "c"), group("4", "e", "f")]
     clusters = case_clusters(cases)
     assert clusters[0] == clusters[1] == clusters[2] != clusters[3]
-    items = score_cases(cases, features_from({name: {"a": 0.2, "b": 0.1} for name in "abcdef"}))
+    items = score_items(cases, features_from({name: {"a": 0.2, "b": 0.1} for name in "abcdef"}))
     assert items.clusters == clusters
 
 
@@ -280,7 +284,7 @@ def test_photos_that_chain_everything_together_are_clusters_of_their_own():
 
 def test_the_pairs_of_cola_make_88_clusters(shared_data: Path):
     path = shared_data / "annotations/cola/COLA_multiobjects_matching_benchmark.json"
-    cases = cola.load(Path("nowhere"), Path("photos"), annotations=path).content
+    cases = load_benchmark("cola", Path("nowhere"), Path("photos"), annotations=path).content
     assert isinstance(cases, tuple)
     assert len({case.images[0].photo for case in cases}) == 115
     assert len(set(case_clusters(cases))) == 88

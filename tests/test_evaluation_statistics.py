@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation import aggregate
-from compoclip.evaluation.aggregate import (
+from compoclip.evaluation import statistics
+from compoclip.evaluation.statistics import (
     cluster_weights,
     holm,
     mcnemar,
@@ -53,7 +53,7 @@ def test_wilson_edges() -> None:
 
 def test_blocks_do_not_change_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = np.concatenate(list(cluster_weights(60, 100, 3)))
-    monkeypatch.setattr(aggregate, "_DRAWS_AT_ONCE", 130)
+    monkeypatch.setattr(statistics, "_DRAWS_AT_ONCE", 130)
     blocks = list(cluster_weights(60, 100, 3))
     assert len(blocks) == 50
     np.testing.assert_array_equal(np.concatenate(blocks), whole)

@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation.aggregate import Mean, MeanOf, ScoreCurve, additions, evaluate, sign_flip
-from compoclip.evaluation.compare import compare, corrected
+from compoclip.evaluation.aggregate import (
+    Mean,
+    MeanOf,
+    ScoreCurve,
+    additions,
+    evaluate,
+)
+from compoclip.evaluation.comparison import compare, corrected
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
+from compoclip.evaluation.statistics import sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.models.checkpoint import create_model, load_model, read_config
+from compoclip.models.checkpoint import create_model, load_model
+from compoclip.models.config import read_config
 from compoclip.training.log import read_log
 from method_data import write_world
 

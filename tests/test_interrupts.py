@@ -13,8 +13,7 @@ from compoclip import interrupts
 from compoclip.cli import methods
 from compoclip.cli.main import main
 from compoclip.errors import RunInterruptedError
-from compoclip.interrupts import Ending, TerminatedError, signal_of
-from compoclip.training.loop import Interrupts
+from compoclip.interrupts import Ending, StopRequests, TerminatedError, signal_of
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_other_meanings_of_the_signals_are_left_alone(ending: Ending) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     ending.install()
-    with Interrupts() as asked:
+    with StopRequests() as asked:
         for number in (signal.SIGINT, signal.SIGTERM):
             assert signal.getsignal(number) == signal.SIG_IGN
             os.kill(os.getpid(), number)
@@ -81,7 +80,7 @@ def test_other_meanings_of_the_signals_are_left_alone(ending: Ending) -> None:
 
 
 def test_a_run_is_asked_once_and_interrupted_by_a_second_ctrl_c(ending: Ending) -> None:
-    with Interrupts() as asked:
+    with StopRequests() as asked:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert asked.asked == signal.SIGTERM
@@ -95,7 +94,7 @@ def test_threads_leave_signals_to_the_main_one(ending: Ending) -> None:
     found: list[dict[int, object]] = []
 
     def enter() -> None:
-        with Interrupts() as asked:
+        with StopRequests() as asked:
             found.append(dict(asked._before))
 
     thread = threading.Thread(target=enter)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compoclip.data.open_source import open_source
-from compoclip.data.schedule import RankShare, schedule_of
+from compoclip.data.images import RankShare
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.world.dataset import bundled_world
@@ -20,7 +20,7 @@ from compoclip.world.oracle import Oracle, Truth
 from lab import data as lab_data
 from lab.columns import COLUMNS, Difference
 from lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
-from lab.job import DONE, Job, images_a_sample, method_of, optim_of, outcome
+from lab.job import DONE, Job, method_of, optim_of, outcome
 from lab.page import (
     BEGIN,
     END,
@@ -87,9 +87,9 @@ def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
         method = method_of(arm, data)
         source = open_source(str(data / f"{arm.table}.jsonl"))
         optim = optim_of(arm, method, settings, source)
-        epoch = schedule_of(source, method.images, RankShare(optim.batch_size), 0).steps_per_epoch
+        epoch = method.images.schedule(source, RankShare(optim.batch_size), 0).steps_per_epoch
         assert round(optim.epochs * epoch) == 7, arm.name
-        assert optim.batch_size * images_a_sample(method.images) == 8, arm.name
+        assert optim.batch_size * method.images.images_per_sample == 8, arm.name
         assert optim.lr == (settings.lora_lr if method.lora else settings.lr)
 
 

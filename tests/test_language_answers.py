@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.errors import UsageError
 from compoclip.language import judge as rules
 from compoclip.language.engine import load_task, task_names
-from compoclip.language.judge import judge, texts_of
+from compoclip.language.judge import judge_answers, texts_of
 from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.edit import EMPTY, SAME_TOKENS
 from compoclip.rewrites.written import (
@@ -78,7 +78,7 @@ def test_every_task_reads_well() -> None:
         assert task.source
         assert len(task.hash) == 16
         for one, other in task.examples:  # what the prompt shows passes its own rules
-            assert judge(task, one, [(other, False)]).accepted == (other,)
+            assert judge_answers(task, one, [(other, False)]).accepted == (other,)
     swap = load_task("positives-swap")
     assert len(swap.examples) == 5
     assert swap.asks("a cat and a dog")
@@ -138,7 +138,7 @@ def test_every_task_reads_well() -> None:
     ],
 )  # fmt: skip
 def test_judgement(task: str, caption: str, answer: str, reason: str | None) -> None:
-    found = judge(load_task(task), caption, [(answer, False)])
+    found = judge_answers(load_task(task), caption, [(answer, False)])
     if reason is None:
         assert found.accepted == (answer,)
         assert found.rejected == ()
@@ -150,16 +150,18 @@ def test_judgement(task: str, caption: str, answer: str, reason: str | None) -> 
 def test_several_answers_add_up_to_the_most_and_repeat_nothing() -> None:
     task = load_task("negatives")
     answers = [("a blue cup\nA blue cup\na red cup", False), ("a green cup\na pink cup", False)]
-    found = judge(task, "a red cup", answers)
+    found = judge_answers(task, "a red cup", answers)
     assert found.accepted == ("a blue cup", "a green cup", "a pink cup")
     assert found.rejected == (("A blue cup", rules.REPEATED), ("a red cup", SAME_TOKENS))
-    assert judge(task, "a red cup", [("a blue c", True)]).rejected[0][1] == "too-long"
-    one = judge(
+    assert judge_answers(task, "a red cup", [("a blue c", True)]).rejected[0][1] == "too-long"
+    one = judge_answers(
         load_task("positives-replace"), "a red cup", [("a crimson cup\nThat was it", False)]
     )
     assert one == rules.Judged(("a crimson cup",), ())
     sorry = "I am sorry, a sign says"
-    assert judge(task, f"{sorry} stop", [(f"{sorry} go", False)]).accepted  # so does the caption
+    assert judge_answers(
+        task, f"{sorry} stop", [(f"{sorry} go", False)]
+    ).accepted  # so does the caption
 
 
 def test_rules_agree_with_the_rewrites_on_real_captions(shared_data: object) -> None:

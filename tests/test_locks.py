@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.analysis.sweep import BaseAndTuned, measure_mixes
+from compoclip.analysis.interpolation import BaseAndTuned, measure_mixes
 from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.fetch import FetchJob, fetch
-from compoclip.benchmarks.registry import RemoteFile
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.demo import main as demo_main
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train

@@ -12,10 +12,10 @@ from compoclip.losses.contract import Features
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
-from compoclip.losses.rows import OnlyRewrites, select_texts
-from losses_oracle import CAPTION, CASES, NEGATIVE, POSITIVE, features_for, layout_of
+from compoclip.losses.rows import OnlyKinds, select_texts
+from losses_oracle import CAPTION, CASES, NAMES, NEGATIVE, POSITIVE, features_for, layout_of
 
-BAG, BAG_NEGATIVE = 3, 1
+BAG, BAG_NEGATIVE = NAMES[3], NAMES[1]
 
 
 def test_constant_scores() -> None:
@@ -34,7 +34,7 @@ def test_constant_scores() -> None:
 def test_one_good_sentence_is_enough() -> None:
     """A bag is not punished for sentences that fit no image, as long as one fits its own."""
     texts = [(i, CAPTION, -1) for i in (0, 1)]
-    layout = layout_of([*texts, (0, POSITIVE, BAG), (0, POSITIVE, BAG), (1, POSITIVE, BAG)])
+    layout = layout_of([*texts, (0, POSITIVE, 3), (0, POSITIVE, 3), (1, POSITIVE, 3)])
     axis = torch.eye(3, dtype=torch.float64)
     scale = torch.tensor(100.0, dtype=torch.float64)
     loss = bag_loss(Features(axis[:2], axis[[0, 1, 0, 2, 1]], scale), layout, BAG)
@@ -43,7 +43,7 @@ def test_one_good_sentence_is_enough() -> None:
 
 
 def test_no_bag_negative_is_exactly_zero() -> None:
-    layout = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, BAG_NEGATIVE)])
+    layout = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, 1)])
     f = features_for(layout)
     value = bag_negative_loss(f, layout, BAG, BAG_NEGATIVE)
     assert value.item() == 0.0
@@ -58,19 +58,19 @@ def test_bag_of_the_caption_is_a_hard_negative_loss() -> None:
     torch.testing.assert_close(value, global_hn_loss(f, layout))
 
 
-def test_only_rewrites_hides_the_negatives_of_bags() -> None:
+def test_only_kinds_hides_the_negatives_of_bags() -> None:
     layout = layout_of(CASES["bags"])
     f = features_for(layout)
-    without = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, BAG_NEGATIVE)])
-    keep = (layout.role != int(NEGATIVE)) | (layout.rewrite != BAG_NEGATIVE)
+    without = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, 1)])
+    keep = (layout.role != int(NEGATIVE)) | ~layout.kind(BAG_NEGATIVE)
     assert f.tokens is not None
     assert f.token_mask is not None
     seen = replace(f, text=f.text[keep], tokens=f.tokens[keep], token_mask=f.token_mask[keep])
     for loss in (negclip_loss, global_hn_loss, local_hn_loss):
-        value = OnlyRewrites(loss, rewrites=(0,))(f, layout)
+        value = OnlyKinds(loss, NAMES[:1])(f, layout)
         torch.testing.assert_close(value, loss(seen, without), atol=0, rtol=0)
         assert value != loss(f, layout)
-    captions = OnlyRewrites(negclip_loss, rewrites=())(f, layout)
+    captions = OnlyKinds(negclip_loss, ())(f, layout)
     torch.testing.assert_close(captions, clip_loss(f, layout), atol=0, rtol=0)
 
 

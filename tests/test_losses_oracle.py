@@ -45,7 +45,7 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
     pairs: dict[str, tuple[LossFn, LossFn]] = {"clip": (clip_loss, oracle.clip)}
     for missing in ("mask", "zero"):
         pairs[f"negclip {missing}"] = (
-            partial(negclip_loss, missing_hn=missing, rewrites=KINDS),
+            partial(negclip_loss, missing_hn=missing, kinds=KINDS),
             partial(oracle.negclip, missing_hn=missing),
         )
     calibrations = [
@@ -57,7 +57,7 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
     ]
     for c in calibrations:
         pairs[f"global {c}"] = (
-            partial(global_hn_loss, rewrites=KINDS, **c),
+            partial(global_hn_loss, kinds=KINDS, **c),
             partial(oracle.scr, score=oracle.global_score, **c),
         )
     for attention in ("minmax", "minmax_sparse", "softmax"):
@@ -66,7 +66,7 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
                 pairs[f"local {attention} {grad} {c}"] = (
                     partial(
                         local_hn_loss,
-                        rewrites=KINDS,
+                        kinds=KINDS,
                         attention=attention,
                         attention_grad=grad,
                         **c,
@@ -99,8 +99,8 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
             partial(_ranking, margins=margins),
             partial(loops.ranking, margins=margins),
         )
-    dac = {"bag": POSITIVES[0], "bag_negative": 1}
-    pairs["bag"] = (partial(bag_loss, bag=3), partial(loops.bag, bag=3))
+    dac = {"bag": POSITIVES[0], "bag_negative": KINDS[1]}
+    pairs["bag"] = (partial(bag_loss, bag=POSITIVES[0]), partial(loops.bag, bag=POSITIVES[0]))
     pairs["bag negative"] = (
         partial(bag_negative_loss, **dac),
         partial(loops.bag_negative, **dac),
@@ -164,7 +164,7 @@ def test_float32_equals_loop(name: str, case: str) -> None:
 def test_reference_size() -> None:
     """Six images of 49 patches, texts of 20 tokens, width 64."""
     texts = [(i, oracle.CAPTION, -1) for i in range(6)]
-    texts += [(i, oracle.NEGATIVE, k) for i in range(6) for k in range(KINDS) if (i + k) % 4]
+    texts += [(i, oracle.NEGATIVE, k) for i in range(6) for k in range(len(KINDS)) if (i + k) % 4]
     layout = layout_of(texts)
     features = features_for(layout, scale=100.0, dim=64, patches=49, tokens=20)
     loop = oracle.scr(features, layout, oracle.local_score("minmax", False), 2.0, 0.02)
@@ -184,9 +184,9 @@ GLOBAL, LOCAL = ("image", "text", "logit_scale"), ("patches", "tokens", "logit_s
     ("loss", "names"),
     [
         (clip_loss, GLOBAL),
-        (partial(negclip_loss, missing_hn="zero", rewrites=KINDS), GLOBAL),
+        (partial(negclip_loss, missing_hn="zero", kinds=KINDS), GLOBAL),
         (partial(global_hn_loss, gamma=2.0, beta=0.1), GLOBAL),
-        (partial(global_hn_loss, gamma=0.5, missing_hn="zero", rewrites=KINDS), GLOBAL),
+        (partial(global_hn_loss, gamma=0.5, missing_hn="zero", kinds=KINDS), GLOBAL),
         (partial(local_hn_loss, attention_grad=True, gamma=2.0, beta=0.1), LOCAL),
         (partial(local_hn_loss, attention="softmax", attention_grad=True, gamma=2.0), LOCAL),
     ],

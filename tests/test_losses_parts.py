@@ -23,7 +23,7 @@ from losses_oracle import CASES, KINDS, caption_of, layout_of, missing_of, negat
 TEXT = st.tuples(
     st.integers(0, 3),
     st.sampled_from([Role.CAPTION, Role.NEGATIVE, Role.POSITIVE]),
-    st.integers(0, KINDS - 1),
+    st.integers(0, len(KINDS) - 1),
 )
 
 

@@ -31,7 +31,7 @@ def _steps(dtype: torch.dtype = torch.float64) -> list[tuple[Features, Layout]]:
 
 
 def test_margins_follow_the_batches() -> None:
-    loss, margins = RankingLoss(KINDS), [0.0] * KINDS
+    loss, margins = RankingLoss(KINDS), [0.0] * len(KINDS)
     for features, layout in _steps():
         expected = loops.ranking(features, layout, margins)
         torch.testing.assert_close(loss(features, layout), expected, atol=1e-9, rtol=1e-9)
@@ -61,7 +61,7 @@ def test_margin_is_between_zero_and_the_largest() -> None:
     layout = layout_of([(0, CAPTION, -1), (0, NEGATIVE, 0), (0, NEGATIVE, 1)])
     axis = torch.tensor([[1.0, 0.0]])
     features = Features(axis, torch.cat([axis, -axis, axis]), torch.tensor(100.0))
-    loss = RankingLoss(2)
+    loss = RankingLoss(KINDS[:2])
     assert loss(features, layout).item() == 0.0
     assert loss.state_dict() == {"0": 10.0, "1": 0.0}
     worse = replace(features, text=torch.cat([-axis, axis, axis]), logit_scale=torch.tensor(1.0))
@@ -103,11 +103,19 @@ def test_bad_state(state: dict[str, float]) -> None:
         RankingLoss(KINDS).load_state_dict(state)
 
 
-@pytest.mark.parametrize("rewrite", [-1, KINDS])
-def test_unknown_kind(rewrite: int) -> None:
-    layout = layout_of([(0, CAPTION, -1), (0, NEGATIVE, rewrite)])
-    with pytest.raises(ValueError, match="outside the 3 kinds"):
-        RankingLoss(KINDS)(features_for(layout), layout)
+@pytest.mark.parametrize("other", [-1, len(KINDS)])
+def test_negatives_of_other_kinds_are_not_read(other: int) -> None:
+    texts = [(0, CAPTION, -1), (0, NEGATIVE, 0)]
+    layout, few = layout_of([*texts, (0, NEGATIVE, other)]), layout_of(texts)
+    features = features_for(layout)
+    own = Features(features.image, features.text[:2], features.logit_scale)
+    with_others, alone = RankingLoss(KINDS), RankingLoss(KINDS)
+    for _ in range(2):
+        value = with_others(features, layout)
+        assert value == alone(own, few)
+        assert with_others.state_dict() == alone.state_dict()
+    (grad,) = torch.autograd.grad(value, features.text)
+    assert not grad[2].any()
 
 
 def test_head_raises_the_score_of_one_negative() -> None:

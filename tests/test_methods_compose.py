@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from compoclip.cli.main import main
-from compoclip.data.plans import Composed, OneOf
+from compoclip.data.caption_plan import OneOf
+from compoclip.data.images.composed import Composed
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
-from compoclip.losses.rows import Translated
+from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names
@@ -118,7 +120,7 @@ def test_texts_that_no_term_reads_are_noted(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
+def test_added_terms_see_their_own_texts() -> None:
     made = compose(method("negclip"), ["+ce-clip"], ["+ce-clip"])
     assert [term.name for term in made.losses] == [
         "negclip",
@@ -127,10 +129,12 @@ def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
         "intra_modal",
     ]
     ranking = made.losses[2].loss
-    assert isinstance(ranking, Translated)
-    assert ranking.kinds == (1, 2, 3, 4)  # "negclip" is 0
+    assert isinstance(ranking, OnlyKinds)
+    assert made.kinds == ("negclip", *ranking.kinds)
     # ce-clip's own ranking of a batch without the foreign kind is the same loss.
-    layout = layout_of([(0, 0, -1), (0, 2, 0), (0, 2, 2), (1, 0, -1), (1, 2, 4)])
+    texts = [(0, Role.CAPTION, -1), (0, Role.NEGATIVE, 0), (0, Role.NEGATIVE, 2)]
+    texts += [(1, Role.CAPTION, -1), (1, Role.NEGATIVE, 4)]
+    layout = layout_of(texts, made.kinds)
     features = features_for(layout)
     keep = torch.tensor([0, 2, 3, 4])
     alone = Layout(
@@ -138,9 +142,10 @@ def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
         role=layout.role[keep],
         rewrite=torch.tensor([-1, 1, -1, 3]),
         images=2,
+        kinds=ranking.kinds,
     )
     few = Features(features.image, features.text[keep], features.logit_scale)
-    own = RankingLoss(kinds=4)
+    own = RankingLoss(ranking.kinds)
     for _ in range(3):
         assert ranking(features, layout).item() == pytest.approx(own(few, alone).item())
         assert ranking.state_dict() == own.state_dict()
@@ -148,25 +153,29 @@ def test_added_terms_see_their_own_texts_under_their_own_numbers() -> None:
     assert set(ranking.state_dict().values()) == {0.0}
 
 
-def test_terms_that_count_kinds_are_not_shown_foreign_texts() -> None:
-    made = compose(method("ce-clip"), ["+negclip"])
-    layout = layout_of([(0, 0, -1), (0, 2, 4), (1, 0, -1), (1, 2, 3)])
+@pytest.mark.parametrize(("name", "terms"), [("ce-clip", {"ranking"}), ("dac", {"negclip", "bag"})])
+def test_terms_that_name_kinds_do_not_read_foreign_texts(name: str, terms: set[str]) -> None:
+    made = compose(method(name), ["+bigram-shuffle"])
+    own, foreign = made.kinds[0], made.kinds[-1]
+    texts = [(i, Role.CAPTION, -1) for i in range(2)]
+    texts += [(0, Role.NEGATIVE, 0), (1, Role.NEGATIVE, 0)]
+    layout = layout_of([*texts, (1, Role.NEGATIVE, 1)], (own, foreign))
     features = features_for(layout)
-    terms = {term.name: term.loss(features, layout) for term in made.losses}
-    assert all(torch.isfinite(value) for value in terms.values())
-    bare = RankingLoss(kinds=4)
-    with pytest.raises(ValueError, match="outside the 4 kinds"):
-        bare(features, layout)
+    for term in made.losses:
+        value = term.loss(features, layout)
+        assert torch.isfinite(value)
+        (grad,) = torch.autograd.grad(value, features.text, allow_unused=True)
+        assert term.name not in terms or not grad[-1].any()
 
 
-def test_a_translated_loss_without_a_state_has_none() -> None:
+def test_a_loss_without_a_state_has_none_behind_a_filter() -> None:
     layout = layout_of(CASES["ragged"])
     features = features_for(layout)
     loss = method("negclip").losses[0].loss
-    translated = Translated(loss, (0, 1, 2))
-    assert translated(features, layout) == loss(features, layout)
-    assert translated.state_dict() == {}
-    translated.load_state_dict({})
+    filtered = OnlyKinds(loss, layout.kinds)
+    assert filtered(features, layout) == loss(features, layout)
+    assert filtered.state_dict() == {}
+    filtered.load_state_dict({})
     assert Role.NEGATIVE in method("negclip").losses[0].reads
 
 
@@ -391,3 +400,74 @@ def test_a_method_tells_where_paper_and_released_code_differ(
         assert line in lines
     why = lines[lines.index("  --weights stated (released: effective)") + 1]
     assert why.startswith("      The formula's;")
+
+
+OWN = '''
+from compoclip.losses import clip_loss
+from compoclip.methods import CaptionPlan, LossTerm, Method, Optim, recipe, variant
+
+@recipe
+def mine(*, weight: float = 1.0, optim: Optim = Optim()) -> Method:
+    """A method of my own.
+
+    Args:
+        weight: Of its loss.
+        optim: Optimiser and schedule.
+    """
+    losses = (LossTerm("clip", clip_loss, weight=weight),)
+    return Method(name="mine", plan=CaptionPlan(), losses=losses, optim=optim)
+'''
+
+
+def test_a_recipe_in_a_file_of_one_s_own(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my_method.py"
+    file.write_text(OWN)
+    run = tmp_path / "run"
+    assert main(arguments(world, str(file), run, "--weight=0.5", "--epochs=0.4")) == 0
+    provenance = load_model(run / "model").provenance
+    assert (provenance["method"], provenance["settings"]) == ("mine", {"weight": 0.5})
+    with pytest.raises(SystemExit):
+        main(["train", f"{file}:mine", "--help"])
+    assert "Of its loss. (default: 1.0)" in capsys.readouterr().out
+    assert main(["methods", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("mine ")
+    file.write_text(
+        f"{OWN}\n@variant(mine, weight=2.0)\ndef twice(method: Method) -> Method:\n"
+        '    """Twice."""\n    return method\n'
+    )
+    assert load_recipe(f"{file}:twice")().losses[0].weight == 2.0
+
+
+def test_the_recipe_of_the_guide_trains(world: Path, tmp_path: Path) -> None:
+    guide = Path(__file__).parents[1] / "docs" / "guide" / "methods.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(), flags=re.S | re.M)
+    file = tmp_path / "my_method.py"
+    file.write_text(code)
+    assert main(arguments(world, str(file), tmp_path / "run", "--epochs=0.4")) == 0
+    terms = load_model(tmp_path / "run" / "model").provenance["terms"]
+    weights = {each["name"]: each["weight"] for each in terms}
+    assert weights == {"negclip": 1.0, "own": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        (None, "", "no such file"),
+        ("x = (", "", "not Python"),
+        ("x = 1", "", "none, a function under @recipe"),
+        (OWN, ":other", "it has: "),
+        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; mend the file"),
+    ],
+)
+def test_a_file_without_the_recipe_is_one_clear_line(
+    text: str | None, name: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "my_method.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(CompoclipError, match=message) as raised:
+        load_recipe(f"{file}{name}")
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -12,18 +12,11 @@ from compoclip.cli.main import main
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.training.log import read_log
+from method_data import run_of
 
 pytestmark = pytest.mark.slow
 
 STEPS, BATCH = 20, 8
-# What a recipe takes in the place of columns that captioned photos do not have.
-DERIVED: dict[str, tuple[str, ...]] = {
-    "dac": ("--bags=captions",),
-    "negclip-original": ("--negatives=negclip", "--neighbours=mined"),
-    "triplet-clip": ("--negatives=negclip",),
-}
-RENAMED = {"triplet-clip": "triplet-clip-text"}
-WITHOUT = {"gnm-clip"}  # nothing stands for generated variations of objects
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,18 +44,20 @@ def arguments(name: str, photos: tuple[str, ...], out: Path) -> list[str]:
     return ["train", name, *photos, f"--out={out}", *options]
 
 
-@pytest.mark.parametrize("name", [name for name in method_names() if name not in WITHOUT])
+@pytest.mark.parametrize(
+    "name", [name for name in method_names() if run_of(name)["photos"] is not None]
+)
 def test_trains(
     name: str, photos: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert main([*arguments(name, photos, run), *DERIVED.get(name, ())]) == 0
+    assert main([*arguments(name, photos, run), *run_of(name)["photos"]]) == 0
     records = read_log(run / "train.jsonl")
     losses = [record["loss"] for record in records]
     assert len(losses) == STEPS
     assert all(map(math.isfinite, losses))
     provenance = load_model(run / "model").provenance
-    assert provenance["method"] == RENAMED.get(name, name)
+    assert provenance["method"] == run_of(name)["photos_name"]
     assert provenance["run"]["skipped"] == 0
     assert provenance["run"]["images"] >= STEPS * BATCH
     made = provenance["run"]["rewrites"]

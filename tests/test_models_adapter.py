@@ -12,14 +12,20 @@ import torch
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.adapter import RECORD, WEIGHTS, load_adapter, read_record, save_adapter
 from compoclip.models.checkpoint import (
     LoadedModel,
     create_model,
     current_identity,
     load_model,
-    read_config,
     save_model,
+)
+from compoclip.models.config import read_config
+from compoclip.models.formats.adapter import (
+    RECORD,
+    WEIGHTS,
+    load_adapter,
+    read_adapter_record,
+    save_adapter,
 )
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from train_helpers import write_config
@@ -77,7 +83,7 @@ def test_an_adapter_loads_on_the_base_that_it_names(
     assert loaded.identity.weights == current_identity(base).weights
     assert loaded.identity.adapter == lora.describe()
     assert loaded.provenance == {"method": "test"}
-    assert read_record(folder).lora == lora
+    assert read_adapter_record(folder).lora == lora
     assert (folder / WEIGHTS).stat().st_size < 60_000 < 1_000_000 < checkpoint_size(tmp_path)
 
 

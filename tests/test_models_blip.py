@@ -17,10 +17,9 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.models.blip import Blip
+from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
-from compoclip.models.convert import convert
-from compoclip.models.inspection import inspect_model
+from compoclip.models.conversion import convert, inspect_model
 from compoclip.training.log import read_log
 from compoclip.world.captions import captions_for
 from compoclip.world.sampling import scene_for

@@ -19,13 +19,14 @@ from safetensors.torch import save_file
 from compoclip import memory
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models import architecture, peft_lora
-from compoclip.models.adapter import save_adapter
-from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
-from compoclip.models.hf_folder import save_hf
+from compoclip.models import architecture
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.formats import peft as peft_format
+from compoclip.models.formats.adapter import save_adapter
+from compoclip.models.formats.peft import read_peft
 from compoclip.models.lora import Lora, attach_lora
-from compoclip.models.peft_lora import read_peft
-from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from models_thin import config
 
 TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
@@ -186,7 +187,7 @@ def test_a_configuration_as_large_as_a_data_set(saved: Path, tmp_path: Path) -> 
     with (saved / "compoclip.json").open("wb") as file:
         file.truncate(2**29)
     refused(saved, "larger than 134,217,728 bytes", "compoclip.json")
-    save_hf(load_model("bundled"), tmp_path / "hf")
+    save_model(load_model("bundled"), tmp_path / "hf", form="hf")
     with (tmp_path / "hf" / "merges.txt").open("r+b") as file:
         file.truncate(2**29)
     refused(tmp_path / "hf", "larger than 134,217,728 bytes", "merges.txt")
@@ -336,7 +337,7 @@ SLOW = "(?:(?:[a-z_.0-9]{1,9}){1,9}){1,9}!|x(?:a|b)"  # a pattern that tries for
 def test_peft_folders_ask_for_no_more_than_they_hold(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peft_lora, "_PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr(peft_format, "_PATTERN_SECONDS", 0.2)
     network = load_model(model).encoder.model
     read_peft(peft(tmp_path / "good"), network)
     for name, changes, said in (

@@ -13,11 +13,15 @@ import torch
 from build_bpe import count_words, train_bpe, write_merges
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.card_rows import card_rows
-from compoclip.evaluation.results import Results, Score
-from compoclip.models.card import CardResult, card_text, write_card
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
-from compoclip.models.directory import save_model
+from compoclip.evaluation.results import Results, Score, card_rows
+from compoclip.models.checkpoint import (
+    LoadedModel,
+    create_model,
+    load_model,
+    save_model,
+)
+from compoclip.models.config import ModelConfig
+from compoclip.models.formats.hub import CardResult, card_text, write_card
 from models_thin import config
 
 CAPTIONS = ["a red cat on a mat", "two dogs"]
@@ -167,7 +171,8 @@ def test_odd_text_does_not_break_the_card(tmp_path: Path) -> None:
 
 
 def test_a_transformers_folder_is_loaded_with_transformers(tmp_path: Path) -> None:
-    text = card_text(new(tmp_path).identity, {}, transformers=True)
+    save_model(new(tmp_path), tmp_path / "hf", form="hf")
+    text = write_card(tmp_path / "hf").read_text()
     assert "library_name: transformers" in text
     assert "CLIPModel.from_pretrained" in text
     assert "import open_clip" not in text

@@ -18,16 +18,16 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models import architecture, directory
+from compoclip.models import architecture
 from compoclip.models.checkpoint import (
     LoadedModel,
-    ModelConfig,
     create_model,
     current_identity,
     load_model,
-    read_config,
     save_model,
 )
+from compoclip.models.config import ModelConfig, read_config
+from compoclip.models.formats import open_clip as directory
 from compoclip.models.weights import read_state_dict, weights_hash
 from models_thin import config
 
@@ -413,7 +413,7 @@ def test_the_bundled_model_is_read_from_the_package(
 ) -> None:
     base = saved.parent / "world" / "base"
     base.parent.mkdir()
-    monkeypatch.setattr("compoclip.models.checkpoint.files", lambda _: saved.parent)
+    monkeypatch.setattr("compoclip.models.formats.open_clip.files", lambda _: saved.parent)
     with pytest.raises(CompoclipError, match="no bundled base model"):
         load_model("bundled")
     saved.rename(base)

@@ -15,15 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import (
-    LoadedModel,
-    ModelConfig,
-    create_model,
-    load_model,
-    save_model,
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.formats.hf_clip import (
+    from_hf_config,
+    from_hf_state,
+    to_hf_config,
+    to_hf_state,
 )
-from compoclip.models.hf_clip import from_hf_config, from_hf_state, to_hf_config, to_hf_state
-from compoclip.models.hf_folder import save_hf
 from models_thin import config
 
 CAPTIONS = ["a red cat on a mat", "two dogs", "A cat,  and nothing's else in sight!"]
@@ -85,7 +84,7 @@ def features(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_folder_comes_back_as_the_model_it_was(tmp_path: Path, shape: str) -> None:
     before = model(shape)
-    identity = save_hf(before, tmp_path / "hf")
+    identity = save_model(before, tmp_path / "hf", form="hf")
     after = load_model(tmp_path / "hf")
     assert after.identity == identity
     assert identity.activation == before.identity.activation
@@ -114,7 +113,7 @@ def test_own_vocabularies_travel_along(tmp_path: Path) -> None:
     write_merges(train_bpe(count_words(CAPTIONS), 20), tmp_path / "m.gz")
     cfg = config(text={"vocab_size": 544, "tokenizer_kwargs": {"bpe_path": "m.gz"}})
     before = create_model(ModelConfig(cfg, folder=tmp_path))
-    save_hf(before, tmp_path / "hf", dtype="float16")
+    save_model(before, tmp_path / "hf", dtype="float16", form="hf")
     after = load_model(tmp_path / "hf")
     assert after.identity.tokenizer == before.identity.tokenizer
     assert torch.equal(after.tokenizer(CAPTIONS), before.tokenizer(CAPTIONS))
@@ -128,7 +127,7 @@ def test_own_vocabularies_travel_along(tmp_path: Path) -> None:
 def test_folders_of_others_say_what_was_assumed(tmp_path: Path) -> None:
     """What `CLIPModel.save_pretrained` leaves, and the forms of older releases."""
     before = model("gelu")
-    save_hf(before, tmp_path / "hf")
+    save_model(before, tmp_path / "hf", form="hf")
     folder = tmp_path / "hf"
     for name in ("compoclip.json", "merges.txt", "vocab.json", "preprocessor_config.json"):
         (folder / name).unlink()
@@ -197,7 +196,7 @@ CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("message", CONFIG_CHANGES)
 def test_malformed_configurations_are_one_line(tmp_path: Path, message: str) -> None:
-    save_hf(model("gelu"), tmp_path / "hf")
+    save_model(model("gelu"), tmp_path / "hf", form="hf")
     file = tmp_path / "hf" / "config.json"
     data = json.loads(file.read_text())
     CONFIG_CHANGES[message](data)
@@ -209,7 +208,7 @@ def test_malformed_configurations_are_one_line(tmp_path: Path, message: str) -> 
 
 
 def test_damaged_folders_are_one_line(tmp_path: Path) -> None:
-    save_hf(model("gelu"), tmp_path / "hf")
+    save_model(model("gelu"), tmp_path / "hf", form="hf")
     weights = tmp_path / "hf" / "model.safetensors"
     state = load_file(weights)
     key = "text_model.encoder.layers.0.self_attn.k_proj.bias"
@@ -264,8 +263,8 @@ def transformers() -> Any:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_transformers_computes_the_same(transformers: Any, tmp_path: Path, shape: str) -> None:
     before = model(shape)
-    save_hf(before, tmp_path / "hf")
-    save_hf(before, tmp_path / "vision", vision_only=True)
+    save_model(before, tmp_path / "hf", form="hf")
+    save_model(before, tmp_path / "vision", form="hf-vision")
     theirs, info = transformers.CLIPModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     theirs.eval()
@@ -299,7 +298,7 @@ def test_transformers_reads_the_tokenizer_and_the_image_processor(
     transformers: Any, tmp_path: Path
 ) -> None:
     before = model("gelu")
-    save_hf(before, tmp_path / "hf")
+    save_model(before, tmp_path / "hf", form="hf")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     ids = tokenizer(CAPTIONS)["input_ids"]
     for row, own in zip(ids, before.tokenizer(CAPTIONS).tolist()):

@@ -16,12 +16,10 @@ import hub_server
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import save_results
-from compoclip.models import hub
-from compoclip.models.card import CardResult
-from compoclip.models.checkpoint import load_model
-from compoclip.models.convert import convert
-from compoclip.models.directory import save_model
-from compoclip.models.inspection import inspect_model
+from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.conversion import convert, inspect_model
+from compoclip.models.formats import hub
+from compoclip.models.formats.hub import CardResult
 from method_data import arguments, write_world
 from test_models_card import card, new, result
 
@@ -213,7 +211,7 @@ def test_local_dir_is_the_folder_everywhere(
     assert inspect_model(named, named).kind == "open_clip checkpoint folder"
     assert convert(named, tmp_path / "hf", "hf")["form"] == "hf"
     assert load_model(f"local-dir:{tmp_path / 'hf'}").identity.weights == weights
-    from compoclip.cli.evaluate import named_models
+    from compoclip.run import named_models
 
     assert named_models([named]) == {folder.parent.name: named}
     with pytest.raises(UsageError, match="local-dir:nowhere: no such folder"):

@@ -19,11 +19,11 @@ from compoclip.models.checkpoint import (
     create_model,
     current_identity,
     load_model,
-    read_config,
     save_model,
 )
-from compoclip.models.interpolate import interpolate, interpolate_states
+from compoclip.models.config import read_config
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
+from compoclip.models.wise_ft import interpolate, interpolate_states
 from models_thin import config
 from train_helpers import write_config
 

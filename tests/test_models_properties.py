@@ -24,12 +24,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models import hf_siglip
-from compoclip.models.adapter import save_adapter
-from compoclip.models.checkpoint import ModelConfig, create_model, load_model, save_model
-from compoclip.models.convert import convert, load_source
-from compoclip.models.hf_folder import save_hf
-from compoclip.models.inspection import inspect_model
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.conversion import convert, inspect_model, load_source
+from compoclip.models.formats import hf_siglip
+from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, attach_lora
 from models_thin import config
 from test_models_blip import write_blip
@@ -64,7 +63,7 @@ def make(root: Path) -> dict[str, Load]:
     (root / "pickled" / "open_clip_model.safetensors").unlink()
     torch.save({"state_dict": state, "epoch": 3}, root / "pickled" / "open_clip_pytorch_model.bin")
 
-    save_hf(model, root / "hf")
+    save_model(model, root / "hf", form="hf")
     shutil.copytree(root / "hf", root / "sharded")
     theirs = load_file(root / "sharded" / "model.safetensors")
     (root / "sharded" / "model.safetensors").unlink()

@@ -15,15 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.checkpoint import (
-    LoadedModel,
-    ModelConfig,
-    candidates,
-    create_model,
-    load_model,
-    load_tuned_file,
-)
-from compoclip.models.lora import lora_of, split
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.formats.weights_file import candidates, load_tuned_file, lora_of, split
 from compoclip.models.weights import kinship, read_weights
 from models_thin import config
 

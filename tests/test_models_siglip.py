@@ -16,11 +16,13 @@ from safetensors.torch import load_file, save_file
 from timm.models import is_model, register_model
 from torch import nn
 
+from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models import hf_siglip
-from compoclip.models.architecture import register_tanh
+from compoclip.models.architecture import build_model, register_tanh
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
-from compoclip.models.inspection import inspect_model
+from compoclip.models.conversion import inspect_model
+from compoclip.models.formats import hf_siglip
+from compoclip.models.formats.hub import write_card
 
 WORDS = ["[PAD]", "[EOS]", "[UNK]", "a", "red", "star", "blue", "mug", "left", "of", "two"]
 TEXTS = ["a red star", "two blue mug left of a red star", "A blue star!"]
@@ -208,3 +210,160 @@ def test_wrong_folders_are_refused_with_the_reason(
     damage(tmp_path / "siglip")
     with pytest.raises(CompoclipError, match=message):
         load_model(tmp_path / "siglip")
+
+
+# --- written -------------------------------------------------------------------------------------
+
+
+def thin_config(tanh: bool = True) -> dict[str, Any]:
+    """An open_clip configuration of SigLIP's kind, with a text tower of another width."""
+    act = {"act_kwargs": {"approximate": "tanh"}} if tanh else {}
+    return {
+        "embed_dim": 32,
+        "init_logit_bias": -10,
+        "custom_text": True,
+        "vision_cfg": {
+            "image_size": 32,
+            "timm_model_name": "vit_thin_patch8_siglip_32" + ("_tanh" if tanh else ""),
+            "timm_model_pretrained": False,
+            "timm_pool": "map",
+            "timm_proj": "none",
+        },
+        "text_cfg": {
+            "context_length": 12,
+            "vocab_size": 16,
+            "hf_tokenizer_name": "somebody/siglip",
+            "tokenizer_kwargs": {"clean": "canonicalize"},
+            "width": 24,
+            "heads": 4,
+            "layers": 2,
+            "mlp_ratio": 100.5 / 24,
+            "no_causal_mask": True,
+            "proj_bias": True,
+            "pool_type": "last",
+            "norm_kwargs": {"eps": 1e-6},
+            **act,
+        },
+    }
+
+
+@pytest.mark.parametrize("tanh", [True, False])
+def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: bool) -> None:
+    """Needs no transformers: what is written is read back by the reader of the same folders."""
+    cfg = thin_config(tanh)
+    network: Any = build_model(cfg, seed=3)
+    state = network.state_dict()
+    theirs = hf_siglip.to_siglip_state(state)
+    assert theirs["vision_model.head.attention.in_proj_weight"].shape == (96, 32)
+    assert theirs["vision_model.head.probe"].shape == (1, 1, 32)
+    assert theirs["text_model.encoder.layers.1.self_attn.k_proj.bias"].shape == (24,)
+    assert theirs["logit_bias"].shape == (1,)
+    data = hf_siglip.to_siglip_config(cfg)
+    assert data["text_config"]["intermediate_size"] == 100
+    assert {part["hidden_act"] for part in (data["text_config"], data["vision_config"])} == {
+        "gelu_pytorch_tanh" if tanh else "gelu"
+    }
+    back: Any = build_model(hf_siglip.from_siglip_config(data, "f"), seed=4)
+    again = hf_siglip.from_siglip_state(theirs, "f")
+    again = {key: value.reshape(state[key].shape) for key, value in again.items()}
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[key], state[key]) for key in state)
+    back.load_state_dict(again)
+    ids = torch.randint(0, 16, (3, 12), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        assert torch.equal(back.encode_image(pixels()), network.encode_image(pixels()))
+        assert torch.equal(back.encode_text(ids), network.encode_text(ids))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in open_clip.list_models() if "-SigLIP" in n and "SO400M-16-SigLIP-i18n" not in n],
+)
+def test_every_published_architecture_can_be_written(name: str) -> None:
+    cfg = open_clip.get_model_config(name)
+    back = hf_siglip.from_siglip_config(hf_siglip.to_siglip_config(cfg), "f")
+    assert back["vision_cfg"]["timm_model_name"] == cfg["vision_cfg"]["timm_model_name"]
+    ours, theirs = (
+        int(c["width"] * c.pop("mlp_ratio", 4.0)) for c in (back["text_cfg"], cfg["text_cfg"])
+    )
+    assert ours == theirs
+    for key in ("hf_tokenizer_name", "tokenizer_kwargs"):
+        cfg["text_cfg"].pop(key)
+    assert back["text_cfg"] == cfg["text_cfg"]
+
+
+@pytest.mark.parametrize("form", ["hf", "open-clip"])
+@pytest.mark.parametrize("act", ["gelu", "gelu_pytorch_tanh"])
+def test_a_written_folder_is_the_model_for_everybody(form: str, act: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    write_siglip(tmp_path / "theirs", hidden_act=act, hidden_size=24, projection_size=32)
+    before = load_model(tmp_path / "theirs")
+    save_model(before, tmp_path / "oc")
+    source = tmp_path / ("theirs" if form == "hf" else "oc")
+    assert main(["convert", str(source), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    # for this program: the same identity, which is verified on load
+    after = load_model(tmp_path / "hf")
+    assert after.identity == before.identity
+    assert inspect_model(str(tmp_path / "hf")).kind == "Hugging Face SiglipModel folder"
+    for one, other in zip(features(after), features(before)):
+        assert torch.equal(one, other)
+    # for transformers: every tensor, and what it computes
+    written = load_file(tmp_path / "hf" / "model.safetensors")
+    original = load_file(tmp_path / "theirs" / "model.safetensors")
+    assert written.keys() == original.keys()
+    assert all(torch.equal(written[key], original[key]) for key in original)
+    theirs, info = transformers.AutoModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert type(theirs).__name__ == "SiglipModel"
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs.eval()
+    ids = before.tokenizer(TEXTS)
+    with torch.no_grad():
+        image = theirs.vision_model(pixel_values=pixels()).pooler_output
+        text = theirs.text_model(input_ids=ids).pooler_output
+    assert torch.allclose(features(before)[0], image, atol=1e-5)
+    assert torch.allclose(features(before)[1], text, atol=1e-5)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert tokenizer("a red star").input_ids == [3, 4, 5, 1]
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
+    photo = Image.linear_gradient("L").resize((70, 40)).convert("RGB")
+    seen = processor(images=photo, return_tensors="pt")["pixel_values"][0]
+    assert (before.preprocess.evaluation(photo) - seen).abs().max() < 0.02
+
+
+def test_half_precision_and_the_card_of_a_written_folder(tmp_path: Path) -> None:
+    write_siglip(tmp_path / "theirs")
+    before = load_model(tmp_path / "theirs")
+    identity = save_model(before, tmp_path / "hf", form="hf", dtype="float16")
+    assert load_model(tmp_path / "hf").identity == identity
+    stored = load_file(tmp_path / "hf" / "model.safetensors")
+    assert stored["text_model.head.weight"].dtype == torch.float16
+    card = write_card(tmp_path / "hf").read_text()
+    assert "library_name: transformers" in card
+    assert "SiglipModel.from_pretrained" in card
+
+
+def changed(part: str, **values: Any) -> dict[str, Any]:
+    cfg = thin_config()
+    (cfg[part] if part else cfg).update(values)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        (changed("", quick_gelu=True), "'quick_gelu': True"),
+        (changed("", init_logit_bias=None), "a model without a bias of its logits"),
+        (changed("", embed_dim=24), "features of length 24 from an image tower of width 32"),
+        (changed("vision_cfg", timm_proj="linear"), "'timm_proj': linear"),
+        (changed("vision_cfg", image_size=64), "the image tower 'vit_thin_patch8_siglip_32_tanh'"),
+        (changed("text_cfg", no_causal_mask=False), "'no_causal_mask': False"),
+        (changed("text_cfg", embed_cls=True), "'embed_cls': True"),
+        (changed("text_cfg", act_kwargs={"approximate": "none"}), "act_kwargs"),
+        (changed("text_cfg", tokenizer_kwargs={"clean": "lower"}), "a tokenizer that is not"),
+    ],
+)
+def test_what_a_siglip_model_cannot_be_is_said(cfg: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompoclipError, match=f"SiglipModel cannot express {message}"):
+        hf_siglip.to_siglip_config(cfg)
+    with pytest.raises(CompoclipError, match=r"cannot express 'visual\.trunk\.other'"):
+        hf_siglip.to_siglip_state({"visual.trunk.other": torch.ones(1)})

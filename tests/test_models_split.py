@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import load_model
-from compoclip.models.hf_folder import save_hf
-from compoclip.models.inspection import inspect_model
+from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.conversion import inspect_model
 from test_models_hf import CAPTIONS, features, model, pixels
 
 
 def write_towers(folder: Path, wrapper: str = "model.") -> None:
     """The towers of a random CLIP as wrappers save them: no temperature, names below `wrapper`."""
-    save_hf(model("ViT-B-32"), folder / "whole")
+    save_model(model("ViT-B-32"), folder / "whole", form="hf")
     whole = load_file(folder / "whole" / "model.safetensors")
     config = json.loads((folder / "whole" / "config.json").read_text())
     for tower, starts, part in (
@@ -116,3 +117,23 @@ def test_wrong_folders_are_refused_with_the_reason(
     damage(tmp_path / "split")
     with pytest.raises(CompoclipError, match=message):
         load_model(tmp_path / "split")
+
+
+def test_both_towers_are_fetched_from_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_towers(tmp_path)
+    home = tmp_path / "cache"
+
+    def snapshot(_: str, allow_patterns: list[str]) -> str:
+        for file in (f for f in (tmp_path / "split").rglob("*") if f.is_file()):
+            name = file.relative_to(tmp_path / "split").as_posix()
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):  # as the hub's own client
+                (home / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, home / name)
+        return str(home)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    there = load_model("hf-hub:somebody/triplet")
+    assert there.name == "hf-hub:somebody/triplet"
+    assert there.identity == load_model(tmp_path / "split").identity

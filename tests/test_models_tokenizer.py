@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.errors import CompoclipError
-from compoclip.models.tokenizer import build_tokenizer
+from compoclip.models.preprocess import build_tokenizer
 
 TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]
 

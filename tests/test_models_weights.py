@@ -15,13 +15,11 @@ from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
-from compoclip.models.convert import load_source
-from compoclip.models.directory import save_model
-from compoclip.models.hf_folder import save_hf
-from compoclip.models.inspection import inspect_model
-from compoclip.models.interpolate import interpolate
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.conversion import inspect_model, load_source
 from compoclip.models.weights import read_state_dict
+from compoclip.models.wise_ft import interpolate
 from models_thin import config
 
 NAME = "visual.proj"
@@ -84,7 +82,7 @@ def test_a_model_that_is_not_finite_is_neither_mixed_nor_saved(
     with pytest.raises(CompoclipError, match=said):
         save_model(broken, tmp_path / "out")
     with pytest.raises(CompoclipError, match=said):
-        save_hf(broken, tmp_path / "out")
+        save_model(broken, tmp_path / "out", form="hf")
     assert not (tmp_path / "out").exists()
 
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from compoclip.analysis.probe import Candidate, candidates_of, ranked, score_candidates
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.cli.play import _examples
 from compoclip.errors import UsageError
@@ -118,7 +118,8 @@ def test_the_maps_of_every_word(server: PlayServer) -> None:
 
 
 def test_a_model_without_patches_is_told_apart(server: PlayServer) -> None:
-    from compoclip.models.checkpoint import ModelConfig, create_model
+    from compoclip.models.checkpoint import create_model
+    from compoclip.models.config import ModelConfig
     from models_thin import config
 
     text = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}

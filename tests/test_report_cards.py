@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import ScorePart
 from compoclip.models.checkpoint import load_model
-from compoclip.report.cards import Desk, card, examples, extremes, margin, read_items
+from compoclip.report.cards import Desk, card, examples, extremes, read_items
 from compoclip.report.looks import Looker, changed_runs, word_diff
 from compoclip.report.study import read_study
 from report_study import make_study
@@ -121,7 +122,7 @@ def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
     ],
 )
 def test_margins_by_hand(form, scores, truth, expected):
-    assert margin(form, scores, truth) == pytest.approx(expected, nan_ok=True)
+    assert FORMS[form].margin(scores, truth) == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_extremes_are_those_of_a_plain_search(tmp_path):

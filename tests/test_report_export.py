@@ -13,9 +13,8 @@ from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model
 from compoclip.report.looks import require_measured
 from compoclip.report.plotting import Dot, Reference, on_front, scatter, tradeoff
-from compoclip.report.published import published_tradeoffs
 from compoclip.report.study import read_study
-from compoclip.report.write import coverage_rows, write_tables
+from compoclip.report.write import coverage_rows, published_tradeoffs, write_tables
 from report_study import make_study
 
 

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
-from compoclip.evaluation.results import Score, chance_flag, standing
+from compoclip.evaluation.results import Score
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.tables import chance_flag
 from compoclip.report.findings import direction, findings
-from compoclip.report.looks import word_diff
-from compoclip.report.pictures import SIDE, Album
+from compoclip.report.looks import PHOTO_SIDE, Album, word_diff
 from compoclip.report.plotting import place_labels
 from compoclip.report.study import read_study
 from compoclip.report.tables import sheets, skill_rows
@@ -68,8 +68,9 @@ def test_direction_knows_what_is_good():
 )
 def test_standing_against_chance(low, high, said):
     score = Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5, 10)
-    assert standing(score) == said
-    assert standing(replace(score, photos=9)) == standing(replace(score, low=None, high=None)) == ""
+    assert score.standing == said
+    assert replace(score, photos=9).standing == ""
+    assert replace(score, low=None, high=None).standing == ""
     assert chance_flag(replace(score, photos=9)) == "too few photos: 9"
     assert chance_flag(replace(score, photos=9, metric="brittleness")) == ""
 
@@ -148,7 +149,7 @@ def test_pictures_are_small_once_and_within_budget(tmp_path):
         Image.fromarray(noise).save(tmp_path / f"{name}.png")
     album = Album(budget=20_000)
     first = album.add(f"{tmp_path}/a.png")
-    assert max(first.width, first.height) == SIDE
+    assert max(first.width, first.height) == PHOTO_SIDE
     assert album.add(f"{tmp_path}/a.png").why == "shown before"
     crop = album.add(f"{tmp_path}/b.png#0,0,40,20")
     assert (crop.width, crop.height) == (160, 80)

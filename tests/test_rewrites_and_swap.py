@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.parser import parse, parse_many
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.negclip import CLAUSE, LIST, NO_AND, PRONOUN, SCOPE, UNLIKE, AndSwap
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from compoclip.captions.parse import parse
-from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning, word_set
+from compoclip.captions.lists import word_set
+from compoclip.captions.parser import parse
+from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,
@@ -25,7 +26,7 @@ from compoclip.rewrites.base import (
     rng_for,
     same_to_clip,
 )
-from compoclip.rewrites.graph_slots import sample_graph_texts
+from compoclip.rewrites.mosaic import sample_graph_texts
 
 #: Calls of Python functions that parsing and all rewrites of one text may take, with the reading of
 #: dictionaries. A caption of 20 words takes 30,000, one of 150 some 100,000; what grows with a

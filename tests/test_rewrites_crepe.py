@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
 from compoclip.rewrites.crepe import NOTHING_TO_DENY, CrepeAtom, CrepeNegate, CrepeSwap
 

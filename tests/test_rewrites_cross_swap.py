@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.rewrites.base import PairRewrite, Refused, get_pair_rewrite
 from compoclip.rewrites.cross_swap import FIXED, NO_CATEGORY, CrossSwap
 

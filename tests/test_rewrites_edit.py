@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit
 from compoclip.rewrites.edit import (

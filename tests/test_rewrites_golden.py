@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import get_rewrite, rewrite_names, rng_for

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rewrite_truth import judge_rewrites
 
-from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
 from compoclip.rewrites.base import (
     Refused,
@@ -22,14 +22,14 @@ from compoclip.rewrites.base import (
     rng_for,
     token_key,
 )
-from compoclip.rewrites.graph_slots import (
+from compoclip.rewrites.legality import NOT_ASSERTED
+from compoclip.rewrites.mosaic import (
     ATTR,
     CATEGORIES,
     ENOUGH_POSITIVES,
     JOIN,
     NO_GRAPH,
     NO_SUBGRAPH,
-    NOT_ASSERTED,
     OBJ,
     POSITIVE,
     REL,
@@ -37,13 +37,13 @@ from compoclip.rewrites.graph_slots import (
     GraphNegative,
     GraphPositive,
     GraphTexts,
+    GraphVocabulary,
     Transform,
     sample_graph_texts,
     slots_of,
     usable_subgraphs,
 )
-from compoclip.rewrites.graph_validity import read_graph
-from compoclip.rewrites.graph_vocabulary import GraphVocabulary
+from compoclip.rewrites.reading import read
 from graph_captions import CAT, WORDS, graph_caption
 
 NEXT_TO = graph_caption("a cat next to a dog", [("cat", []), ("dog", [])], [(0, "next to", 1)])
@@ -52,8 +52,7 @@ CHASE = graph_caption("the dog chases cats", [("dog", []), ("cats", [])], [(0, "
 
 def candidates(caption: Caption, valid: bool = True) -> dict[tuple[str, str], set[str]]:
     """All negatives but the joined ones, by category and rule."""
-    reading = read_graph(caption)
-    assert reading is not None
+    reading = read(caption)
     transform = Transform(reading, WORDS, valid)
     found: dict[tuple[str, str], set[str]] = {}
     for subgraph in usable_subgraphs(reading)[0]:
@@ -173,8 +172,7 @@ def test_what_the_caption_says_elsewhere_is_no_negative() -> None:
 )
 def test_objects_that_may_be_there_as_well(caption: Caption, word: str) -> None:
     words = GraphVocabulary((word,), ("red",), ("on",), "tests", "MIT")
-    reading = read_graph(caption)
-    assert reading is not None
+    reading = read(caption)
     transform = Transform(reading, words)
     slots = [s for s in slots_of(reading.subgraphs[0]) if s.rule == "replace-object" and not s.node]
     assert isinstance(transform.draw(slots[0], random.Random(0)), Refused)
@@ -183,16 +181,14 @@ def test_objects_that_may_be_there_as_well(caption: Caption, word: str) -> None:
 def test_colours_exclude_colours_and_never_sizes() -> None:
     for sizes in (("large", "blue"), ("tiny", "huge", "striped", "golden")):
         words = GraphVocabulary(("hat",), sizes, ("on",), "tests", "MIT")
-        reading = read_graph(CAT)
-        assert reading is not None
+        reading = read(CAT)
         slot = next(slots_of(reading.subgraphs[0]))
         made = {r.text for r in Transform(reading, words).all(slot)}
         assert made == {f"{w} cat" for w in sizes if w in ("blue", "golden")}
 
 
 def test_edits_name_the_changed_places() -> None:
-    reading = read_graph(CAT)
-    assert reading is not None
+    reading = read(CAT)
     transform = Transform(reading, WORDS)
     whole = reading.subgraphs[3]
     seen = {}

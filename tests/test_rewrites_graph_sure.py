@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import phrase
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.graph_slots import JOIN, NOT_SURE, Transform, slots_of, usable_subgraphs
-from compoclip.rewrites.graph_validity import NO_THING, read_graph
+from compoclip.rewrites.legality import NO_THING
+from compoclip.rewrites.mosaic import JOIN, NOT_SURE, Transform, slots_of, usable_subgraphs
+from compoclip.rewrites.reading import read
 from graph_captions import WORDS, graph_caption
 
 
@@ -28,8 +29,7 @@ from graph_captions import WORDS, graph_caption
     ],
 )
 def test_positives_say_only_what_the_caption_must_mean(text: str, positives: set[str]) -> None:
-    reading = read_graph(parse(text))
-    assert reading is not None
+    reading = read(parse(text))
     usable, refused = usable_subgraphs(reading)
     assert {phrase(each) for each in usable} == positives
     assert refused.keys() <= {NOT_SURE, NO_THING}
@@ -39,8 +39,7 @@ def test_no_text_doubles_a_word() -> None:
     hats = graph_caption(
         "a red top hat next to a tall hat", [("top hat", ["red"]), ("hat", ["tall"])], []
     )
-    reading = read_graph(hats)
-    assert reading is not None
+    reading = read(hats)
     words = replace(WORDS, attributes=("top", "blue"))
     transform = Transform(reading, words, valid=False)
     slot = next(
@@ -55,8 +54,7 @@ def test_what_a_negative_says_is_looked_for_among_many_objects() -> None:
     words = sorted(WORDS.objects) + [f"thing{i}" for i in range(65)]
     text = " near ".join(words)
     caption = graph_caption(text, [(w, []) for w in words], [(0, "near", 1)])
-    reading = read_graph(caption)
-    assert reading is not None
+    reading = read(caption)
     calls = 0
     links = reading.links
 
@@ -66,7 +64,8 @@ def test_what_a_negative_says_is_looked_for_among_many_objects() -> None:
             calls += 1
             return links.get(key, default)
 
-    counted = replace(reading, links=Counted(links))
+    counted = replace(reading)
+    vars(counted)["links"] = Counted(links)
     pair = reading.subgraphs[0]
     joined = next(s for s in slots_of(pair) if s.rule == JOIN)
     transform = Transform(counted, WORDS)

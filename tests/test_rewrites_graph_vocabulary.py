@@ -8,23 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_graph_vocabulary import read_scene_graphs
+from build_graph_vocabulary import as_json, build_vocabulary, read_scene_graphs, save_vocabulary
 
 from compoclip.errors import CompoclipError
-from compoclip.rewrites.graph_validity import (
-    MAY_HOLD,
-    as_link,
+from compoclip.rewrites.exclusion import MAY_HOLD
+from compoclip.rewrites.mosaic import (
     attribute_candidates,
-    relation_candidates,
-    relation_refusal,
-    sense_of,
-)
-from compoclip.rewrites.graph_vocabulary import (
-    build_vocabulary,
     default_vocabulary,
     load_vocabulary,
-    save_vocabulary,
+    relation_candidates,
 )
+from compoclip.rewrites.relations import as_link, relation_refusal, sense_of
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "build_graph_vocabulary.py"
 FACTUAL = """image_id,region_id,caption,scene_graph
@@ -142,7 +136,7 @@ def test_a_vocabulary_survives_its_file(files: dict[str, Path], tmp_path: Path) 
     path = tmp_path / "folder" / "words.json"
     save_vocabulary(words, path)
     again = load_vocabulary(path)
-    assert again.as_json() == words.as_json()
+    assert as_json(again) == as_json(words)
     assert again.objects == words.objects
 
 
@@ -208,7 +202,7 @@ def test_nothing_left_after_the_thresholds(files: dict[str, Path]) -> None:
     ],
 )
 def test_broken_vocabularies(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    path = write(tmp_path, "v.json", json.dumps(default_vocabulary().as_json() | change))
+    path = write(tmp_path, "v.json", json.dumps(as_json(default_vocabulary()) | change))
     with pytest.raises(CompoclipError, match=message) as error:
         load_vocabulary(path)
     assert "build_graph_vocabulary" in str(error.value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.errors import CompoclipError
 from compoclip.rewrites import ce_clip
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
@@ -27,8 +27,8 @@ from compoclip.rewrites.replace import (
     NO_LIST,
     TSVLC_RB_RELEASED,
     TSVLC_RB_SPATIAL,
+    WORDS,
     TsvlcRuleBased,
-    word_lists,
 )
 
 
@@ -39,7 +39,7 @@ def results(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]
 
 
 def test_lists_are_read() -> None:
-    lists = word_lists()
+    lists = WORDS
     assert set(lists) == {*CATEGORIES, "spatial", "relation"}
     assert len(lists["relation"]) == 47
     assert {"in", "on", "with", "holding", "wearing", "in front of"} <= lists["relation"]
@@ -59,7 +59,7 @@ def test_categories_that_apply_are_drawn_evenly() -> None:
 
 
 def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
-    listed = word_lists()["relation"]
+    listed = WORDS["relation"]
     caption = "A man wearing a hat is on a covered wagon in front of it"
     by_place: dict[str, set[str]] = {}
     for result in results(TSVLC_RB_RELEASED, caption, 3000):
@@ -83,7 +83,7 @@ def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
 
 
 def test_foils_come_from_the_same_list() -> None:
-    lists = word_lists()
+    lists = WORDS
     texts = {r.text for r in results(TsvlcRuleBased(), "a red car on a road")}
     assert texts
     for text in texts:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.captions.parse import parse, parse_many
+from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, Chunk, Token
 from compoclip.rewrites.base import (
     Refused,

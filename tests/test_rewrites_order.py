@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import (
     Refused,

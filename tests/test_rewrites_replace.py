@@ -7,21 +7,15 @@ import random
 import pytest
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.tagger import PLURAL_ONLY
-from compoclip.rewrites import elements as candidates
+from compoclip.rewrites import exclusion as candidates
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.edit import MASS_NOUNS
-from compoclip.rewrites.elements import Element, elements
-from compoclip.rewrites.exchange import (
-    CONTRADICTIONS,
-    contradicting,
-    exclusive,
-    families,
-    may_coincide,
-)
-from compoclip.rewrites.replace import Replace, forbidden
-from compoclip.rewrites.structure import structure_of
+from compoclip.rewrites.exclusion import exclusive, families, may_coincide
+from compoclip.rewrites.reading import read
+from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
+from compoclip.rewrites.replace import Element, Replace, elements, forbidden
 
 
 def found(caption: str) -> dict[tuple[str, str], set[str]]:
@@ -31,7 +25,7 @@ def found(caption: str) -> dict[tuple[str, str], set[str]]:
         (e.kind, " ".join(t.text for t in parsed.tokens[e.first : e.stop])): {
             e.form(word) for word, _ in e.candidates
         }
-        for e in elements(structure_of(parsed))
+        for e in elements(read(parsed))
     }
 
 
@@ -167,11 +161,11 @@ def test_rule_5_synonyms_kinds_and_repeated_words() -> None:
             assert not lexicon().related(noun, word, "NOUN") or not (
                 families(noun, "NOUN") & families(word, "NOUN")
             )
-    structure = structure_of(parse("a dog on a mat near a cat and a kitten"))
-    dog = next(e for e in elements(structure) if e.kind == "entity")
-    assert forbidden(structure, dog, "cat") == "occurs-in-caption"
-    assert forbidden(structure, dog, "kitty") == "related-words"
-    assert forbidden(structure, dog, "horse") is None
+    reading = read(parse("a dog on a mat near a cat and a kitten"))
+    dog = next(e for e in elements(reading) if e.kind == "entity")
+    assert forbidden(reading, dog, "cat") == "occurs-in-caption"
+    assert forbidden(reading, dog, "kitty") == "related-words"
+    assert forbidden(reading, dog, "horse") is None
 
 
 def test_families_exclude_and_coincide() -> None:

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.structure import structure_of
+from compoclip.rewrites.reading import read
 from compoclip.rewrites.synonyms import NO_SYNONYM, SYNONYM_STRICT, Synonym, places, table
 
 
@@ -114,7 +114,7 @@ def test_bijective_entries_can_be_undone() -> None:
             continue
         head = "sky" if entry.word == "clear" else "dog"
         caption = parse(f"the {entry.word} {head} on the grass")
-        for place in places(structure_of(caption)):
+        for place in places(read(caption)):
             if place.entry == entry:
                 changed = caption.text.replace(f" {entry.word} ", f" {place.text} ")
                 assert changed.replace(entry.synonym, entry.word) == caption.text

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 
-from compoclip.captions.parse import parse_many
+from compoclip.captions.parser import parse_many
 from compoclip.rewrites.base import (
     Refused,
     fits_context,

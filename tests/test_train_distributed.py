@@ -15,16 +15,17 @@ from torch import nn
 
 from compoclip.cli import train as cli
 from compoclip.data.loader import BatchLoader
-from compoclip.data.open_source import open_source
 from compoclip.data.plan import TextPlan
+from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.run import TrainOptions
 from compoclip.training import state as state_file
-from compoclip.training.distributed import share_batch_norm
+from compoclip.training.distributed import sync_batch_norm
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from distributed_runs import STEPS, close, difference, run, small, training, write_base
@@ -41,7 +42,7 @@ def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
     """Every recipe with the options that small data need, and its data."""
     found = {}
 
-    def keep(options: cli.TrainOptions, method: Method) -> int:
+    def keep(options: TrainOptions, method: Method) -> int:
         optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0, min_lr=0.0)
         found[name] = (Path(options.data), replace(method, optim=optim))
         return 0
@@ -79,7 +80,7 @@ def test_every_recipe_has_the_gradients_of_one_process(
     expected = tmp_path / "expected"
     expected.mkdir()
     for name, (data, method) in methods.items():
-        alone = run(ALONE, folder, folder / f"{name}-1", data, method, stop_after=STEPS)
+        alone = run(SINGLE, folder, folder / f"{name}-1", data, method, stop_after=STEPS)
         summary = alone["summary"]
         alone["summary"] = {"images": summary.images, "rewrites": summary.rewrites}
         torch.save(alone, expected / f"{name}.pt")
@@ -106,12 +107,12 @@ def failing(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any], ful
 
 
 def test_a_run_goes_on_with_another_number_of_processes(folder: Path) -> None:
-    whole = training(ALONE, folder, "whole")
+    whole = training(SINGLE, folder, "whole")
     two = in_ranks(2, small, folder, "down", {"stop_after": 4})
     assert isinstance(two[0], dict), two[0]
     assert two[0]["summary"] == two[1]["summary"]
-    training(ALONE, folder, "down", resume=True)
-    training(ALONE, folder, "up", stop_after=7)
+    training(SINGLE, folder, "down", resume=True)
+    training(SINGLE, folder, "up", stop_after=7)
     in_ranks(2, small, folder, "up", {"resume": True})
     for name in ("down", "up"):
         log = read_log(folder / name / "train.jsonl")
@@ -126,7 +127,7 @@ def test_a_run_goes_on_with_another_number_of_processes(folder: Path) -> None:
 def test_a_part_without_images_does_not_stop_the_others(folder: Path) -> None:
     for image in range(0, 40, 3):
         (folder / "data" / f"{image}.png").write_bytes(b"damaged")
-    alone = training(ALONE, folder, "one", max_bad=14)
+    alone = training(SINGLE, folder, "one", max_bad=14)
     four = in_ranks(4, small, folder, "four", {"max_bad": 14})  # two samples a process
     assert isinstance(four[0], dict), four[0]
     assert four[0]["summary"] == alone["summary"]
@@ -159,14 +160,14 @@ class Norms(nn.Module):
 def test_batch_norms_that_learn_are_refused_on_a_cpu() -> None:
     network = Norms()
     cpu, two = torch.device("cpu"), Ranks(0, 2)
-    share_batch_norm(network, cpu, ALONE)
+    sync_batch_norm(network, cpu, SINGLE)
     with pytest.raises(UsageError, match="is a batch norm that learns"):
-        share_batch_norm(network, cpu, two)
+        sync_batch_norm(network, cpu, two)
     network.visual[1].eval()
-    share_batch_norm(network, cpu, two)
+    sync_batch_norm(network, cpu, two)
     assert type(network.visual[1]) is nn.BatchNorm2d
     network.visual[1].train()
-    share_batch_norm(network, torch.device("cuda"), two)
+    sync_batch_norm(network, torch.device("cuda"), two)
     assert type(network.visual[1]) is nn.SyncBatchNorm
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
-from compoclip.models.image_tower import ImageTower
+from compoclip.models.dual_encoder import ImageTower
+from compoclip.training.caches import FrozenImages
 from compoclip.training.log import read_log
-from compoclip.training.step import FrozenImages
 from method_data import arguments, write_world
 from test_train_gradcache import batch_for, loaded
 

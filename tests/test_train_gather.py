@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_record
+from compoclip.data.batch import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Role
-from compoclip.ranks import ALONE, Ranks, launched
+from compoclip.ranks import SINGLE, Ranks, launched
 from compoclip.training.distributed import average_gradients, gather_features
 from ranks_helpers import in_ranks
 
@@ -81,9 +81,9 @@ def test_launched_reads_what_torchrun_sets(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_alone_nothing_is_exchanged() -> None:
-    with ALONE.agreed(), ALONE.first_before_others():
-        assert ALONE.exchange([1]) == [[1]]
-    with pytest.raises(CompoclipError, match="mine"), ALONE.agreed():
+    with SINGLE.agreed(), SINGLE.rank0_first():
+        assert SINGLE.exchange([1]) == [[1]]
+    with pytest.raises(CompoclipError, match="mine"), SINGLE.agreed():
         raise CompoclipError("mine")
 
 
@@ -156,7 +156,7 @@ def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     loss.backward()  # type: ignore[no-untyped-call]
     average_gradients(towers.parameters(), ranks)
     said = ranks.exchange({"rank": ranks.rank, "text": "x" * (7 * ranks.rank)})
-    with ranks.first_before_others():
+    with ranks.rank0_first():
         found = sorted(path.name for path in folder.iterdir())
         (folder / str(ranks.rank)).touch()
     try:
@@ -203,4 +203,4 @@ def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_pat
 
 def test_features_alone_are_untouched() -> None:
     features = Towers()(*toy_parts(2)[0])
-    assert gather_features(features, ALONE, merge([block(1, 0)], [1])) is features
+    assert gather_features(features, SINGLE, merge([block(1, 0)], [1])) is features

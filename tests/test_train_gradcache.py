@@ -11,18 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.cli.main import main
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import TextBlock
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Trains
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, load_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.training import loop
-from compoclip.training.gradcache import refuse_batch_norm
+from compoclip.training.caches import refuse_batch_norm
 from compoclip.training.loop import freeze
-from compoclip.training.step import StepResult, StepSettings, step
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import StepResult, step
 from method_data import arguments, write_world
 from models_thin import config, timm_config
 
@@ -44,7 +45,7 @@ def gradients(network: nn.Module) -> dict[str, Tensor]:
 
 
 def after(
-    model: Any, tokenize: Any, method: Method, batch: Batch, settings: StepSettings
+    model: Any, tokenize: Any, method: Method, batch: Batch, settings: RunSettings
 ) -> tuple[StepResult, dict[str, Tensor], dict[str, dict[str, float]]]:
     """What one step from the same start gives: losses, gradients, what losses remember then."""
     remembering = {t.name: t.loss for t in method.losses if isinstance(t.loss, StatefulLoss)}
@@ -59,10 +60,10 @@ def after(
 
 
 def assert_same(model: Any, tokenize: Any, method: Method, batch: Batch, *sizes: int) -> None:
-    whole, expected, remembered = after(model, tokenize, method, batch, StepSettings())
+    whole, expected, remembered = after(model, tokenize, method, batch, RunSettings(out=Path()))
     assert any(gradient.any() for gradient in expected.values())
     for size in sizes:
-        settings = StepSettings(micro_batch=size)
+        settings = RunSettings(out=Path(), micro_batch=size)
         pieces, got, also = after(model, tokenize, method, batch, settings)
         assert pieces.loss == pytest.approx(whole.loss, abs=1e-5)
         assert pieces.values == pytest.approx(dict(whole.values), abs=1e-5)
@@ -80,7 +81,7 @@ def test_every_recipe_has_the_gradients_of_the_whole_batch(
     seen = []
 
     def checked(
-        model: Any, tokenize: Any, method: Method, batch: Batch, settings: StepSettings, *_: Any
+        model: Any, tokenize: Any, method: Method, batch: Batch, settings: RunSettings, *_: Any
     ) -> StepResult:
         seen.append(batch.kind)
         assert_same(model, tokenize, method, batch, 1, 3, len(batch.pixels))
@@ -160,10 +161,10 @@ def test_a_frozen_tower_is_encoded_once(frozen: str, monkeypatch: pytest.MonkeyP
     work = model.encoder.work(
         batch.normalised(CPU), model.tokenizer(list(batch.block.texts)), True, 2
     )
-    pieces = {"image": len(work.image.pieces), "text": len(work.text.pieces)}
+    pieces = {"image": len(work.image.micro_batches), "text": len(work.text.micro_batches)}
     assert pieces["image"] == 3
     assert pieces["text"] > 1
-    step(model.encoder, model.tokenizer, method, batch, StepSettings(micro_batch=2))
+    step(model.encoder, model.tokenizer, method, batch, RunSettings(out=Path(), micro_batch=2))
     assert calls == {name: n if name == frozen else 2 * n for name, n in pieces.items()}
 
 
@@ -183,7 +184,7 @@ def test_recomputed_activations_change_nothing() -> None:
 def test_half_precision_is_that_of_the_plain_step() -> None:
     model, method = loaded(), load_recipe("fsc-clip")()
     batch = batch_for(model)
-    plain, half = StepSettings(), StepSettings(precision="bf16")
+    plain, half = RunSettings(out=Path()), RunSettings(out=Path(), precision="bf16")
     pieces = replace(half, micro_batch=2)
     exact, whole, cached = (
         after(model.encoder, model.tokenizer, method, batch, each)[1]
@@ -213,7 +214,7 @@ def test_dropout_repeats_what_it_drew() -> None:
         block.mlp = _Noisy(block.mlp)
     batch, method = batch_for(model), load_recipe("negclip")()
     ids = model.tokenizer(list(batch.block.texts))
-    layout = batch.block.layout(method.kinds, ids=ids)
+    layout = batch.block.layout(ids=ids)
     torch.manual_seed(7)
     features = model.encoder.work(
         batch.normalised(CPU), ids, micro_batch=2
@@ -222,7 +223,7 @@ def test_dropout_repeats_what_it_drew() -> None:
     drawn, expected = torch.rand(3), gradients(network)
     network.zero_grad(set_to_none=True)
     torch.manual_seed(7)
-    step(model.encoder, model.tokenizer, method, batch, StepSettings(micro_batch=2))
+    step(model.encoder, model.tokenizer, method, batch, RunSettings(out=Path(), micro_batch=2))
     assert torch.equal(torch.rand(3), drawn)  # what comes after the step
     for name, gradient in gradients(network).items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-5, msg=name)
@@ -234,7 +235,9 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient() -> None:
     bad = replace(method, losses=(LossTerm("bad", lambda f, layout: f.image.sum() * torch.nan),))
     batch = batch_for(model)
     for size in (0, 2):
-        result = step(model.encoder, model.tokenizer, bad, batch, StepSettings(micro_batch=size))
+        result = step(
+            model.encoder, model.tokenizer, bad, batch, RunSettings(out=Path(), micro_batch=size)
+        )
         assert not result.finite
         assert all(p.grad is None for p in model.encoder.parameters())
 

@@ -10,15 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model, read_config
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import read_config
 from compoclip.training.log import read_log
 from compoclip.training.optim import build_optimizer, decays, learning_rate
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
 from train_helpers import write_config, write_data
 

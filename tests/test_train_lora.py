@@ -12,16 +12,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from compoclip.cli.evaluate import named_models
 from compoclip.cli.main import main
-from compoclip.data.open_source import open_source
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Lora, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model, read_config
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.checkpoint import save_model as save
+from compoclip.models.config import read_config
+from compoclip.run import named_models
 from compoclip.training.log import read_log
-from compoclip.training.run import RunSettings, run_training
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
 from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train
 from compoclip.errors import CompoclipError
-from compoclip.models.loaded import RECORD
+from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from train_helpers import write_config, write_data

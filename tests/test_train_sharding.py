@@ -14,7 +14,7 @@ from compoclip.errors import UsageError
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 from compoclip.training import loop
 from compoclip.training.log import read_log
 from compoclip.training.sharding import repeated_units
@@ -66,7 +66,7 @@ def test_cached_and_split_gradients_are_those_of_one_process(
     folder: Path, micro_batch: int, fsdp: bool
 ) -> None:
     method = load_recipe("fsc-clip")(optim=replace(OPTIM, lr=0.0))
-    alone = run(ALONE, folder, folder / "one", folder / "data" / "data.tsv", method)
+    alone = run(SINGLE, folder, folder / "one", folder / "data" / "data.tsv", method)
     alone = {"gradients": alone["gradients"][:STEPS]}
     torch.save(alone, folder / "expected.pt")
     found = in_ranks(2, in_pieces, folder, method, folder / "expected.pt", micro_batch, fsdp)
@@ -82,19 +82,19 @@ def test_cached_and_split_gradients_are_those_of_one_process(
 
 def test_split_parameters_train_as_whole_ones(folder: Path) -> None:
     """Losses, moments and weights; states go on without splitting, and the other way round."""
-    whole = training(ALONE, folder, "whole")
+    whole = training(SINGLE, folder, "whole")
     split = in_ranks(2, small, folder, "split", {"fsdp": True, "stop_after": 4})
     assert isinstance(split[0], dict), split[0]
     state = latest_state(folder / "split" / "state")
     assert state is not None
-    training(ALONE, folder, "other", stop_after=4)
+    training(SINGLE, folder, "other", stop_after=4)
     other = latest_state(folder / "other" / "state")
     assert other is not None
     assert weights(state).keys() == weights(other).keys()
     for name, value in weights(other).items():
         assert weights(state)[name].shape == value.shape
     in_ranks(2, small, folder, "split", {"fsdp": True, "resume": True, "stop_after": 8})
-    training(ALONE, folder, "split", resume=True, stop_after=11)
+    training(SINGLE, folder, "split", resume=True, stop_after=11)
     last = in_ranks(2, small, folder, "split", {"fsdp": True, "resume": True})
     assert isinstance(last[0], dict), last[0]
     for found, expected in zip(read_log(folder / "split" / "train.jsonl"), whole["log"]):
@@ -107,7 +107,7 @@ def test_split_parameters_train_as_whole_ones(folder: Path) -> None:
 
 def test_splitting_needs_processes_and_weights_that_learn(folder: Path) -> None:
     with pytest.raises(UsageError, match="start with torchrun"):
-        training(ALONE, folder, "one", fsdp=True)
+        training(SINGLE, folder, "one", fsdp=True)
     data = folder / "data" / "data.tsv"
     method = load_recipe("fsc-clip-lora")()
     with pytest.raises(UsageError, match="leave --fsdp or LoRA out"):

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import SKILLS, Benchmark, Case, Form, present
-from compoclip.benchmarks.edition import listed
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.items import EncodedFeatures
-from compoclip.evaluation.score import score_cases
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import Part, SuiteSpec
@@ -29,6 +27,7 @@ from compoclip.world.render import render
 from compoclip.world.sampling import held_out_in
 from compoclip.world.scene import Scene, WorldConfig
 from compoclip.world.vocabulary import KINDS
+from evaluation_helpers import score_items
 from official import BUILDERS
 
 ITEMS = 8
@@ -102,7 +101,7 @@ def test_every_part_loads_with_all_items_and_images(suite: Suite) -> None:
     assert set(suite.benchmarks) == {part.id for part in suite.parts.values()}
     for part in suite.parts.values():
         benchmark = suite.benchmarks[part.id]
-        assert listed(benchmark) == dict(part.items) == dict(benchmark.expected), part.id
+        assert benchmark.content.counts() == dict(part.items) == dict(benchmark.expected), part.id
         assert present(benchmark) == (benchmark.content, ())
         assert set(benchmark.skills) == set(part.items) == set(part.about)
         assert set(benchmark.skills.values()) <= set(SKILLS)
@@ -114,7 +113,7 @@ def test_every_part_loads_with_all_items_and_images(suite: Suite) -> None:
 def test_the_oracle_gets_everything_right(suite: Suite, spec: str) -> None:
     benchmark = suite.benchmarks[suite.parts[spec].id]
     cases = suite.cases(spec)
-    items = score_cases(cases, oracle_features(cases, suite), benchmark.ties)
+    items = score_items(cases, oracle_features(cases, suite), ties=benchmark.ties)
     summary = summarise(items, benchmark.aggregates, benchmark.expected, resamples=20)
     assert benchmark.headline in summary.aggregates
     scores = {name: s.value for name, s in summary.aggregates.items() if name != "positive_score"}

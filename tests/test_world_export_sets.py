@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval, present
-from compoclip.benchmarks.edition import listed
-from compoclip.evaluation.classification import score_classification
 from compoclip.evaluation.items import EncodedFeatures
-from compoclip.evaluation.retrieval import score_retrieval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.scene import Scene, WorldConfig
+from evaluation_helpers import score_items
 from official import BUILDERS
 
 ITEMS = 15
@@ -61,7 +59,7 @@ def test_both_parts_load_with_all_items_and_images(made) -> None:
     assert set(parts) == set(benchmarks)
     for name, benchmark in benchmarks.items():
         part = parts[name]
-        assert listed(benchmark) == dict(part.items) == dict(benchmark.expected)
+        assert benchmark.content.counts() == dict(part.items) == dict(benchmark.expected)
         assert present(benchmark) == (benchmark.content, ())
         assert set(part.about) == set(part.items)
 
@@ -77,7 +75,7 @@ def test_counterfactual_captions_fit_one_image_of_the_gallery(made) -> None:
         ]
         assert fitting == [image]
     features = knowing(list(content.images), list(content.texts), scenes)
-    scores = summarise(score_retrieval(content, features), {}, resamples=50).scores
+    scores = summarise(score_items(content, features), {}, resamples=50).scores
     assert scores["i2t"]["r1"].value == scores["t2i"]["r1"].value == 1
 
 
@@ -96,7 +94,7 @@ def test_kinds_are_what_is_shown_and_an_oracle_ranks_them_first(made) -> None:
             assert all(true_of(prompt, ref, scenes) is (k in tags) for prompt in prompts)
     texts = [text for prompts in content.prompts for text in prompts]
     features = knowing(list(content.images), texts, scenes)
-    found = summarise(score_classification(content, features), benchmark.aggregates, resamples=50)
+    found = summarise(score_items(content, features), benchmark.aggregates, resamples=50)
     # a picture of one class has a higher share of probability than one of three: order may vary,
     # but no picture without the class comes before one with it
     assert found.aggregates["map11"].value == 1

@@ -1,47 +1,11 @@
 """compoclip: fine-tune CLIP-style models for compositionality and measure it honestly.
 
-From Python: `load` a `Model` to score, evaluate and train it, `rewrite` captions (`compoclip.api`).
+From Python: `load` a `Model` to score, evaluate and train it, `rewrite` captions, `train` and
+`evaluate` as the command line does; `losses`, `methods` and `rewrites` are there to build on.
 Importing this package is cheap: it imports neither torch nor any optional extra, and the names
 above only when they are first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from compoclip.version import __version__
-
-if TYPE_CHECKING:
-    from compoclip.api import (
-        CompoclipError,
-        EvaluateOptions,
-        Model,
-        TrainOptions,
-        UsageError,
-        load,
-        rewrite,
-    )
-
-__all__ = [
-    "CompoclipError",
-    "EvaluateOptions",
-    "Model",
-    "TrainOptions",
-    "UsageError",
-    "__version__",
-    "load",
-    "rewrite",
-]
-
-
-def __getattr__(name: str) -> object:
-    """A name of `compoclip.api`, imported when it is first asked for."""
-    if name in __all__:
-        from compoclip import api
-
-        return getattr(api, name)
-    raise AttributeError(f"module 'compoclip' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

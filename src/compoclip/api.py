@@ -1,14 +1,16 @@
-"""compoclip from Python: load, score, rewrite, evaluate, train.
+"""compoclip from Python: load, score, rewrite, train, evaluate.
 
-Thin wrappers over what the command line runs; its option classes are their parameters.
+The options of the verbs are dataclasses, `TrainOptions` and `EvaluateOptions`; what they do is in
+`compoclip.run`, which the command line calls as well.
 
     import compoclip
 
     model = compoclip.load("bundled")
     model.score(["photo.png"], ["a red star", "a blue star"])
     compoclip.rewrite("a red star above a blue mug")
-    model.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), data=Path("data")))
-    model.train("fsc-clip", compoclip.TrainOptions(data="train.jsonl", out=Path("run")), epochs=2)
+    options = compoclip.TrainOptions(data="train.jsonl", out="run")
+    tuned = compoclip.train("fsc-clip", options, epochs=2)
+    tuned.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), data="data"))
 
 Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that says what to do.
 """
@@ -33,13 +35,13 @@ from typing import (
     get_type_hints,
 )
 
-from compoclip.cli.evaluate import EvaluateOptions, measure, named_models
-from compoclip.cli.options import device_named
-from compoclip.cli.rewrite import names_of
-from compoclip.cli.train import TrainOptions, adapted, execute, push
+from compoclip import run
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
+from compoclip.ranks import device_named
+from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
+from compoclip.run import EvaluateOptions, TrainOptions, named_models
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
 
     from compoclip.evaluation.results import Results
     from compoclip.methods.base import Method
+    from compoclip.models.checkpoint import LoadedModel
     from compoclip.models.config import ModelIdentity
-    from compoclip.models.loaded import LoadedModel
 
     Features = NDArray[np.float32]
 
@@ -59,8 +61,10 @@ __all__ = [
     "Model",
     "TrainOptions",
     "UsageError",
+    "evaluate",
     "load",
     "rewrite",
+    "train",
 ]
 
 _BATCH = 64  # images or texts at once
@@ -69,7 +73,12 @@ _Options = TypeVar("_Options", EvaluateOptions, TrainOptions)
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model. loaded: its parts (encoder, tokenizer, preprocessing, identity)."""
+    """A loaded model: encodes, scores, is measured, and is what training starts from.
+
+    Args:
+        loaded: Its parts: `encoder` (a torch module), `tokenizer`, `preprocess`, `identity`,
+            `provenance`.
+    """
 
     loaded: LoadedModel
 
@@ -80,14 +89,22 @@ class Model:
     @property
     def identity(self) -> ModelIdentity:
         """All that its features depend on: architecture, activation, tokenizer, weights, ..."""
-        from compoclip.models.loaded import current_identity
+        from compoclip.models.checkpoint import current_identity
 
         return current_identity(self.loaded)
 
     def encode_images(self, images: Sequence[Image | str | Path]) -> Features:
-        """(N, D) float32 features of unit length, by the model's own preprocessing.
+        """Encode images with the model's own preprocessing.
 
-        images: files or PIL images. Raises CompoclipError for a missing or damaged file.
+        Args:
+            images: Files or PIL images.
+
+        Returns:
+            (N, D) float32 features of unit length.
+
+        Raises:
+            CompoclipError: For a missing or damaged file.
+            UsageError: For what is neither a path nor an image.
         """
         from PIL.Image import Image
 
@@ -101,7 +118,17 @@ class Model:
         return _by_batch(images, lambda batch: encode([show(_pixels(image)) for image in batch]))
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
-        """(M, D) float32 features of unit length. A caption beyond the context is cut."""
+        """Encode captions.
+
+        Args:
+            captions: Texts; one beyond the model's context is cut.
+
+        Returns:
+            (M, D) float32 features of unit length.
+
+        Raises:
+            UsageError: For what is no text.
+        """
         from compoclip.evaluation.encoder import ModelEncoder
 
         if isinstance(captions, str):
@@ -110,55 +137,76 @@ class Model:
         return _by_batch(captions, ModelEncoder(self.loaded).encode_texts)
 
     def score(self, images: Sequence[Image | str | Path], captions: Sequence[str]) -> Features:
-        """(N, M) cosines of every image with every caption.
+        """Compare every image with every caption.
 
-        images: files or PIL images. Raises CompoclipError for a missing or damaged file, UsageError
-        for what is neither, and for captions that are no texts.
+        Args:
+            images: N files or PIL images.
+            captions: M texts.
+
+        Returns:
+            (N, M) float32 cosines.
+
+        Raises:
+            CompoclipError: For a missing or damaged file.
+            UsageError: For images and captions that are neither.
         """
         scores: Features = self.encode_images(images) @ self.encode_texts(captions).T
         return scores
 
     def evaluate(self, options: EvaluateOptions, name: str | None = None) -> list[Results]:
-        """Measure it on the benchmarks in `options.on`, as `compoclip evaluate` does.
+        """Measure this model on the benchmarks in `options.on`, as `compoclip evaluate` does.
 
-        name: what it is called in the results (default: after what was loaded). Results lie in
-        `options.out` too. `options.models`, `activation` and `device` are of other models and must
-        be left out. Raises what `compoclip evaluate` reports.
+        Args:
+            options: What to measure on and how. `models`, `activation` and `device` are of other
+                models and must be left out.
+            name: What the model is called in the results (default: after what was loaded).
+
+        Returns:
+            The results, a benchmark each; they also lie in `options.out`.
+
+        Raises:
+            UsageError: For options of another type or model.
+            CompoclipError: For what `compoclip evaluate` reports.
         """
         options = _tidy(options, EvaluateOptions)
         _require("name", name, str | None)
         if options.models or options.activation:
             raise UsageError("this evaluates the loaded model: leave models and activation out")
         label = name or next(iter(named_models((self.loaded.name,))))
-        return measure(options, {label: self.loaded}, lambda *_: None)
+        return run.evaluate(options, {label: self.loaded})
 
-    def train(self, method: str, options: TrainOptions, **parameters: Any) -> Model:
-        """The model that `compoclip train METHOD` makes of this one, which stays as it is.
+    def train(self, method: str | Method, options: TrainOptions, **parameters: Any) -> Model:
+        """Train a copy of this model, which stays as it is; see `compoclip.train`.
 
-        parameters: the method's own, as `compoclip train METHOD --help` lists them, with _ for -.
-        `options.model`, `activation` and `from_scratch` are of other models and must be left out.
-        The checkpoint lies in `options.out` too; a run that stops early returns the model as it is
-        then. Raises UsageError for parameters that the method does not have, and what
-        `compoclip train` reports.
+        Args:
+            method: A method's name, or a method.
+            options: As for `compoclip.train`; `model`, `activation`, `from_scratch` and
+                `image_weights` are of other models and must be left out.
+            parameters: As for `compoclip.train`.
+
+        Returns:
+            The trained model.
+
+        Raises:
+            UsageError: For parameters that the method does not have, and options of another model.
+            CompoclipError: For what `compoclip train` reports.
         """
-        from compoclip.methods.compose import compose
-
         options = _tidy(options, TrainOptions)
-        _require("method", method, str)
         unset = TrainOptions(data="", out=Path())
         for name in ("model", "activation", "from_scratch", "image_weights"):
             if getattr(options, name) != getattr(unset, name):
                 raise UsageError(f"this trains the loaded model: leave {name} out")
-        recipe = _recipe(method, parameters)
-        composed = compose(recipe, options.texts, options.terms, options.set)
-        model = _copy(self.loaded)
-        wanted = adapted(composed, options, "lr" in parameters)
-        summary = execute(options, wanted, model)[1]
-        push(options, summary)
-        return load(summary.model) if summary.model else Model(model)
+        return _train(method, options, parameters, lambda: _copy(self.loaded))
 
     def save(self, folder: str | Path) -> None:
-        """Write it as a checkpoint folder, which must not be there."""
+        """Write the model as a checkpoint.
+
+        Args:
+            folder: The checkpoint folder, which must not be there yet.
+
+        Raises:
+            CompoclipError: When it is, or cannot be written.
+        """
         from compoclip.models.checkpoint import save_model
 
         _require("folder", folder, str | Path)
@@ -171,16 +219,73 @@ def load(
     activation: Literal["gelu", "quick_gelu"] | None = None,
     device: str = "cpu",
 ) -> Model:
-    """A model by what the command line calls it: "bundled", a folder, ARCHITECTURE:TAG, ...
+    """Load a model by what the command line calls it.
 
-    activation: your word on weights that do not record theirs. device: cpu, cuda, cuda:N, mps or
-    auto. Raises UsageError for an unknown name, CompoclipError for missing or damaged files.
+    Args:
+        spec: "bundled", a checkpoint folder, ARCHITECTURE:TAG, ARCHITECTURE@FILE or hf-hub:ID.
+        activation: Your word on weights that do not record theirs.
+        device: cpu, cuda, cuda:N, mps or auto.
+
+    Returns:
+        The model, in evaluation mode on that device.
+
+    Raises:
+        UsageError: For an unknown name.
+        CompoclipError: For missing or damaged files.
     """
     from compoclip.models.checkpoint import load_model
 
     _require("spec", spec, str | Path)
     _require("device", device, str)
     return Model(load_model(spec, activation=activation, device=device_named(device)))
+
+
+def train(method: str | Method, options: TrainOptions, **parameters: Any) -> Model:
+    """Train what `options.model` names, as `compoclip train METHOD` does.
+
+    Args:
+        method: A method's name ("fsc-clip"), or a method, such as
+            `compoclip.methods.fsc_clip(gamma=1.0)` returns.
+        options: What is trained, on what and how. The run folder, with the checkpoint, is
+            `options.out`.
+        parameters: The method's own, as `compoclip train METHOD --help` lists them, with _ for -,
+            those of its optimiser (`lr`, `epochs`, `batch_size`, ...) among them.
+
+    Returns:
+        The trained model; of a run that stops early the model as it is then.
+
+    Raises:
+        UsageError: For parameters that the method does not have, or of another type.
+        CompoclipError: For what `compoclip train` reports.
+    """
+    return _train(method, _tidy(options, TrainOptions), parameters, lambda: None)
+
+
+def evaluate(
+    options: EvaluateOptions, models: Mapping[str, str | Path | Model] | None = None
+) -> list[Results]:
+    """Measure models on the benchmarks in `options.on`, as `compoclip evaluate` does.
+
+    Args:
+        options: What to measure on and how.
+        models: Loaded models, or what to load, by the name they get in the results; by default
+            those that `options.models` names.
+
+    Returns:
+        All results, by model and then by benchmark; they also lie in `options.out`.
+
+    Raises:
+        UsageError: For options of another type, and when there is no model.
+        CompoclipError: For what `compoclip evaluate` reports.
+    """
+    options = _tidy(options, EvaluateOptions)
+    named: Mapping[str, str | Path | Model] = models or named_models(options.models)
+    if not named or (models and options.models):
+        raise UsageError("name the models, either in options.models or in models")
+    for name, model in named.items():
+        _require(f"models['{name}']", model, str | Path | Model)
+    found = {n: m.loaded if isinstance(m, Model) else str(m) for n, m in named.items()}
+    return run.evaluate(options, found)
 
 
 def rewrite(
@@ -191,17 +296,47 @@ def rewrite(
     epoch: int = 0,
     tagger: str = "hanta",
 ) -> list[dict[str, Any]]:
-    """What the rewrites make of a caption: a record each, as `compoclip rewrite --json` prints.
+    """Rewrite a caption into hard negatives and hard positives.
 
-    A record has "rewrite", "keeps_meaning" (hard positive or negative), "text" and "edits", or
-    "text" None and the "reason" of the refusal. rewrites: names joined by commas, or "all". seed
-    and epoch decide which of the possible texts is drawn. Raises UsageError for unknown names.
+    Args:
+        caption: The text.
+        rewrites: Names joined by commas, or "all".
+        seed: Decides, with `epoch`, which of the possible texts is drawn.
+        epoch: Another epoch draws anew.
+        tagger: hanta, spacy or spacy:MODEL.
+
+    Returns:
+        A record for each rewrite, as `compoclip rewrite --json` prints: "rewrite", "keeps_meaning"
+        (hard positive or negative), "text" and "edits"; or "text" None and the "reason" of the
+        refusal.
+
+    Raises:
+        UsageError: For unknown names, and values of another type.
     """
     for name, value in (("caption", caption), ("rewrites", rewrites), ("tagger", tagger)):
         _require(name, value, str)
     _require("seed", seed, int)
     _require("epoch", epoch, int)
-    return records([("0", caption)], Settings(names_of(rewrites), seed, epoch, tagger))
+    return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
+
+
+def _train(
+    method: str | Method,
+    options: TrainOptions,
+    parameters: Mapping[str, Any],
+    start: Callable[[], LoadedModel | None],
+) -> Model:
+    """Train what `start` gives, or what the options name, once all else is known to be right."""
+    from compoclip.methods.base import Method
+
+    _require("method", method, str | Method)
+    if isinstance(method, Method) and parameters:
+        raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
+    recipe = method if isinstance(method, Method) else _recipe(method, parameters)
+    composed = run.composed_method(options, recipe, "lr" in parameters)
+    model, summary = run.train(options, composed, start())
+    run.push(options, summary)
+    return load(summary.model) if summary.model else Model(model)
 
 
 def _recipe(name: str, parameters: Mapping[str, Any]) -> Method:
@@ -224,7 +359,7 @@ def _recipe(name: str, parameters: Mapping[str, Any]) -> Method:
 
 def _copy(loaded: LoadedModel) -> LoadedModel:
     """The same model with weights of its own."""
-    from compoclip.models.loaded import assemble, current_identity
+    from compoclip.models.checkpoint import assemble, current_identity
 
     state = loaded.encoder.model.state_dict()
     other = assemble(loaded.config, loaded.name, state=state, path=loaded.path)

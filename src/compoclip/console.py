@@ -1,4 +1,4 @@
-"""What people see: progress bars on a terminal, plain lines otherwise, aligned tables."""
+"""Console output: progress bars on a terminal or plain lines, notes, aligned tables, JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def note(message: str) -> None:
-    """Print one line for the person, on standard error, so that standard output stays data."""
+    """Print one line for the user to standard error: standard output is for data."""
     print(message, file=sys.stderr, flush=True)
 
 
@@ -24,6 +24,15 @@ def counted(number: int, noun: str) -> str:
 def emit_json(data: Any) -> None:
     """Print `data` as one JSON document on standard output (the `--json` form of a verb)."""
     print(json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True))
+
+
+def tell(as_json: bool, record: Any, text: str) -> int:
+    """Print what a verb did, as JSON or as text; returns exit code 0."""
+    if as_json:
+        emit_json(record)
+    else:
+        print(text)
+    return 0
 
 
 def track(
@@ -68,6 +77,13 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
             of = f" of {total}" if total is not None else ""
             note(f"{description}: {done}{of} {unit}, {done / (now - start):.0f}/s")
         yield item
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows without a header, every column as wide as its widest cell."""
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -> str:

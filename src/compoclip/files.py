@@ -1,4 +1,4 @@
-"""Files and folders: read with one clear line when that fails, written whole or not at all."""
+"""Reading with one-line errors, atomic writing, locks, and caches beside data files."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ _swept: set[Path] = set()
 
 
 def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> CompoclipError:
-    """The error to raise for a file or folder that cannot be opened or read."""
+    """Make the error for a file or folder that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return CompoclipError(f"{path}: no such file; {remedy}")
     return CompoclipError(f"{path}: cannot be read ({reason(error)}); check the path")
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, on one short line; libraries tell some on several, and quote any byte."""
+    """The message of an error on one short printable line, whatever the library put into it."""
     said = " ".join(str(getattr(error, "strerror", None) or error).split())
     return "".join(c if c.isprintable() else "?" for c in said)[:160] or type(error).__name__
 
 
 def disguised(path: Path) -> str:
-    """What a file is when it is one that downloads often leave in place of another, and the remedy;
-    "" for any other. Raises OSError when it cannot be read."""
+    """Recognise what downloads often leave in place of a file: a Git LFS pointer, a web page.
+
+    Returns what it is and the remedy, or "" for any other file. Raises OSError when it cannot be
+    read.
+    """
     with path.open("rb") as file:
         start = file.read(200).lstrip()
     if start.startswith(b"version https://git-lfs.github.com/spec/"):
@@ -59,9 +62,9 @@ def disguised(path: Path) -> str:
 def read_text(
     path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
 ) -> str:
-    """The content of a UTF-8 file, without a byte order mark.
+    """Read a UTF-8 file, without its byte order mark.
 
-    absent, damaged: what to do when the file is not there, or is no such text. Raises
+    absent, damaged: the remedy when the file is not there, or is not such a text. Raises
     CompoclipError naming the file and the remedy.
     """
     try:
@@ -75,7 +78,7 @@ def read_text(
 def read_json(
     path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
 ) -> Any:
-    """The value in a JSON file. Raises CompoclipError like `read_text`, and for no JSON."""
+    """Read a JSON file. Raises CompoclipError like `read_text`, and for what is not JSON."""
     text = read_text(path, absent=absent, damaged=damaged)
     try:
         return json.loads(text)
@@ -88,8 +91,8 @@ def read_json(
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Yield an empty file on the disk of `path`; what it is after the block becomes `path`.
 
-    Readers see the old file or the new one, never a part. Errors of the block pass through, and
-    nothing is left behind. temporary: the file to yield, by default one of its own; what a killed
+    Readers see the old file or the new one, never a part of it. Errors of the block pass through,
+    and nothing is left behind. temporary: the file to yield, by default a new one; what a killed
     process left there is overwritten.
     """
     with nullcontext(temporary) if temporary else _beside(path) as place:
@@ -115,6 +118,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             write(temporary)
     except (OSError, SafetensorError) as error:
         raise unwritable(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text with `write_atomically`."""
+    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as indented JSON with `write_atomically`."""
+    write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 @contextmanager
@@ -146,7 +159,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def unwritable(path: Path, error: Exception) -> CompoclipError:
-    """The error to raise for a file or folder that cannot be written."""
+    """Make the error for a file or folder that cannot be written."""
     return CompoclipError(
         f"{path}: cannot be written ({reason(error)}); free space or choose another place"
     )
@@ -174,22 +187,40 @@ def _own_folder(path: Path) -> tuple[Path, int]:
         folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
         folder.mkdir()
         try:
-            lock = os.open(folder / _WRITER, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:  # swept away, being empty
-            continue
+            handle = _held(folder / _WRITER, _lock_if_possible)
         except OSError:
             folder.rmdir()
             raise
-        try:
-            if fcntl:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(lock), os.stat(folder / _WRITER)):
-                return folder, lock
-        except FileNotFoundError:  # swept away, not being locked yet
-            pass
-        except OSError:  # a disk without locks, where nobody sweeps either
-            return folder, lock
-        os.close(lock)
+        if handle is not None:  # else swept away, being empty or not locked yet
+            return folder, handle
+
+
+def _lock_if_possible(handle: int) -> None:
+    if fcntl:
+        with suppress(OSError):  # a disk without locks, where nobody sweeps either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _held(lock: Path, take: Callable[[int], None]) -> int | None:
+    """An open descriptor of the file `lock`, which `take` has locked.
+
+    None when another process has taken the file away meanwhile, so that the lock is one on nothing.
+    """
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    except FileNotFoundError:
+        return None
+    try:
+        take(handle)
+        if os.path.samestat(os.fstat(handle), lock.stat()):
+            return handle
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
 
 
 def _sweep(parent: Path) -> None:
@@ -222,7 +253,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the system write what it holds of a file or folder to the disk."""
+    """Flush a file or folder to the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -245,12 +276,19 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
     lock = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
     made = [each for each in (lock.parent, *lock.parent.parents) if not each.exists()]
     try:
-        handle = _locked(lock, out, wait)
+        for _ in range(_RACES):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            handle = _held(lock, lambda handle: _take(handle, out, wait))
+            if handle is not None:
+                break
+        else:
+            raise OSError(f"{lock.name} comes and goes")
     except OSError as error:
         raise CompoclipError(
             f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
             "space, or choose another place"
         ) from error
+    _sign(handle)
     process = os.getpid()
     _HELD.add(handle)
     try:
@@ -264,28 +302,6 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
             with suppress(OSError):
                 for each in made:
                     each.rmdir()
-
-
-def _locked(lock: Path, out: Path, wait: bool) -> int:
-    """An open file descriptor of `lock`, held by this process alone."""
-    for _ in range(_RACES):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            continue  # another process has just ended and taken the empty folder away
-        try:
-            _take(handle, out, wait)
-            if os.path.samestat(os.fstat(handle), lock.stat()):
-                _sign(handle)
-                return handle
-        except FileNotFoundError:
-            pass  # locked too late: who held it has taken it away
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-    raise OSError(f"{lock.name} comes and goes")
 
 
 def _take(handle: int, out: Path, wait: bool) -> None:
@@ -303,7 +319,7 @@ def _take(handle: int, out: Path, wait: bool) -> None:
 
 
 def _sign(handle: int) -> None:
-    """Say who holds the lock. On a full disk nobody does."""
+    """Write into the lock file who holds it; on a full disk it stays empty."""
     now = time.strftime("%Y-%m-%d %H:%M")
     with suppress(OSError):
         os.ftruncate(handle, 0)
@@ -314,7 +330,7 @@ _HELD: set[int] = set()
 
 
 def _let_go() -> None:
-    """In a child that was forked: locks are the parent's, and end with it."""
+    """Close the parent's locks in a forked child, so that they end with the parent."""
     for handle in _HELD:
         with suppress(OSError):
             os.close(handle)
@@ -325,7 +341,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_let_go)
 
 
-# --- Whether a place can be written, asked before the work rather than after it. ---
+# --- Places that must be writable: asked before the work rather than after it. ---
 
 
 def require_writable(folder: Path) -> None:
@@ -345,8 +361,7 @@ def require_writable(folder: Path) -> None:
     raise CompoclipError(f"{folder}: cannot be written ({reason}); choose another --out")
 
 
-# --- Where what was computed about a data file is kept: beside it, else in the user's cache
-# folder. ---
+# --- Caches of data files: beside the file, else in the user's cache folder. ---
 
 
 def fingerprint(path: Path) -> str:
@@ -364,7 +379,7 @@ def cache_folder() -> Path:
 
 
 def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
-    """Where the cache of `path` may lie: a hidden file beside it, or in the cache folder."""
+    """The places for a cache of `path`: a hidden file beside it, then the user's cache folder."""
     digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
     return (
         path.with_name(f".{path.name}{suffix}"),

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: how a program of ours ends when it is asked to.
+"""Ctrl-C and SIGTERM: how commands end when they are asked to.
 
 Both raise KeyboardInterrupt in the main thread, once: what follows is tidying up, which a second
 signal does not disturb. Schedulers (SLURM, Kubernetes, spot machines) send SIGTERM some time before
@@ -14,20 +14,20 @@ import threading
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: ends what Ctrl-C ends."""
+    """Raised on SIGTERM; whatever handles Ctrl-C handles it too."""
 
 
 def signal_of(error: KeyboardInterrupt) -> int:
-    """The signal that an interruption comes from."""
+    """The signal that caused an interruption."""
     return signal.SIGTERM if isinstance(error, TerminatedError) else signal.SIGINT
 
 
 class Ending:
-    """The handler of both signals. got: the first one that came, 0 before."""
+    """The handler of both signals. got: the first signal received, 0 before."""
 
     def __init__(self) -> None:
         self.got = 0
@@ -50,6 +50,38 @@ class Ending:
             if self._presses > 2:
                 os._exit(128 + number)
             say("ending; Ctrl-C once more ends at once")
+
+
+class StopRequests:
+    """Ctrl-C and SIGTERM as requests that a loop grants between two steps.
+
+    While entered, the first signal only sets `asked`, to its number. A second Ctrl-C interrupts at
+    once; a second SIGTERM does nothing, since launchers and schedulers both send one. Has no effect
+    outside the main thread, or where a signal has another meaning already (ignored by a shell for
+    jobs in the background, handled by a notebook).
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if unhandled(number):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.asked:
+            self.asked = number
+            how = "Ctrl-C again stops at once" if number == signal.SIGINT else "SIGTERM"
+            say(f"stopping after this step ({how})")
+        elif number == signal.SIGINT:
+            self._before[number](number, frame)  # which raises KeyboardInterrupt
 
 
 ENDING = Ending()

@@ -1,18 +1,9 @@
-"""How much memory there is, and what was freed and is still held by the process."""
+"""Memory that was freed and is still held by the process."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-
-
-def installed() -> int | None:
-    """Bytes of memory of this machine; None where it does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no such call
-        return None
 
 
 def give_back() -> bool:

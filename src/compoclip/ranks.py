@@ -1,12 +1,13 @@
-"""The processes of one run (`torchrun`): who they are, what they tell each other, how they fail.
+"""The ranks of a run under `torchrun`: the process group, its collectives, and how it fails.
 
-Without torchrun there is one process and nothing here imports torch.
+Without torchrun there is one process, rank 0 of 1, and nothing here imports torch.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -20,33 +21,33 @@ from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 if TYPE_CHECKING:
     import torch
 
-# A process that ends closes its connections, which the others notice at once. Waiting long means
-# that the first one parses captions, not that somebody is lost.
-_PATIENCE = timedelta(days=1)
-_SECONDS_TO_SPEAK = 5
-_MEETINGS = count()  # a script may train and then evaluate: each meeting has keys of its own
+# A rank that ends closes its connections, which the others notice at once. A long wait means that
+# rank 0 parses captions, not that a rank is lost.
+_TIMEOUT = timedelta(days=1)
+_SECONDS_TO_REPORT = 5
+_GROUPS = count()  # a script may train and then evaluate: each process group has keys of its own
 
 
 class PeerLostError(CompoclipError):
-    """Another process of the run has ended, so that nothing can be exchanged with it."""
+    """Another rank has ended, so that nothing can be exchanged with it."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the `world` processes of a run; the default is a process alone."""
+    """This process, rank `rank` of `world`; the default is a single process."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     def exchange(self, record: Any) -> list[Any]:
-        """What every process says, in the order of the ranks; all must call it.
+        """All-gather a record that JSON keeps as it is: those of all ranks, in their order.
 
-        `record` is anything that JSON keeps as it is. Raises PeerLostError when a process is gone.
+        All ranks must call it. Raises PeerLostError when a rank is gone.
         """
         if self.world == 1:
             return [record]
@@ -54,14 +55,14 @@ class Ranks:
 
         text = json.dumps(record).encode()
         counts = self._gathered(torch.tensor([len(text)])).tolist()
-        whole = self.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8), counts)
+        whole = self.all_gather(torch.frombuffer(bytearray(text), dtype=torch.uint8), counts)
         return [json.loads(part.numpy().tobytes()) for part in torch.split(whole, counts)]
 
-    def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """The (n, ...) rows of all processes below each other; counts: n of each process.
+    def all_gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """All-gather (n, ...) rows: those of all ranks below each other; counts: n of each rank.
 
-        Rows of all processes have the same shape and lie on the CPU or on the device of the
-        process. No gradient flows. Raises PeerLostError when a process is gone.
+        Rows have the same shape on all ranks and lie on the CPU or on the rank's device. No
+        gradient flows. Raises PeerLostError when a rank is gone.
         """
         if self.world == 1:
             return rows
@@ -70,8 +71,8 @@ class Ranks:
         padded[: len(rows)] = rows
         return self._gathered(padded)[_kept(counts, most)]
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """Replace `tensor`, of equal shape everywhere, by its sum over all processes."""
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Replace `tensor`, of equal shape everywhere, by its sum over all ranks."""
         if self.world == 1:
             return
         import torch.distributed as dist
@@ -81,9 +82,10 @@ class Ranks:
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """If the block fails in one process it fails in all, with the error of the lowest rank.
+        """If the block fails on one rank it fails on all, with the error of the lowest rank.
 
-        All processes must enter it, and leave it together.
+        All ranks must enter it, and leave it together. Without it the others would wait in the
+        next collective for a rank that never comes.
         """
         own: CompoclipError | None = None
         try:
@@ -97,9 +99,11 @@ class Ranks:
         raise_first(self.exchange(failure(own)), own)
 
     @contextmanager
-    def first_before_others(self) -> Iterator[None]:
-        """The block runs in the first process, then in the others at once: for what is made once
-        and then found on disk. Fails like `agreed`."""
+    def rank0_first(self) -> Iterator[None]:
+        """The block runs on rank 0, then on the others at once; fails like `agreed`.
+
+        For what is made once and then found on disk, e.g. parsed captions.
+        """
         if self.first:
             with self.agreed():
                 yield
@@ -112,7 +116,7 @@ class Ranks:
                 yield
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(n, ...) tensors of equal shape -> (world * n, ...)."""
+        """All-gather (n, ...) tensors of equal shape to (world * n, ...)."""
         import torch.distributed as dist
 
         out = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
@@ -121,11 +125,11 @@ class Ranks:
         return out
 
 
-ALONE = Ranks()
+SINGLE = Ranks()
 
 
 def launched() -> tuple[int, int]:
-    """(rank, number of processes) as `torchrun` tells them; (0, 1) without it.
+    """(rank, world size) as `torchrun` sets them; (0, 1) without it.
 
     Raises UsageError when the variables are there and wrong.
     """
@@ -143,7 +147,7 @@ def launched() -> tuple[int, int]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Nothing is printed inside."""
+    """Print nothing inside the block."""
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         redirect_stdout(nowhere),
@@ -153,17 +157,16 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def meeting(device: torch.device) -> Iterator[Ranks]:
-    """Meet the other processes of `torchrun`; `ALONE` without it.
+def process_group(device: torch.device) -> Iterator[Ranks]:
+    """Join the process group of `torchrun`, and leave it after the block; `SINGLE` without one.
 
     Tensors on the CPU go through gloo, those on a CUDA device through nccl. An error that leaves
-    the block ends the whole run: it is told to the other processes, and one of them, the first if
-    it still can, raises it for the person to see. Raises CompoclipError when the processes cannot
-    meet.
+    the block ends the whole run: it is told to the other ranks, and one of them, rank 0 if it still
+    can, reports it. Raises CompoclipError when the group does not come about.
     """
     rank, world = launched()
     if world == 1:
-        yield ALONE
+        yield SINGLE
         return
     import torch
     import torch.distributed as dist
@@ -177,10 +180,8 @@ def meeting(device: torch.device) -> Iterator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         store, rank, world = next(rendezvous("env://"))
-        store = PrefixStore(f"compoclip/{next(_MEETINGS)}", store)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world, timeout=_PATIENCE
-        )
+        store = PrefixStore(f"compoclip/{next(_GROUPS)}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise CompoclipError(
             f"process {rank} of {world} cannot meet the others ({_line(error)}); start the run "
@@ -193,8 +194,8 @@ def meeting(device: torch.device) -> Iterator[Ranks]:
         if isinstance(error, PeerLostError):
             raise failed.of_others() from error
         failed.tell(error)
-        dist.destroy_process_group()  # so that the others wait no longer
-        if rank and not failed.first_speaks():
+        dist.destroy_process_group()  # so that the others stop waiting
+        if rank and not failed.rank0_reports():
             print(f"compoclip: process {rank}: {_line(error)}", file=sys.__stderr__, flush=True)
         raise
     finally:
@@ -203,7 +204,7 @@ def meeting(device: torch.device) -> Iterator[Ranks]:
 
 
 class _Failure:
-    """What processes that fail leave for each other in the store of the run."""
+    """What ranks that fail leave for each other in the store of the process group."""
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
         self._store, self._rank, self._world = store, rank, world
@@ -212,16 +213,16 @@ class _Failure:
         with suppress(RuntimeError):
             self._store.set(f"failed/{self._rank}", json.dumps(failure(error)))
 
-    def first_speaks(self) -> bool:
-        """Whether the first process says why the run ends; waits a moment for it."""
+    def rank0_reports(self) -> bool:
+        """Whether rank 0 reports why the run ends; waits a moment for it."""
         try:
-            self._store.wait(["failed/0"], timedelta(seconds=_SECONDS_TO_SPEAK))
+            self._store.wait(["failed/0"], timedelta(seconds=_SECONDS_TO_REPORT))
         except RuntimeError:
             return False
         return True
 
     def of_others(self) -> CompoclipError:
-        """The error of the process that failed; the first process then speaks for it."""
+        """The error of the rank that failed; rank 0 then reports it."""
         found: list[Any] = []
         with suppress(RuntimeError):
             for rank in range(self._world):
@@ -230,6 +231,63 @@ class _Failure:
         if self._rank == 0:
             self.tell(CompoclipError("told"))
         return _error(found[0]) if found else PeerLostError("another process of the run has ended")
+
+
+# --- The device of a process, as --device names it. ---
+
+
+def device_named(text: str) -> torch.device:
+    """Find the device that --device names.
+
+    Args:
+        text: cpu, cuda, cuda:N, mps, or auto (a GPU when there is one). Under torchrun cuda is a
+            GPU for each rank of a machine.
+
+    Returns:
+        The device.
+
+    Raises:
+        UsageError: For another name, and for a device that is not here.
+    """
+    import torch
+
+    if text == "auto":
+        text = "cuda" if torch.cuda.is_available() else "cpu"
+    match = re.fullmatch(r"(cpu|mps|cuda)(?::(\d+))?", text)
+    if match is None or (match[2] and match[1] != "cuda"):
+        raise UsageError(
+            f"--device '{text}' is not one of cpu, cuda, cuda:N, mps; use --device cpu"
+        )
+    if match[1] == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("--device mps: there is no Apple GPU here; use --device cpu")
+    if match[1] == "cuda":
+        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not have:
+            raise UsageError(f"--device {text}: no CUDA device is available here; use --device cpu")
+        if int(match[2] or 0) >= have:
+            raise UsageError(f"--device {text}: the CUDA devices here end at cuda:{have - 1}")
+        if launched()[1] > 1:
+            return torch.device("cuda", _own_gpu(match[2], have))
+    return torch.device(text)
+
+
+def _own_gpu(asked: str | None, have: int) -> int:
+    """The index of this rank's GPU on its machine, under torchrun."""
+    if asked is not None:
+        raise UsageError(
+            f"--device cuda:{asked}: under torchrun every process takes a GPU of its own; "
+            "use --device cuda"
+        )
+    own = int(os.environ.get("LOCAL_RANK", launched()[0]))
+    if own >= have:
+        raise UsageError(
+            f"more processes than the {have} CUDA devices here; start torchrun with "
+            f"--nproc-per-node {have}"
+        )
+    return own
+
+
+# --- Errors told between ranks. ---
 
 
 def failure(error: BaseException | None) -> list[Any] | None:
@@ -257,7 +315,7 @@ def _line(error: BaseException) -> str:
 
 
 def _kept(counts: Sequence[int], most: int) -> list[int]:
-    """Which rows of padded parts of `most` rows are real."""
+    """The rows of padded parts of `most` rows that are real."""
     return [part * most + row for part, count in enumerate(counts) for row in range(count)]
 
 

@@ -114,7 +114,7 @@ def appending(
 
 
 def settings_path(out: Path) -> Path:
-    """Where the settings of an output file are kept."""
+    """The file that keeps the settings of an output file."""
     return out.with_name(out.name + ".settings.json")
 
 

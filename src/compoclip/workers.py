@@ -1,9 +1,9 @@
 """Worker processes: fresh interpreters that end with the process that started them.
 
-Each hangs on a pipe of its own. A worker whose pipe closes ends, so none outlives this process,
-however that ends; a pipe that a worker closes tells this process that the worker has died. There
-are no threads on this side and no queue that several workers lock: an interrupted run can end them
-at any moment, and nothing is left to wait for.
+Each is connected by a pipe of its own. A worker whose pipe closes ends, so none outlives this
+process, however it ends; a pipe that closes on the other side tells this process that the worker
+has died. There are no threads on this side and no queue that workers lock, so that an interrupted
+run can end them at any moment without waiting for anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 from compoclip.console import counted
@@ -64,16 +64,11 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end(self._workers)
 
     def map(self, work: Callable[..., R], *tasks: Iterable[Any]) -> Generator[R, None, None]:
-        """What `map` gives, in order; tasks are drawn as they are needed.
+        """The results in the order of the tasks, which are drawn as they are needed.
 
         Raises what the work raises, and WorkersDiedError.
         """
@@ -81,7 +76,7 @@ class Workers:
             yield from results
 
     def as_done(self, work: Callable[[T], R], tasks: Iterable[T]) -> Generator[R, None, None]:
-        """The results in the order in which they are there. Raises like `map`."""
+        """The results in the order in which they are ready. Raises like `map`."""
         with closing(self._results(work, ((task,) for task in tasks), in_order=False)) as results:
             yield from results
 
@@ -168,7 +163,7 @@ class _Worker:
         other.close()
 
     def send(self, work: Callable[..., Any], task: _Task) -> None:
-        """Hand it a task. That it has died is found out when the result is asked for."""
+        """Send a task. A worker that has died is noticed when its result is received."""
         number, arguments = task
         message = (number, pickle.dumps((work, arguments)))
         self.tasks[number] = arguments
@@ -178,7 +173,7 @@ class _Worker:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started in here do not hear Ctrl-C, which is for the one that starts them."""
+    """Processes started inside the block ignore Ctrl-C, which is for the one that starts them."""
     resource_tracker.ensure_running()  # else it is started below, and lets signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -188,7 +183,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
-    """What a worker does: one task after the other until the pipe closes or SIGTERM comes."""
+    """The main function of a worker: tasks in turn, until the pipe closes or SIGTERM comes."""
     signal.signal(signal.SIGTERM, _stop)
     tasks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
@@ -208,7 +203,7 @@ def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Leave the task under way; its files are tidied up on the way out."""
+    """Abandon the task under way; its files are cleaned up while the stack unwinds."""
     signal.signal(number, signal.SIG_IGN)
     raise TerminatedError
 
@@ -225,7 +220,7 @@ def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, bytes]]) -> No
 
 
 def _portable(error: Exception) -> Exception:
-    """The error with where it comes from, as far as it can travel."""
+    """The error with its traceback as a note; a plain RuntimeError if it cannot be pickled."""
     error.add_note(f"In a worker process:\n{traceback.format_exc()}")
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 (our own error)

@@ -1,1 +1,10 @@
-"""Explaining models: what a tuned one gained and lost with each share, and how one computes."""
+"""Explaining models: what tuning gained and cost, and how a model computes. Nothing trains here.
+
+`interpolation` measures the models between a base and a tuned one, and which tower carries a gain;
+`trees` how tree-like a text tower computes; `maps` which patches each word aligns with, `pointing`
+whether that is where the thing is; `probe` what a model makes of a caption's rewrites.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

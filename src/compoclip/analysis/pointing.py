@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
 
-from compoclip.analysis.patch_maps import Box, Floats, patch_maps
+from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import Interval, cluster_weights, percentile_interval
-from compoclip.models.loaded import LoadedModel
+from compoclip.evaluation.statistics import Estimate
+from compoclip.models.checkpoint import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"
 MEASURES = {
@@ -50,22 +50,27 @@ class Pointing:
 
 
 @dataclass(frozen=True)
-class MeanShare:
+class MeanShare(Estimate):
     """A mean over n images with its 95 % interval (bootstrap over images; None for one), and
     chance."""
 
-    value: float
-    low: float | None
-    high: float | None
-    chance: float
-    n: int
+    chance: float = 0.0
+    n: int = 0
 
 
 def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
-    """Maps of every target of every scene against the boxes.
+    """Compare the maps of every target of every scene with the boxes of the things they name.
 
-    Raises what `patch_maps` raises, and CompoclipError when the tokenizer sees other words than
-    white space separates.
+    Args:
+        model: the model.
+        scenes: images with captions and targets.
+
+    Returns:
+        The measures by kind of word.
+
+    Raises:
+        CompoclipError: as `patch_maps` does, and when the tokenizer sees other words than white
+            space separates.
     """
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for scene in scenes:
@@ -138,15 +143,19 @@ def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
 
 
 def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, MeanShare]]:
-    """kind -> measure -> mean, interval and chance."""
+    """Average a model's measures over images.
+
+    Args:
+        found: the measures.
+        resamples: bootstrap draws of images.
+        seed: of the draws.
+
+    Returns:
+        kind -> measure -> mean, interval and chance.
+    """
     return {
         kind: {
-            measure: MeanShare(
-                float(values[:, 0].mean()),
-                *_interval(values[:, 0], resamples, seed),
-                float(values[:, 1].mean()),
-                len(values),
-            )
+            measure: _mean(values[:, 0], resamples, seed, float(values[:, 1].mean()))
             for measure, values in each.items()
         }
         for kind, each in found.values.items()
@@ -156,18 +165,26 @@ def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, Me
 def gains(
     one: Pointing, other: Pointing, resamples: int, seed: int
 ) -> dict[str, dict[str, MeanShare]]:
-    """kind -> measure -> other minus one on the same scenes, paired; chance is 0."""
+    """Average the differences of two models on the same scenes.
+
+    Args:
+        one: the measures of the model compared with.
+        other: those of the other model.
+        resamples: bootstrap draws of images.
+        seed: of the draws.
+
+    Returns:
+        kind -> measure -> other minus one, paired; chance is 0.
+    """
     return {
         kind: {
-            measure: MeanShare(float(gap.mean()), *_interval(gap, resamples, seed), 0.0, len(gap))
+            measure: _mean(other.values[kind][measure][:, 0] - values[:, 0], resamples, seed)
             for measure, values in each.items()
-            for gap in [other.values[kind][measure][:, 0] - values[:, 0]]
         }
         for kind, each in one.values.items()
     }
 
 
-def _interval(values: Floats, resamples: int, seed: int) -> Interval:
-    n = len(values)
-    draws = np.concatenate([w @ values / n for w in cluster_weights(n, resamples, seed)])
-    return percentile_interval(draws, n)
+def _mean(values: Floats, resamples: int, seed: int, chance: float = 0.0) -> MeanShare:
+    (found,) = MeanShare.of_means(values[:, None], resamples, seed)
+    return replace(found, chance=chance, n=len(values))

@@ -12,7 +12,8 @@ from PIL import Image
 
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
-from compoclip.models.loaded import LoadedModel
+from compoclip.evaluation.encoder import evaluating
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
 Kind = Literal["caption", "positive", "negative"]
@@ -43,9 +44,16 @@ class Scored:
 
 
 def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dict[str, str]]:
-    """The caption, then one text of each rewrite that can change it; and why the others refuse.
+    """Draw one text of each rewrite that can change a caption.
 
-    Equal texts of the same kind are one candidate. The same seed draws the same rewrites.
+    Equal texts of a kind are one candidate.
+
+    Args:
+        caption: a parsed caption.
+        seed: of the rewrites; the same seed draws the same.
+
+    Returns:
+        The caption and its rewrites, and rewrite -> why it refused.
     """
     found: dict[tuple[str, Kind], Candidate] = {}
     refused: dict[str, str] = {}
@@ -64,22 +72,26 @@ def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dic
 def score_candidates(
     model: LoadedModel, image: Image.Image, candidates: Sequence[Candidate]
 ) -> tuple[Scored, ...]:
-    """Cosines of the RGB image with every candidate, the highest first; of equal ones negatives
-    first, since a tie is wrong.
+    """Score an image with every candidate.
 
-    Raises CompoclipError when the model yields features that are not finite numbers.
+    Args:
+        model: the model.
+        image: RGB.
+        candidates: the caption first.
+
+    Returns:
+        The candidates by cosine, the highest first; of equal ones negatives first, since a tie is
+        wrong.
+
+    Raises:
+        CompoclipError: the model yields features that are not finite numbers.
     """
-    training = model.encoder.training
-    model.encoder.eval()
-    try:
-        with torch.inference_mode():
-            pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
-            seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
-            ids = model.tokenizer([each.text for each in candidates])
-            read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
-            cosines = [float(value) for value in (read @ seen[0]).cpu()]
-    finally:
-        model.encoder.train(training)
+    with evaluating(model.encoder), torch.inference_mode():
+        pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
+        seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
+        ids = model.tokenizer([each.text for each in candidates])
+        read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
+        cosines = [float(value) for value in (read @ seen[0]).cpu()]
     if not all(-2 < value < 2 for value in cosines):
         raise CompoclipError(
             f"{model.name}: the model yields features that are not finite numbers; its weights are "

@@ -30,10 +30,10 @@ from torch import Tensor
 
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import cluster_weights, percentile_interval
-from compoclip.models.loaded import LoadedModel, current_identity
-from compoclip.models.text_layers import TextLayers
-from compoclip.models.text_tower import Bucket, choose_buckets
+from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.statistics import Estimate
+from compoclip.models.checkpoint import LoadedModel, current_identity
+from compoclip.models.text_tower import Bucket, TextLayers, choose_buckets
 
 Chart = NDArray[np.float64]
 Node = tuple[int, int, int]
@@ -320,15 +320,6 @@ class TreeScores:
         return self.thresholds[-1]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over captions with its 95 % interval, by a bootstrap over captions; None for one."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
 def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
     """0..depth // 2, or those `asked` for. Raises UsageError for one outside of 0..depth - 1."""
     wrong = [h for h in asked if not 0 <= h < depth]
@@ -347,11 +338,26 @@ def measure_trees(
     batch_size: int = 64,
     seed: int = 0,
 ) -> TreeScores:
-    """Tree scores of every caption; seed: of the random trees, each drawn from (seed, caption).
+    """Tree scores of every caption.
 
     Captions of one word, of more than MOST_WORDS, or beyond the model's context are left out and
-    counted. Raises CompoclipError when none is left, for tokenizers that have no words and text
-    towers that are no native open_clip transformers; UsageError for a threshold that is no layer.
+    counted.
+
+    Args:
+        name: of the model, in the scores.
+        loaded: the model; its text tower must be a native open_clip transformer.
+        captions: what to measure.
+        thresholds: layers from which on a span sees itself only; 0 to half the depth by default.
+        batch_size: captions at once.
+        seed: of the random trees, each drawn from (seed, caption).
+
+    Returns:
+        The scores of every caption, threshold and kind of tree.
+
+    Raises:
+        UsageError: a threshold is no layer.
+        CompoclipError: no caption is left, the tokenizer has no words, or the text tower is of
+            another kind.
     """
     layers = loaded.encoder.text_layers()
     heights = thresholds_of(layers.depth, thresholds)
@@ -373,9 +379,7 @@ def measure_trees(
         )
     scores = {tree: np.empty((len(kept), len(heights))) for tree in TREES}
     trees = [""] * len(kept)
-    training = loaded.encoder.training
-    loaded.encoder.eval()
-    try:
+    with evaluating(loaded.encoder):
         for place, charts in _charts(layers, [s for _, s, _ in kept], heights, batch_size):
             caption, _, spelt = kept[place]
             for column, h in enumerate(heights):
@@ -383,8 +387,6 @@ def measure_trees(
                 for tree, shape in shapes.items():
                     scores[tree][place, column] = tree_score(charts[h], shape)
             trees[place] = bracketed(shapes[BEST], spelt)
-    finally:
-        loaded.encoder.train(training)
     return TreeScores(
         model=name,
         weights=current_identity(loaded).weights,
@@ -434,23 +436,36 @@ def _trees(chart: Chart, caption: str, seed: int) -> dict[str, Tree]:
 
 
 def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
-    """Means of the columns of (N, H) and of each row's mean over them, last, over captions."""
+    """Means over captions, with intervals by a bootstrap over captions.
+
+    Args:
+        values: (N, H), captions by thresholds.
+        resamples: number of draws.
+        seed: of the draws.
+
+    Returns:
+        H estimates by threshold, and last that of each caption's mean over the thresholds.
+    """
     columns = np.column_stack([values, values.mean(axis=1)])
-    n = len(columns)
-    draws = np.concatenate([w @ columns / n for w in cluster_weights(n, resamples, seed)])
-    return [
-        Estimate(float(column.mean()), *percentile_interval(drawn, n))
-        for column, drawn in zip(columns.T, draws.T)
-    ]
+    return Estimate.of_means(columns, resamples, seed)
 
 
 def differences(
     base: TreeScores, other: TreeScores, resamples: int, seed: int
 ) -> tuple[int, list[Estimate]]:
-    """The best trees' scores of `other` minus those of `base` on the captions measured for both:
-    (how many, by threshold and for the mean over thresholds, last).
+    """Compare the best trees' scores of two models on the captions measured for both.
 
-    Both must have the same thresholds. Raises CompoclipError without a common caption.
+    Args:
+        base: the scores of the model compared with.
+        other: those of the other model, at the same thresholds.
+        resamples: bootstrap draws of captions.
+        seed: of the draws.
+
+    Returns:
+        How many captions, and the means of other minus base as `estimates` gives them.
+
+    Raises:
+        CompoclipError: they have no caption in common.
     """
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]

@@ -29,14 +29,14 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.benchmarks.retrieval import locate, read_captions
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
@@ -141,6 +141,12 @@ def _generator(key: str, kind: str) -> random.Random:
 # --- ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023). ---
 
 WORDS = 30
+_PARTS = {
+    "vg_relation": Subtask("role", 23937),
+    "vg_attribution": Subtask("binding", 28748),
+    "coco_order": Subtask("order", 25010),
+    "flickr30k_order": Subtask("order", 5000),
+}
 META = Meta(
     id="aro",
     title="ARO",
@@ -158,25 +164,8 @@ META = Meta(
         "flickr30k/flickr30k_test.json",
     ),
     images=("aro/images", "coco/val2014", "flickr30k/images"),
-    parts=("vg_relation", "vg_attribution", "coco_order", "flickr30k_order"),
-    chance={
-        "vg_relation": 1 / 2,
-        "vg_attribution": 1 / 2,
-        "coco_order": 1 / 5,
-        "flickr30k_order": 1 / 5,
-    },
-    skills={
-        "vg_relation": "role",
-        "vg_attribution": "binding",
-        "coco_order": "order",
-        "flickr30k_order": "order",
-    },
-    expected={
-        "vg_relation": 23937,
-        "vg_attribution": 28748,
-        "coco_order": 25010,
-        "flickr30k_order": 5000,
-    },
+    chance=dict(zip(_PARTS, (1 / 2, 1 / 2, 1 / 5, 1 / 5))),
+    **facts(_PARTS),
 )
 
 _VG = {"vg_relation": "visual_genome_relation", "vg_attribution": "visual_genome_attribution"}
@@ -184,11 +173,9 @@ _MIN_PAIR = 25
 _ORDER = Aggregate(("coco_order", "flickr30k_order"))
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
+def _cases(
+    data: Reading,
     *,
-    subtasks: Sequence[str] = (),
     annotations: Path | None = None,
     coco_captions: Path | None = None,
     flickr30k_captions: Path | None = None,
@@ -196,47 +183,38 @@ def load(
     flickr30k_images: Path | None = None,
     tagger: str = "hanta",
     workers: int = 1,
-) -> Benchmark:
-    """Read ARO; layout: see the module. Only the files of the wanted sub-tasks are needed.
-
-    tagger: whose nouns and adjectives the order tasks shuffle (see `captions.tagger`); scores under
-    different taggers have different data hashes. workers: processes that tag; the result does not
-    depend on it. Raises CompoclipError for absent or malformed files, UsageError for an unknown
-    sub-task or tagger.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    folder = annotations or root / "aro"
-    flickr = root / "flickr30k"
-    paths = {
-        **{name: folder / f"{file}.json" for name, file in _VG.items()},
-        "coco_order": coco_captions or root / "coco" / "coco_karpathy_test.json",
-        "flickr30k_order": flickr30k_captions or flickr / "flickr30k_test.json",
+) -> Iterator[Case]:
+    """tagger: whose nouns and adjectives the order tasks shuffle (see `captions.tagger`); scores
+    under different taggers have different data hashes. workers: processes that tag; the result does
+    not depend on it."""
+    data.ties |= dict.fromkeys(_ORDER.subtasks(), TiePolicy.FIRST)
+    coco, flickr = data.root / "coco", data.root / "flickr30k"
+    order = {
+        "coco_order": (coco_captions or coco / "coco_karpathy_test.json", coco, coco_images),
+        "flickr30k_order": (
+            flickr30k_captions or flickr / "flickr30k_test.json",
+            flickr / "images",
+            flickr30k_images or flickr / "images",
+        ),
     }
-    photos = {
-        "coco_order": (root / "coco", coco_images),
-        "flickr30k_order": (flickr / "images", flickr30k_images or flickr / "images"),
-    }
-    cases: list[Case] = []
-    extra: list[str] = []
-    for name in kept:
-        if name in _VG:
-            cases += _vg_cases(paths[name], name, images or root / "aro" / "images")
-        else:
-            from compoclip.captions.parse import PARSER_VERSION
-            from compoclip.captions.tagger import tagger_version
+    for part in data.parts:
+        if part in _VG:
+            path = (annotations or data.root / "aro") / f"{_VG[part]}.json"
+            yield from _vg_cases(data, path, part)
+            continue
+        from compoclip.captions.parser import PARSER_VERSION
+        from compoclip.captions.tagger import tagger_version
 
-            cases += _order_cases(paths[name], name, *photos[name], tagger, workers)
-            extra = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
-    digest = files.data_hash({name: paths[name] for name in kept}, extra)
-    made = of_cases(META, kept, cases, digest, _rules(cases), "vl_compo")
-    first = dict.fromkeys(("coco_order", "flickr30k_order"), TiePolicy.FIRST)
-    return replace(made, ties={**made.ties, **first})
+        data.stated = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
+        data.files[part] = order[part][0]
+        yield from _order_cases(part, *order[part], tagger, workers)
 
 
-def _rules(cases: Sequence[Case]) -> dict[str, Aggregate]:
+def _rules(data: Reading) -> dict[str, Aggregate]:
     """The named aggregates. Both filters are dropped where they would leave nothing, which happens
     only with other items than the official ones.
     """
+    cases = data.cases
     relations = {case.labels["relation"] for case in cases if "relation" in case.labels}
     pairs = Counter(case.labels["attributes"] for case in cases if "attributes" in case.labels)
     relation = Aggregate(("vg_relation",), macro_by="relation")
@@ -257,26 +235,16 @@ def _rules(cases: Sequence[Case]) -> dict[str, Aggregate]:
 _REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
 
 
-def _vg_cases(path: Path, subtask: str, photos: Path) -> list[Case]:
-    cases = []
-    for index, value in enumerate(files.items(files.read_json(path, _REMEDY), str(path))):
-        where = f"{path}: row {index}"
-        row = files.record(value, where)
-        image = files.image_path(photos, files.text(row, "image_path", where), where)
-        cases.append(
-            Case(
-                id=f"{subtask}/{index}",
-                form=Form.CHOOSE_TEXT,
-                images=(ImageRef(image, files.box(row, where)),),
-                texts=(
-                    files.text(row, "true_caption", where),
-                    files.text(row, "false_caption", where),
-                ),
-                subtask=subtask,
-                labels=_label(row, subtask, where),
-            )
+def _vg_cases(data: Reading, path: Path, subtask: str) -> Iterator[Case]:
+    for index, where, row in data.rows(subtask, path, _REMEDY):
+        name = files.text(row, "image_path", where)
+        image = ImageRef(
+            files.image_path(data.photos("aro/images"), name, where), files.box(row, where)
         )
-    return cases
+        texts = files.texts(row, ("true_caption", "false_caption"), where)
+        labels = _label(row, subtask, where)
+        key = f"{subtask}/{index}"
+        yield Case(key, Form.CHOOSE_TEXT, (image,), texts, subtask, labels=labels)
 
 
 def _label(row: dict[str, object], subtask: str, where: str) -> dict[str, str]:
@@ -289,19 +257,20 @@ def _label(row: dict[str, object], subtask: str, where: str) -> dict[str, str]:
 
 
 def _order_cases(
-    path: Path, subtask: str, default: Path, flat: Path | None, tagger: str, workers: int
-) -> list[Case]:
+    subtask: str, path: Path, default: Path, flat: Path | None, tagger: str, workers: int
+) -> Iterator[Case]:
     """The order cases of a caption file: caption and four shuffles, cleaned."""
-    from compoclip.captions.parse import parse_many
+    from compoclip.captions.parser import parse_many
 
     photos = read_captions(path, remedy=_REMEDY)
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))
-    cases = []
     for photo in photos:
         image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
         for k, caption in enumerate(photo.captions):
             key = f"{subtask}/{photo.image}#{k}"
             texts = (caption, *shuffled(caption, next(parsed).tokens, key))
             cleaned = tuple(pre_caption(text, WORDS) for text in texts)
-            cases.append(Case(key, Form.CHOOSE_TEXT, (image,), cleaned, subtask))
-    return cases
+            yield Case(key, Form.CHOOSE_TEXT, (image,), cleaned, subtask)
+
+
+ARO = CaseReader(META, _cases, _rules, "vl_compo")

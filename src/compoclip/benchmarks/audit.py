@@ -7,18 +7,21 @@ files, so a new benchmark is audited as soon as it can be read.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from enum import StrEnum
+from functools import lru_cache, singledispatch
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from PIL import Image
 
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
+    Cases,
     Classification,
+    Content,
     Form,
     ImageRef,
     Retrieval,
@@ -26,20 +29,211 @@ from compoclip.benchmarks.case import (
     image_names,
     text_names,
 )
-from compoclip.benchmarks.defects import Defect, Kind, count, exchanged, synonymous
-from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.files import LEVELS, key, same, same_bag
+from compoclip.benchmarks.files import (
+    LETTERS,
+    LEVELS,
+    STORED,
+    TOKENIZED,
+    WORDS,
+    key,
+    letters,
+    same,
+    same_bag,
+)
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
 
+# --- What an audit can find, and how it is counted. ---
+
+
+class Kind(StrEnum):
+    """Defects of items, see `MEANING`."""
+
+    EQUAL = "negative-equals-caption"
+    SYNONYM = "negative-is-synonym"
+    SAME_POSITIVES = "captions-equal"
+    SAME_IMAGE = "images-equal"
+    DUPLICATE = "duplicate"
+    CONTRADICTION = "true-and-false"
+    REPEATED = "repeated-caption"
+    SAME_CLASS = "classes-equal"
+    BOX_OUTSIDE = "box-outside"
+    UNDECODABLE = "image-undecodable"
+    SAME_WORDS = "same-words"
+    BOX_BEYOND = "box-beyond"
+    LONG = "too-long"
+
+
+MEANING = {
+    Kind.EQUAL: "a negative says what the caption says, so no model can be right",
+    Kind.SYNONYM: "a negative differs by one WordNet synonym, so it is true as well",
+    Kind.SAME_POSITIVES: "the two true captions are the same text",
+    Kind.SAME_IMAGE: "a wrong image is the right one",
+    Kind.DUPLICATE: "an earlier item has the same images and texts",
+    Kind.CONTRADICTION: "one statement about one image is listed as true and as false",
+    Kind.REPEATED: "an earlier caption is the same text",
+    Kind.SAME_CLASS: "two classes have the same name",
+    Kind.BOX_OUTSIDE: "the box lies outside the image, or is empty",
+    Kind.UNDECODABLE: "an image cannot be decoded",
+    Kind.SAME_WORDS: "a negative has the words of the (first) caption, nearly always in another "
+    "order: a model blind to order ties here",
+    Kind.BOX_BEYOND: "the box reaches beyond the image and is filled with black there",
+    Kind.LONG: "a text is longer than the 77 tokens of CLIP and will be cut",
+}
+FAULTS = frozenset(Kind) - {Kind.SAME_WORDS, Kind.BOX_BEYOND, Kind.LONG}
+"""Defects that make an item meaningless; the others are properties worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One defect of one item. level: of `files.LEVELS`, "" where texts are not compared.
+
+    detail: the texts or the image in question.
+    """
+
+    benchmark: str
+    subtask: str
+    id: str
+    kind: Kind
+    level: str = ""
+    detail: str = ""
+
+    @property
+    def fault(self) -> bool:
+        """Whether the item is left out of clean scores."""
+        return self.kind in FAULTS
+
+
+def count(defects: Iterable[Defect]) -> dict[Kind, dict[str, int]]:
+    """Kind -> level -> defects of that level or a stricter one; level "" for all of a kind."""
+    found: dict[Kind, Counter[str]] = {}
+    for defect in defects:
+        each = found.setdefault(defect.kind, Counter())
+        each[""] += 1
+        if defect.level:
+            for level in LEVELS[LEVELS.index(defect.level) :]:
+                each[level] += 1
+    return {kind: dict(found[kind]) for kind in Kind if kind in found}
+
+
+# --- Rows that one benchmark took over from another and edited, told by their ids. ---
+#
+# Says why scores on the two must never be compared row by row.
+
+STRIPPED = "stripped"
+NORMALISATIONS = (STORED, STRIPPED, TOKENIZED, WORDS, LETTERS)
+"""`files.LEVELS`, and "stripped": as stored, but for blanks at both ends."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """edited, original: names of the benchmarks. shared: ids of both. only_edited, only_original:
+    ids of one. rows: normalisation -> shared ids whose caption or negative differs."""
+
+    edited: str
+    original: str
+    shared: int
+    only_edited: int
+    only_original: int
+    rows: Mapping[str, int]
+
+
+def differences(edited: Benchmark, original: Benchmark) -> Differences:
+    """Compare captions and negatives at the same ids; rewordings of the caption do not count."""
+    mine, theirs = _rows(edited), _rows(original)
+    shared = mine.keys() & theirs.keys()
+    return Differences(
+        edited=edited.name,
+        original=original.name,
+        shared=len(shared),
+        only_edited=len(mine.keys() - shared),
+        only_original=len(theirs.keys() - shared),
+        rows={
+            name: sum(
+                any(normal(a) != normal(b) for a, b in zip(mine[each], theirs[each]))
+                for each in shared
+            )
+            for name, normal in _NORMALS.items()
+        },
+    )
+
+
+def _normal(level: str) -> Callable[[str], Any]:
+    return lambda text: key(text, level)
+
+
+_NORMALS: Mapping[str, Callable[[str], Any]] = {
+    name: _normal(name) if name in LEVELS else str.strip for name in NORMALISATIONS
+}
+
+
+def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
+    """Caption and negative of every case with texts to choose from, of the sub-tasks of both."""
+    cases = benchmark.content.cases
+    return {(case.subtask, case.id): _texts(case) for case in cases if len(case.texts) > 1}
+
+
+def _texts(case: Case) -> tuple[str, str]:
+    if case.form in (Form.TRIPLE, Form.TEXT_ONLY):
+        return case.texts[0], case.texts[2]
+    return case.texts[case.truth], case.texts[1 - case.truth]
+
+
+# --- Negatives that mean the same as their caption: one word exchanged for a WordNet synonym. ---
+
+_TAGS = {"NOUN": "NNS", "VERB": "VBZ", "ADJ": "JJR", "ADV": "RBR"}
+"""Part of speech -> the inflected form to undo."""
+_MOST_WORDS = 2
+
+
+def exchanged(a: str, b: str) -> tuple[str, str] | None:
+    """The one stretch that differs, as lower-case words of both texts; None where words were only
+    put in or left out, or the stretch is longer than two words."""
+    one, two = letters(a), letters(b)
+    start = 0
+    while start < min(len(one), len(two)) and one[start] == two[start]:
+        start += 1
+    end = 0
+    while end < min(len(one), len(two)) - start and one[-1 - end] == two[-1 - end]:
+        end += 1
+    old, new = one[start : len(one) - end], two[start : len(two) - end]
+    if not (1 <= len(old) <= _MOST_WORDS and 1 <= len(new) <= _MOST_WORDS):
+        return None
+    return " ".join(old), " ".join(new)
+
+
+@lru_cache(maxsize=1 << 14)
+def synonymous(old: str, new: str) -> bool:
+    """Whether a dominant sense of both is the same, as the same part of speech.
+
+    Forms of one word (man, men) are not synonyms. See `captions.lexicon` for dominant senses.
+    """
+    known = lexicon()
+    for kind in _TAGS:
+        for one in _lemmas(old, kind):
+            for two in _lemmas(new, kind):
+                if one == two:
+                    return False
+                if set(known.dominant(one, kind)) & set(known.dominant(two, kind)):
+                    return True
+    return False
+
+
+def _lemmas(text: str, kind: str) -> set[str]:
+    head, blank, last = text.rpartition(" ")
+    return {text, head + blank + lemma_of(last, kind, _TAGS[kind])}
+
+
 # --- Images of items: boxes that miss them, files that cannot be decoded. ---
 
 
 def audit_images(
-    items: Iterable[tuple[str, str, tuple[ImageRef, ...]]], decoding: bool
+    items: Iterable[Pictured], decoding: bool
 ) -> Iterator[tuple[str, str, Kind, str, str]]:
     """(sub-task, id, kind, "", detail) of items, given with their images, that have a bad image.
 
@@ -90,7 +284,7 @@ def _size(path: Path) -> tuple[int, int] | None:
         return None
 
 
-# --- Faulty items of a loaded benchmark: `compoclip data audit`. ---
+# --- All defects of a benchmark. ---
 
 Faulty = frozenset[tuple[str, str]]
 """(sub-task, id) of items, named as in results."""
@@ -143,20 +337,11 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
     decoding: also decode every image. Items have one defect of a kind at most, at its strictest
     level.
     """
-    content = benchmark.content
-    if isinstance(content, Retrieval):
-        found = [*_gallery(content), *audit_images(_retrieval_refs(content), decoding)]
-    elif isinstance(content, Classification):
-        parts = content.classes if content.tags else ("zero_shot",)
-        names = image_names(content.images)
-        refs = [(part, n, (ref,)) for part in parts for n, ref in zip(names, content.images)]
-        found = [*_classes(content), *audit_images(refs, decoding)]
-    else:
-        found = [*(each for case in content for each in _case(case)), *_repeats(content)]
-        found += audit_images([(c.subtask, c.id, c.images) for c in content], decoding)
+    found, pictured = _look(benchmark.content)
+    found += audit_images(pictured, decoding)
     return Audit(
         benchmark=benchmark.name,
-        items=listed(benchmark),
+        items=benchmark.content.counts(),
         defects=tuple(Defect(benchmark.name, *each) for each in found),
         left_out=dict(benchmark.left_out),
     )
@@ -164,6 +349,32 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
 
 Found = tuple[str, str, Kind, str, str]
 """Sub-task, id, kind, level, detail."""
+Pictured = tuple[str, str, tuple[ImageRef, ...]]
+"""Sub-task, id, images."""
+
+
+@singledispatch
+def _look(content: Content) -> tuple[list[Found], list[Pictured]]:
+    """What is wrong with the texts of the items, and the items with their images."""
+    raise TypeError(f"no audit of {type(content).__name__}")
+
+
+@_look.register
+def _(content: Cases) -> tuple[list[Found], list[Pictured]]:
+    found = [*(each for case in content for each in _case(case)), *_repeats(content)]
+    return found, [(case.subtask, case.id, case.images) for case in content]
+
+
+@_look.register
+def _(content: Retrieval) -> tuple[list[Found], list[Pictured]]:
+    names = image_names(content.images)
+    return list(_gallery(content)), [("i2t", *each) for each in zip(names, zip(content.images))]
+
+
+@_look.register
+def _(content: Classification) -> tuple[list[Found], list[Pictured]]:
+    named = list(zip(image_names(content.images), zip(content.images)))
+    return list(_classes(content)), [(part, *each) for part in content.counts() for each in named]
 
 
 def compare_texts(caption: str, negative: str) -> Iterator[tuple[Kind, str, str]]:
@@ -269,11 +480,6 @@ def _gallery(content: Retrieval) -> Iterator[Found]:
             yield "t2i", names[index], kind, "", detail
 
 
-def _retrieval_refs(content: Retrieval) -> list[tuple[str, str, tuple[ImageRef, ...]]]:
-    names = image_names(content.images)
-    return [("i2t", name, (ref,)) for name, ref in zip(names, content.images)]
-
-
 def _classes(content: Classification) -> Iterator[Found]:
     """Images of classes that share a name with another one."""
     names = [name.lower() for name in content.classes]
@@ -287,7 +493,7 @@ def _classes(content: Classification) -> Iterator[Found]:
 
 
 class AuditedRow(Protocol):
-    """An image with captions and the hard negatives that came with them (`data.sample.Sample`)."""
+    """An image with captions and the hard negatives that came with them (`data.sources.Sample`)."""
 
     @property
     def id(self) -> str: ...

@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
+
+from compoclip.benchmarks.sources import SHARED, RemoteFile
 
 
 class Form(StrEnum):
-    """How a case is scored.
+    """The name of a form of item; `evaluation.forms` holds the object that scores and judges it.
 
     CHOOSE_TEXT: one image, K texts. CHOOSE_IMAGE: one text, K images. GROUP: two images and two
     texts, image i matches text i. TRIPLE: one image, positive texts 0 and 1, negative text 2.
     TEXT_ONLY: no image, the same three texts. BINARY: one image, one text that is true of it
-    (`truth` 1) or not (0); a benchmark with such cases has no others.
+    (`truth` 1) or not (0); a benchmark with such cases has no others. RETRIEVAL and CLASSIFICATION
+    are the forms of the items of such sets, no case has them.
     """
 
     CHOOSE_TEXT = "choose-text"
@@ -25,38 +29,8 @@ class Form(StrEnum):
     TRIPLE = "triple"
     TEXT_ONLY = "text-only"
     BINARY = "binary"
-
-
-METRICS: Mapping[Form, tuple[str, ...]] = MappingProxyType(
-    {
-        Form.CHOOSE_TEXT: ("accuracy",),
-        Form.CHOOSE_IMAGE: ("accuracy",),
-        Form.GROUP: ("group", "text", "image"),
-        Form.TRIPLE: ("augmented", "original", "second", "brittleness", "both_below"),
-        Form.TEXT_ONLY: ("augmented", "original", "second"),
-        Form.BINARY: ("auc", "accuracy"),
-    }
-)
-"""Metrics of each form, the main one first; all but "auc" are means of a 0/1 outcome per case.
-
-With s(i, t) the cosine of image i and text t, and s(a, b) that of two texts:
-
-- accuracy: the right one of K candidates scores best; chance 1/K.
-- text: s(0,0) > s(0,1) and s(1,1) > s(1,0), chance 1/4; image: s(0,0) > s(1,0) and
-  s(1,1) > s(0,1), 1/4; group: text and image, 1/6.
-- TRIPLE, with s_j = s(image, text j): original s_0 > s_2, chance 1/2; second s_1 > s_2, 1/2;
-  augmented = both (the ITT of SugarCrepe++), 1/3; brittleness: s_2 strictly between s_0 and s_1,
-  1/3; both_below: s_0 < s_2 and s_1 < s_2, 1/3.
-- TEXT_ONLY (the TOT of SugarCrepe++): original s(0,1) > s(0,2), chance 1/2; second
-  s(0,1) > s(1,2), 1/2; augmented = both, 1/3.
-- BINARY: auc, the area under the ROC curve of the cosine; accuracy, true above the threshold that
-  is best for the cases of `Benchmark.tuned_on`. Chance: 1/2 for auc; for accuracy the share of the
-  more frequent kind, which one answer to all cases reaches. The mean of the accuracies of true and
-  of false cases (balanced accuracy, chance 1/2) is an aggregate by the label that tells them apart.
-
-Chance always follows from the form and the number of candidates; retrieval and classification
-derive it from their contents.
-"""
+    RETRIEVAL = "retrieval"
+    CLASSIFICATION = "classification"
 
 
 class TiePolicy(StrEnum):
@@ -103,6 +77,67 @@ class Case:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+# --- What a benchmark holds: cases, a retrieval set or a classification set. Each of the three says
+# which images and texts it needs, which items it lists, and what is left of it without some images.
+# ---
+
+ZERO_SHOT = "zero_shot"
+"""The sub-task of a classification set in which every image has one label."""
+CLASS_LABEL = "class"
+"""The label of its items that names the true class."""
+
+
+class Listed(NamedTuple):
+    """The items that the annotation files list, photos there or not: one entry each."""
+
+    subtasks: Sequence[str] = ()
+    labels: Sequence[Mapping[str, str]] = ()
+    truth: Sequence[int] = ()
+
+
+class Cases(tuple[Case, ...]):
+    """Cases, in the order of the files."""
+
+    __slots__ = ()
+
+    @property
+    def cases(self) -> Cases:
+        """All of them; sets that are no cases have none."""
+        return self
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The forms of the items, each once."""
+        return tuple(dict.fromkeys(case.form for case in self))
+
+    @property
+    def images(self) -> tuple[ImageRef, ...]:
+        """The images, case by case."""
+        return tuple(ref for case in self for ref in case.images)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts, case by case."""
+        return tuple(text for case in self for text in case.texts)
+
+    @property
+    def listed(self) -> Listed:
+        """What rules may ask of every item."""
+        return Listed(
+            [case.subtask for case in self],
+            [case.labels for case in self],
+            [case.truth for case in self],
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Number of items by sub-task."""
+        return dict(Counter(case.subtask for case in self))
+
+    def without(self, absent: Callable[[ImageRef], bool]) -> Cases:
+        """The cases that have none of the images for which `absent` holds."""
+        return Cases(case for case in self if not any(map(absent, case.images)))
+
+
 @dataclass(frozen=True, slots=True)
 class Retrieval:
     """Image-text retrieval: `pairs` are (image index, text index) that match.
@@ -114,6 +149,39 @@ class Retrieval:
     images: tuple[ImageRef, ...]
     texts: tuple[str, ...]
     pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def cases(self) -> Cases:
+        """None: the items share one gallery."""
+        return Cases()
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The form of the items."""
+        return (Form.RETRIEVAL,)
+
+    @property
+    def listed(self) -> Listed:
+        """Nothing: no rule asks for labels of queries."""
+        return Listed()
+
+    def counts(self) -> dict[str, int]:
+        """Number of queries by sub-task."""
+        return {"i2t": len(self.images), "t2i": len(self.texts)}
+
+    def without(self, absent: Callable[[ImageRef], bool]) -> Retrieval:
+        """The set without the images for which `absent` holds, and without the texts that lose
+        their last image with them."""
+        images = [i for i, image in enumerate(self.images) if not absent(image)]
+        image_at = {old: new for new, old in enumerate(images)}
+        pairs = [(image, text) for image, text in self.pairs if image in image_at]
+        texts = sorted({text for _, text in pairs})
+        text_at = {old: new for new, old in enumerate(texts)}
+        return Retrieval(
+            images=tuple(self.images[i] for i in images),
+            texts=tuple(self.texts[t] for t in texts),
+            pairs=tuple((image_at[image], text_at[text]) for image, text in pairs),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +209,44 @@ class Classification:
     metric: str = "accuracy"
     tags: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def cases(self) -> Cases:
+        """None: the items share their classes."""
+        return Cases()
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The form of the items."""
+        return (Form.CLASSIFICATION,)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The prompts, class by class."""
+        return tuple(text for prompts in self.prompts for text in prompts)
+
+    @property
+    def listed(self) -> Listed:
+        """The labelled images, each with its class."""
+        labels = [{CLASS_LABEL: self.classes[label]} for label in self.labels]
+        return Listed([ZERO_SHOT] * len(labels), labels, [0] * len(labels))
+
+    def counts(self) -> dict[str, int]:
+        """Number of images by sub-task."""
+        return dict.fromkeys(self.classes if self.tags else (ZERO_SHOT,), len(self.images))
+
+    def without(self, absent: Callable[[ImageRef], bool]) -> Classification:
+        """The set without the images for which `absent` holds; the classes stay."""
+        kept = [k for k, image in enumerate(self.images) if not absent(image)]
+        return replace(
+            self,
+            images=tuple(self.images[k] for k in kept),
+            labels=tuple(self.labels[k] for k in kept if self.labels),
+            tags=tuple(self.tags[k] for k in kept if self.tags),
+        )
+
+
+Content = Cases | Retrieval | Classification
+
 
 @dataclass(frozen=True)
 class Aggregate:
@@ -151,7 +257,7 @@ class Aggregate:
     names only), average inside each value of that case label (e.g. "relation"), then take the
     plain mean over the values, leaving out values in `exclude` and values with fewer than
     `min_group` cases. metric: which metric to average; None = that of the enclosing aggregate,
-    and at the top the main metric of the form (`METRICS`).
+    and at the top the main metric of the form.
     """
 
     parts: tuple[str | Aggregate, ...]
@@ -161,12 +267,64 @@ class Aggregate:
     exclude: frozenset[str] = frozenset()
     metric: str | None = None
 
+    def nested(self) -> tuple[Aggregate, ...]:
+        """The parts as aggregates; a sub-task is the mean of its items."""
+        return tuple(
+            Aggregate((part,), weighting="micro") if isinstance(part, str) else part
+            for part in self.parts
+        )
+
     def subtasks(self) -> frozenset[str]:
         """Names of all sub-tasks that the tree needs."""
         names: set[str] = set()
         for part in self.parts:
             names |= {part} if isinstance(part, str) else part.subtasks()
         return frozenset(names)
+
+    def by_label(self) -> bool:
+        """Whether the tree looks at labels of items, and may leave out some of a sub-task."""
+        return self.macro_by is not None or any(
+            not isinstance(part, str) and part.by_label() for part in self.parts
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The rule as JSON, stored with results so that they can be compared later."""
+        return {
+            "parts": [part if isinstance(part, str) else part.to_json() for part in self.parts],
+            "weighting": self.weighting,
+            "macro_by": self.macro_by,
+            "min_group": self.min_group,
+            "exclude": sorted(self.exclude),
+            "metric": self.metric,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Aggregate:
+        """The inverse of `to_json`. Raises KeyError or TypeError for anything else."""
+        if not isinstance(data, Mapping):
+            raise TypeError(f"an aggregate must be an object, not {data!r}")
+        parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
+        macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
+        if (
+            not isinstance(parts, list)
+            or not isinstance(exclude, list)
+            or not all(isinstance(each, str) for each in exclude)
+            or not (type(group) is int and group >= 0)
+            or weighting not in ("macro", "micro")
+            or not all(each is None or isinstance(each, str) for each in (macro_by, metric))
+        ):
+            raise TypeError(
+                "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
+                "weighting (macro or micro), and names of a label and a metric, or null"
+            )
+        return cls(
+            parts=tuple(part if isinstance(part, str) else cls.from_json(part) for part in parts),
+            weighting=str(weighting),
+            macro_by=macro_by if isinstance(macro_by, str) else None,
+            min_group=group,
+            exclude=frozenset(exclude),
+            metric=metric if isinstance(metric, str) else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -192,7 +350,7 @@ class Benchmark:
     """
 
     name: str
-    content: tuple[Case, ...] | Retrieval | Classification
+    content: Content
     data_hash: str
     ties: Mapping[str, TiePolicy] = field(default_factory=dict)
     skills: Mapping[str, str] = field(default_factory=dict)
@@ -204,6 +362,10 @@ class Benchmark:
     tuned_on: Mapping[str, str] = field(default_factory=dict)
     protocol: int = 1
     known_as: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.content) is tuple:  # cases as people write them
+            object.__setattr__(self, "content", Cases(self.content))
 
 
 # --- What is known about a benchmark without reading a single file. ---
@@ -231,6 +393,7 @@ class Meta:
     hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
     part_folders: set of a family -> its folder under the root, where that has another name.
     same_rows_as: another benchmark whose items this one edits under the same ids, "" for none.
+    remote: where those of the files and image folders that anybody may fetch come from.
     """
 
     id: str
@@ -254,6 +417,16 @@ class Meta:
     part_folders: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    remote: tuple[RemoteFile, ...] = ()
+
+    @property
+    def sources(self) -> dict[str, RemoteFile]:
+        """Those of the files and image folders that can be fetched, with where they come from.
+
+        What several benchmarks share (`sources.SHARED`) needs no mention in `remote`.
+        """
+        known = {**SHARED, **{each.target: each for each in self.remote}}
+        return {each: known[each] for each in (*self.files, *self.images) if each in known}
 
     def place(self, root: Path, file: str) -> str | None:
         """Where one of the files (or of those of a pattern) lies below `root`; None for nowhere."""
@@ -332,54 +505,17 @@ def text_names(content: Retrieval) -> dict[int, str]:
 
 # --- Which items can be scored with the images at hand. Readers yield all; this splits them. ---
 
-Content = tuple[Case, ...] | Retrieval | Classification
-
 
 def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
     """The content whose images all exist as files, and the sorted names of the absent images.
 
-    Every distinct path is looked up once, an archive as a whole. A case is kept when all its images
-    exist. From a retrieval set absent images go, and texts that lose their last image with them.
-    From a classification set absent images go, the classes stay.
+    Every distinct path is looked up once, an archive as a whole. What goes with an absent image is
+    for the content to say (`without`).
     """
     content = benchmark.content
-    if isinstance(content, Retrieval):
-        refs: Iterable[ImageRef] = content.images
-    elif isinstance(content, Classification):
-        refs = content.images
-    else:
-        refs = (ref for case in content for ref in case.images)
-    distinct = dict.fromkeys(refs)
+    distinct = dict.fromkeys(content.images)
     missing = {path for path in {ref.path for ref in distinct} if not path.is_file()}
     if not missing:
         return content, ()
     absent = sorted({ref.photo for ref in distinct if ref.path in missing})
-    return without(content, lambda ref: ref.path in missing), tuple(absent)
-
-
-def without(content: Content, absent: Callable[[ImageRef], bool]) -> Content:
-    """The content without the images for which `absent` holds, by the rules of `present`."""
-    if isinstance(content, Classification):
-        kept = [k for k, image in enumerate(content.images) if not absent(image)]
-        return replace(
-            content,
-            images=tuple(content.images[k] for k in kept),
-            labels=tuple(content.labels[k] for k in kept if content.labels),
-            tags=tuple(content.tags[k] for k in kept if content.tags),
-        )
-    if isinstance(content, Retrieval):
-        return _retrieval_without(content, absent)
-    return tuple(case for case in content if not any(map(absent, case.images)))
-
-
-def _retrieval_without(content: Retrieval, absent: Callable[[ImageRef], bool]) -> Retrieval:
-    images = [i for i, image in enumerate(content.images) if not absent(image)]
-    image_at = {old: new for new, old in enumerate(images)}
-    pairs = [(image, text) for image, text in content.pairs if image in image_at]
-    texts = sorted({text for _, text in pairs})
-    text_at = {old: new for new, old in enumerate(texts)}
-    return Retrieval(
-        images=tuple(content.images[i] for i in images),
-        texts=tuple(content.texts[t] for t in texts),
-        pairs=tuple((image_at[image], text_at[text]) for image, text in pairs),
-    )
+    return content.without(lambda ref: ref.path in missing), tuple(absent)

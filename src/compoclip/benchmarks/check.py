@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Meta, Retrieval
-from compoclip.benchmarks.edition import listed, read_edition
-from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.case import Benchmark, ImageRef, Meta
+from compoclip.benchmarks.registry import load_benchmark, meta, read_edition
 from compoclip.console import counted, track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
@@ -97,11 +96,11 @@ def check(
     items: dict[str, Count] = {}
     for benchmark in loaded:
         left_out.update(benchmark.left_out)
-        here = listed(benchmark)
+        here = benchmark.content.counts()
         for part in {**benchmark.expected, **here}:
             found = here.get(part, 0)
             items[part] = Count(found, benchmark.expected.get(part, found))
-    refs = list(dict.fromkeys(ref for benchmark in loaded for ref in _refs(benchmark)))
+    refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
     folders, missing = _photos(refs, about, root, images)
     absent = set(missing)
     here_refs = [ref for ref in refs if ref.photo not in absent]
@@ -184,13 +183,6 @@ def _load(
         except CompoclipError as error:
             reasons.append(str(error))
     return parts, list(dict.fromkeys(reasons or [whole]))
-
-
-def _refs(benchmark: Benchmark) -> Sequence[ImageRef]:
-    content = benchmark.content
-    if isinstance(content, Retrieval | Classification):
-        return content.images
-    return [ref for case in content for ref in case.images]
 
 
 def _photos(

@@ -22,13 +22,13 @@ counted as left out, and results under different caps are never compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import keep, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError, UsageError
 
 META = Meta(
@@ -41,114 +41,68 @@ META = Meta(
     access="open",
     files=("eqben/annotation.json",),
     images=("eqben/images",),
-    parts=("ag", "youcook2", "gebc", "kubric_loc", "kubric_cnt", "kubric_attr", "sd"),
-    chance={"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6},
-    skills={
-        "ag": "relation",
-        "youcook2": "relation",
-        "gebc": "relation",
-        "kubric_loc": "spatial",
-        "kubric_cnt": "counting",
-        "kubric_attr": "attribute",
-        "sd": "object",
-    },
-    expected={
-        "ag": 195872,
-        "youcook2": 45849,
-        "gebc": 1814,
-        "kubric_loc": 2000,
-        "kubric_cnt": 2000,
-        "kubric_attr": 2000,
-        "sd": 1513,
-    },
+    chance=PAIR_CHANCE,
+    **facts(
+        {
+            "ag": Subtask("relation", 195872),
+            "youcook2": Subtask("relation", 45849),
+            "gebc": Subtask("relation", 1814),
+            "kubric_loc": Subtask("spatial", 2000),
+            "kubric_cnt": Subtask("counting", 2000),
+            "kubric_attr": Subtask("attribute", 2000),
+            "sd": Subtask("object", 1513),
+        }
+    ),
 )
 _KUBRIC = Aggregate(("kubric_loc", "kubric_cnt", "kubric_attr"))
 _FIVE = ("youcook2", "gebc", "ag", _KUBRIC, "sd")
-_RULES = {
-    "vl_compo": Aggregate(_FIVE, metric="group"),
-    "text": Aggregate(_FIVE, metric="text"),
-    "image": Aggregate(_FIVE, metric="image"),
-    "kubric": _KUBRIC,
-}
+_MEANS = {score: Aggregate(_FIVE, metric=score) for score in SCORES}
 _PREFIX = "eqben"
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-    cap: int | None = None,
-    jpg: bool = False,
-) -> Benchmark:
-    """Read EqBen as GROUP cases; layout: see the module.
-
-    cap: most items of a sub-task, None for all. jpg: the photos are of the JPEG edition. Raises
-    CompoclipError for an absent or malformed file, UsageError for an unknown sub-task, a cap below
-    one, or the JPEG edition without `jpg`.
-    """
-    kept = select(META.id, META.parts, subtasks)
+def _cases(
+    data: Reading, *, annotations: Path | None = None, cap: int | None = None, jpg: bool = False
+) -> Iterator[Case]:
+    """cap: most items of a sub-task, None for all. jpg: the photos are of the JPEG edition."""
     if cap is not None and cap < 1:
         raise UsageError(f"eqben: cap must be at least 1, not {cap}; leave it out for all items")
-    path = annotations or root / "eqben" / "annotation.json"
-    found = _cases(path, images or root / "eqben" / "images", kept, jpg)
-    left_out = 0
-    for name, cases in found.items():
-        if cap is not None and len(cases) > cap:
-            left_out += len(cases) - cap
-            found[name] = _smallest(cases, cap)
-    if not any(found.values()):
-        raise CompoclipError(f"{path}: no items of {', '.join(kept)}; is this the official file?")
-    expected = keep(META.expected, kept)
-    stated = [f"cap {cap}"] * (cap is not None) + ["jpg"] * jpg
-    return of_cases(
-        META,
-        kept,
-        (case for name in kept for case in found[name]),
-        files.data_hash({"annotation": path}, stated),
-        _RULES,
-        "vl_compo",
-        expected={n: count if cap is None else min(count, cap) for n, count in expected.items()},
-        left_out={f"items beyond the cap of {cap} a sub-task": left_out},
-    )
+    found = _found(data, annotations or data.root / "eqben" / "annotation.json", jpg)
+    if cap is not None:
+        data.stated.append(f"cap {cap}")
+        data.expected = {name: min(count, cap) for name, count in data.expected.items()}
+    data.stated += ["jpg"] * jpg
+    for cases in found.values():
+        kept = cases if cap is None else _smallest(cases, cap)
+        data.left_out[f"items beyond the cap of {cap} a sub-task"] += len(cases) - len(kept)
+        yield from kept
 
 
-def _cases(path: Path, photos: Path, kept: Sequence[str], jpg: bool) -> dict[str, list[Case]]:
+def _found(data: Reading, path: Path, jpg: bool) -> dict[str, list[Case]]:
     """The cases of each sub-task. Photos that several cases show are one object."""
-    found: dict[str, list[Case]] = {name: [] for name in META.parts}
+    found: dict[str, list[Case]] = {name: [] for name in data.parts}
+    photos = data.photos("eqben/images")
     refs: dict[str, ImageRef] = {}
-    for index, value in enumerate(files.items(files.read_json(path), str(path))):
-        where = f"{path}: row {index}"
-        row = files.record(value, where)
+    for _, where, row in data.rows("annotation", path):
         if "image0" not in row and "image" in row:
             raise CompoclipError(
                 f"{where}: this is the randomised annotation, whose key is not public; get "
                 "private_info_global.json"
             )
-        names = [files.text(row, f"image{i}", where) for i in range(2)]
+        names = files.texts(row, ("image0", "image1"), where)
         subtask = names[0].partition("/")[0].removeprefix(_PREFIX)
-        if subtask not in found:
+        if subtask not in META.parts:
             raise CompoclipError(
                 f"{where}: {names[0]!r:.80} belongs to no known part; known first folders: "
                 f"{', '.join(_PREFIX + name for name in META.parts)}"
             )
         texts = tuple(_caption(row, f"caption{i}", where) for i in range(2))
-        if subtask not in kept:
+        if subtask not in found:
             continue
         for name in names:
             if name not in refs:
                 refs[name] = _image(photos, name, jpg, where, check=not refs)
-        group = found[subtask]
-        group.append(
-            Case(
-                id=f"{subtask}/{len(group)}",
-                form=Form.GROUP,
-                images=tuple(refs[name] for name in names),
-                texts=texts,
-                subtask=subtask,
-            )
-        )
+        images, group = tuple(refs[name] for name in names), found[subtask]
+        group.append(Case(f"{subtask}/{len(group)}", Form.GROUP, images, texts, subtask))
     return found
 
 
@@ -177,3 +131,17 @@ def _smallest(cases: Sequence[Case], cap: int) -> list[Case]:
         key=lambda i: hashlib.blake2b(cases[i].id.encode(), digest_size=8).digest(),
     )
     return [cases[i] for i in sorted(order[:cap])]
+
+
+EQBEN = CaseReader(
+    META,
+    _cases,
+    rules={
+        "vl_compo": _MEANS["group"],
+        "text": _MEANS["text"],
+        "image": _MEANS["image"],
+        "kubric": _KUBRIC,
+    },
+    headline="vl_compo",
+    empty="no items of PARTS; is this the official file?",
+)

@@ -23,9 +23,9 @@ from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
-from compoclip.benchmarks.edition import read_edition
 from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
-from compoclip.benchmarks.registry import SOURCES, RemoteFile, meta
+from compoclip.benchmarks.registry import meta, read_edition
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import track
 from compoclip.data.members import forward
 from compoclip.errors import CompoclipError, UsageError
@@ -255,10 +255,11 @@ def lacking(specs: Sequence[str], root: Path, *, annotations_only: bool = False)
         needed = _files(about, root, part)
         if not annotations_only:
             needed |= _folders(spec, about, root, part, bool(needed))
-        unknown = [target for target in needed if target not in SOURCES]
+        sources = about.sources
+        unknown = [target for target in needed if target not in sources]
         by_hand += [f"{target}: by hand, {about.access}; {about.source}" for target in unknown]
         for target in needed.keys() - set(unknown):
-            source = SOURCES[target]
+            source = sources[target]
             known = Expected(source.size, source.md5, about.hashes.get(target, ""))
             jobs[target] = FetchJob(source, known, needed[target])
     order = sorted(jobs.values(), key=lambda job: (job.source.archive, job.source.target))

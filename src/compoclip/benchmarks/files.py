@@ -17,15 +17,18 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import Any
 
 from compoclip import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Classification, Meta, TiePolicy
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Classification,
+    ImageRef,
+)
+from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import token_key
 
 MOST_BYTES = 1 << 28
@@ -196,6 +199,11 @@ def text(row: Mapping[str, Any], key: str, where: str) -> str:
     return nonempty(field(row, key, where), f"{where}: {key!r}")
 
 
+def texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> tuple[str, ...]:
+    """Several string fields, see `text`."""
+    return tuple(text(row, key, where) for key in keys)
+
+
 def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
     """`value` when it is a string that is not blank; else CompoclipError starting with `where`."""
     if not isinstance(value, str):
@@ -278,6 +286,11 @@ def image_path(root: Path, name: str, where: str) -> Path:
     return root / pure
 
 
+def photo(folder: Path, row: Mapping[str, Any], key: str, where: str) -> ImageRef:
+    """The photo in `folder` that the field `key` names; raises as `text` and `image_path`."""
+    return ImageRef(image_path(folder, text(row, key, where), where))
+
+
 def file_hash(path: Path) -> str:
     """blake2b (128 bit, hex) of a file's bytes, as in `Meta.hashes`."""
     try:
@@ -313,7 +326,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), f"the number {value!r:.40}")
 
 
-# --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---
+# --- Names that a user misspelled. ---
 
 _LONGEST_HINT = 1000
 
@@ -326,70 +339,6 @@ def close(name: str, known: Iterable[str]) -> str:
     # Names may come from a file: whatever they hold, the hint is short and on one line.
     hint = hint if hint.isprintable() else ascii(hint)[1:-1]
     return hint if len(hint) <= _LONGEST_HINT else f"{hint[:_LONGEST_HINT]} ..."
-
-
-def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """The `known` sub-tasks that match any of `patterns` (shell style, "swap_*"), in known order.
-
-    No patterns select all. Raises UsageError for a pattern that matches nothing.
-    """
-    if not patterns:
-        return tuple(known)
-    chosen: set[str] = set()
-    for pattern in patterns:
-        hits = {name for name in known if fnmatchcase(name, pattern)}
-        if not hits:
-            raise UsageError(f"{benchmark} has no sub-task {pattern!r}; {close(pattern, known)}")
-        chosen |= hits
-    return tuple(name for name in known if name in chosen)
-
-
-def aggregates(
-    rules: Mapping[str, Aggregate], kept: Sequence[str], headline: str
-) -> tuple[dict[str, Aggregate], str]:
-    """The rules whose sub-tasks are all `kept`, plus "micro" and "macro" over `kept`.
-
-    Returns them with the headline, which falls back to "micro" when its rule is no longer defined.
-    """
-    defined = {
-        "micro": Aggregate(tuple(kept), weighting="micro"),
-        "macro": Aggregate(tuple(kept)),
-    }
-    defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
-    return defined, headline if headline in defined else "micro"
-
-
-def keep(values: Mapping[str, int], kept: Sequence[str]) -> dict[str, int]:
-    """The entries of `values` whose sub-task is kept."""
-    return {name: values[name] for name in kept if name in values}
-
-
-def of_cases(
-    meta: Meta,
-    kept: Sequence[str],
-    cases: Iterable[Case],
-    data_hash: str,
-    rules: Mapping[str, Aggregate],
-    headline: str,
-    *,
-    ties: TiePolicy = TiePolicy.STRICT,
-    expected: Mapping[str, int] | None = None,
-    left_out: Mapping[str, int] | None = None,
-) -> Benchmark:
-    """The benchmark `meta` with its sub-tasks `kept`: its skills and expected items of these, and
-    those of `rules` that they define (see `aggregates`). expected: where other than in `meta`."""
-    defined, headline = aggregates(rules, kept, headline)
-    return Benchmark(
-        name=meta.id,
-        content=tuple(cases),
-        data_hash=data_hash,
-        ties={"": ties},
-        skills={name: meta.skills[name] for name in kept if name in meta.skills},
-        expected=keep(meta.expected, kept) if expected is None else dict(expected),
-        aggregates=defined,
-        headline=headline,
-        left_out={reason: n for reason, n in (left_out or {}).items() if n},
-    )
 
 
 def classification_rules(content: Classification) -> dict[str, Aggregate]:

@@ -32,8 +32,18 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import SKILLS, Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.case import (
+    SKILLS,
+    Aggregate,
+    Benchmark,
+    Case,
+    Cases,
+    Form,
+    ImageRef,
+    Meta,
+    TiePolicy,
+)
+from compoclip.benchmarks.reader import Reader, aggregates, select
 from compoclip.data.textfiles import text_list
 from compoclip.errors import CompoclipError
 
@@ -60,7 +70,7 @@ META = Meta(
 Row = Mapping[str, Any]
 
 
-def load(
+def _load(
     root: Path,
     images: Path | None = None,
     *,
@@ -104,11 +114,17 @@ def load(
     wanted = {*kept, *tuned_on.values()}
     if binary:
         _both_kinds(cases, wanted, paths)
-    about = replace(META, skills=skills)
-    digest = files.data_hash({path.name: path for path in paths})
-    chosen = (case for case in cases if case.subtask in wanted)
-    made = of_cases(about, kept, chosen, digest, _rules(tuned_on), "macro")
-    return replace(made, tuned_on=tuned_on)
+    rules, headline = aggregates(_rules(tuned_on), kept, "macro")
+    return Benchmark(
+        name=META.id,
+        content=Cases(case for case in cases if case.subtask in wanted),
+        data_hash=files.data_hash({path.name: path for path in paths}),
+        ties={"": TiePolicy.STRICT},
+        skills={name: skills[name] for name in kept if name in skills},
+        aggregates=rules,
+        headline=headline,
+        tuned_on=tuned_on,
+    )
 
 
 def _rules(tuned: Iterable[str]) -> dict[str, Aggregate]:
@@ -216,3 +232,6 @@ def _text(row: Row, key: str, where: str) -> str:
         there = ", ".join(f"{name!r:.40}" for name in list(row)[:20])
         raise CompoclipError(f"{where}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
     return files.nonempty(row[key], f"{where}: {key!r}", _MEND_ROW)
+
+
+FOILS = Reader(META, _load)

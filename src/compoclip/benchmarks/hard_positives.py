@@ -12,18 +12,19 @@ bbox_x, bbox_y, bbox_w, bbox_h, cropped to that box). image_id and false_caption
 must agree. Images: `<root>/vg/{VG_100K,VG_100K_2}` without the leading "data/", and
 `<root>/aro/images` for SWAP (argument `images` and option `aro_images`: other folders).
 
-Texts of a case: (c, c_p, c_n). Metrics (see `case.METRICS`): original, augmented, brittleness,
+Texts of a case: (c, c_p, c_n). Metrics (see `evaluation.forms`): original, augmented, brittleness,
 both_below; ties are wrong. The headline `replace` is the plain mean of the two REPLACE files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
 _NAMES = {
@@ -31,6 +32,11 @@ _NAMES = {
     "relation": "vl_checklist_relations",
     "swap": "visual_genome_attribution",
 }
+_FILES = tuple(
+    f"{folder}/{name}.json" for name in _NAMES.values() for folder in ("data", "swapped_data")
+)
+_KEYS = ("image_id", "image_path", "true_caption", "false_caption")
+_REPOSITORY = repository("amitakamath/hard_positives")
 META = Meta(
     id="hard_positives",
     title="Hard Positives",
@@ -39,13 +45,8 @@ META = Meta(
     source="repository amitakamath/hard_positives; photos: Visual Genome",
     licence="none stated",
     access="open",
-    files=tuple(
-        f"hard_positives/{folder}/{name}.json"
-        for name in _NAMES.values()
-        for folder in ("data", "swapped_data")
-    ),
+    files=tuple(f"hard_positives/{file}" for file in _FILES),
     images=("vg/VG_100K", "vg/VG_100K_2", "aro/images"),
-    parts=tuple(_NAMES),
     chance={
         "/original": 1 / 2,
         "/second": 1 / 2,
@@ -53,77 +54,55 @@ META = Meta(
         "/brittleness": 1 / 3,
         "/both_below": 1 / 3,
     },
-    skills=dict.fromkeys(_NAMES, "invariance"),
-    expected={"attribute": 10575, "relation": 16868, "swap": 28748},
+    remote=tuple(
+        RemoteFile(f"hard_positives/{file}", f"{_REPOSITORY}/{file}", keys=_KEYS)
+        for file in _FILES
+        if "vl_checklist" in file
+    ),
+    **facts(
+        {
+            "attribute": Subtask("invariance", 10575),
+            "relation": Subtask("invariance", 16868),
+            "swap": Subtask("invariance", 28748),
+        }
+    ),
 )
 
-_REPLACE = ("attribute", "relation")
-_RULES = {
-    "replace": Aggregate(_REPLACE),
-    "replace_original": Aggregate(_REPLACE, metric="original"),
-    "replace_brittleness": Aggregate(_REPLACE, metric="brittleness"),
-    "swap": Aggregate(("swap",)),
-    "swap_original": Aggregate(("swap",), metric="original"),
-    "swap_brittleness": Aggregate(("swap",), metric="brittleness"),
-}
 
-
-def load(
-    root: Path,
-    images: Path | None = None,
+def _cases(
+    reading: Reading,
     *,
-    subtasks: Sequence[str] = (),
     data: Path | None = None,
     swapped: Path | None = None,
     aro_images: Path | None = None,
-) -> Benchmark:
-    """Read Hard Positives as TRIPLE cases; layout: see the module.
-
-    Raises CompoclipError for absent, malformed or misaligned files, UsageError for an unknown
-    sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    first = data or root / "hard_positives" / "data"
-    second = swapped or root / "hard_positives" / "swapped_data"
-    vg = images or root / "vg"
-    crops = aro_images or root / "aro" / "images"
-    cases: list[Case] = []
-    paths: dict[str, Path] = {}
-    for name in kept:
-        pair = (first / f"{_NAMES[name]}.json", second / f"{_NAMES[name]}.json")
-        paths |= {f"data/{name}": pair[0], f"swapped_data/{name}": pair[1]}
-        cases += _cases(*pair, name, crops if name == "swap" else vg)
-    return of_cases(META, kept, cases, files.data_hash(paths), _RULES, "replace")
-
-
-def _cases(path: Path, other: Path, subtask: str, photos: Path) -> list[Case]:
-    remedy = "select the parts you have, e.g. hard_positives:attribute,relation"
-    if subtask == "swap":
-        remedy = f"copy ARO's {path.name} there, or {remedy}"
-    rows = files.items(files.read_json(path, remedy), str(path))
-    rewordings = files.items(files.read_json(other, remedy), str(other))
-    if len(rows) != len(rewordings):
-        raise CompoclipError(
-            f"{other}: {len(rewordings)} rows, but {path} has {len(rows)}; the two are joined by "
-            "position, fetch both again"
-        )
-    cases = []
-    for index, (value, reworded) in enumerate(zip(rows, rewordings)):
-        where, there = f"{path}: row {index}", f"{other}: row {index}"
-        row, twin = files.record(value, where), files.record(reworded, there)
-        _agree(row, twin, where, there)
-        name = files.text(row, "image_path", where)
-        box = files.box(row, where) if subtask == "swap" else None
-        image = files.image_path(photos, name.removeprefix("data/"), where)
-        texts = (
-            files.text(row, "true_caption", where),
-            files.text(twin, "true_caption", there),
-            files.text(row, "false_caption", where),
-        )
-        cases.append(
-            Case(f"{subtask}/{index}", Form.TRIPLE, (ImageRef(image, box),), texts, subtask)
-        )
-    return cases
+) -> Iterator[Case]:
+    first = data or reading.root / "hard_positives" / "data"
+    second = swapped or reading.root / "hard_positives" / "swapped_data"
+    for part in reading.parts:
+        path, other = (folder / f"{_NAMES[part]}.json" for folder in (first, second))
+        photos = reading.photos("vg")
+        remedy = "select the parts you have, e.g. hard_positives:attribute,relation"
+        if part == "swap":
+            photos = aro_images or reading.root / "aro" / "images"
+            remedy = f"copy ARO's {path.name} there, or {remedy}"
+        rows = list(reading.rows(f"data/{part}", path, remedy))
+        twins = list(reading.rows(f"swapped_data/{part}", other, remedy))
+        if len(rows) != len(twins):
+            raise CompoclipError(
+                f"{other}: {len(twins)} rows, but {path} has {len(rows)}; the two are joined by "
+                "position, fetch both again"
+            )
+        for (index, where, row), (_, there, twin) in zip(rows, twins):
+            _agree(row, twin, where, there)
+            name = files.text(row, "image_path", where).removeprefix("data/")
+            box = files.box(row, where) if part == "swap" else None
+            image = ImageRef(files.image_path(photos, name, where), box)
+            texts = (
+                files.text(row, "true_caption", where),
+                files.text(twin, "true_caption", there),
+                files.text(row, "false_caption", where),
+            )
+            yield Case(f"{part}/{index}", Form.TRIPLE, (image,), texts, part)
 
 
 def _agree(row: dict[str, object], twin: dict[str, object], where: str, there: str) -> None:
@@ -134,3 +113,19 @@ def _agree(row: dict[str, object], twin: dict[str, object], where: str, there: s
                 f"{there}: {key} {theirs!r:.80} differs from {mine!r:.80} in the row it belongs to "
                 "in the data folder; the files are joined by position, fetch both again"
             )
+
+
+_REPLACE, _SWAP = ("attribute", "relation"), ("swap",)
+HARD_POSITIVES = CaseReader(
+    META,
+    _cases,
+    rules={
+        "replace": Aggregate(_REPLACE),
+        "replace_original": Aggregate(_REPLACE, metric="original"),
+        "replace_brittleness": Aggregate(_REPLACE, metric="brittleness"),
+        "swap": Aggregate(_SWAP),
+        "swap_original": Aggregate(_SWAP, metric="original"),
+        "swap_brittleness": Aggregate(_SWAP, metric="brittleness"),
+    },
+    headline="replace",
+)

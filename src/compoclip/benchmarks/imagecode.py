@@ -16,14 +16,18 @@ Metric: the right one of ten scores best; a tie is wrong. Headline `vl_compo`: o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import by_stem, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import by_stem
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
+_REPOSITORY = repository("McGill-NLP/imagecode", "15b993f545c6e659d80afa133c313f2b377e89f5")
+_ZENODO = "https://zenodo.org/record/6518944/files"
 META = Meta(
     id="imagecode",
     title="ImageCoDe",
@@ -33,39 +37,28 @@ META = Meta(
     access="open",
     files=("imagecode/valid_data.json",),
     images=("imagecode/image-sets",),
-    parts=("static", "video"),
     chance={"": 1 / 10},
-    skills=dict.fromkeys(("static", "video"), "relation"),
-    expected={"static": 430, "video": 1872},
+    remote=(
+        RemoteFile("imagecode/valid_data.json", f"{_REPOSITORY}/data/valid_data.json"),
+        RemoteFile("imagecode/image-sets", f"{_ZENODO}/image-sets.zip", archive=True),
+    ),
+    **facts({"static": Subtask("relation", 430), "video": Subtask("relation", 1872)}),
 )
-_RULES = dict.fromkeys(("vl_compo", "paper"), Aggregate(META.parts, "micro"))
 _PHOTOS = 10
 _PLACES = frozenset(map(str, range(_PHOTOS)))
 _STATIC = "open-images"
 _NUMBERED = re.compile(r"img(\d{1,6})")
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
-    """Read ImageCoDe as CHOOSE_IMAGE cases of ten; layout: see the module.
-
-    Raises CompoclipError for an absent or malformed file, or a folder with more than ten photos,
-    UsageError for an unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    path = annotations or root / "imagecode" / "valid_data.json"
-    sets = images or root / "imagecode" / "image-sets"
-    cases: list[Case] = []
+def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    path = annotations or data.root / "imagecode" / "valid_data.json"
+    data.files["valid_data"] = path
+    sets = data.photos("imagecode/image-sets")
     for name, value in files.record(files.read_json(path), str(path)).items():
         where = f"{path}: set {name!r:.80}"
         subtask = "static" if name.startswith(_STATIC) else "video"
         rows = files.record(value, where)
-        if subtask not in kept:
+        if subtask not in data.parts:
             continue
         photos = _photos(files.image_path(sets, name, where))
         for index in rows:
@@ -74,21 +67,15 @@ def load(
                     f"{where}: {index!r:.80} is no place among {_PHOTOS} photos; "
                     "fetch the official file again"
                 )
-            cases.append(
-                Case(
-                    id=f"{name}/{index}",
-                    form=Form.CHOOSE_IMAGE,
-                    images=photos,
-                    texts=(files.text(rows, index, where),),
-                    subtask=subtask,
-                    truth=int(index),
-                    labels={"set": name},
-                )
+            yield Case(
+                id=f"{name}/{index}",
+                form=Form.CHOOSE_IMAGE,
+                images=photos,
+                texts=(files.text(rows, index, where),),
+                subtask=subtask,
+                truth=int(index),
+                labels={"set": name},
             )
-    if not cases:
-        raise CompoclipError(f"{path}: no descriptions; fetch the official file again")
-    digest = files.data_hash({"valid_data": path})
-    return of_cases(META, kept, cases, digest, _RULES, "vl_compo")
 
 
 def _photos(folder: Path) -> tuple[ImageRef, ...]:
@@ -105,3 +92,12 @@ def _photos(folder: Path) -> tuple[ImageRef, ...]:
     if len(there) < _PHOTOS:  # then at least one of these is absent, and counts as missing
         there = {n: there.get(n, folder / f"img{n}.jpg") for n in range(_PHOTOS)}
     return tuple(ImageRef(there[number]) for number in sorted(there))
+
+
+IMAGECODE = CaseReader(
+    META,
+    _cases,
+    dict.fromkeys(("vl_compo", "paper"), Aggregate(META.parts, "micro")),
+    "vl_compo",
+    empty="no descriptions; fetch the official file again",
+)

@@ -20,27 +20,31 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import by_stem, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import by_stem
+from compoclip.benchmarks.reader import PAIR_CHANCE, CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
 
-_NAMES = {
-    "orientation": ("orientation and direction", "orientation"),
-    "presence": ("presence of specific features", "presence"),
-    "state": ("state and condition", "state"),
-    "quantity": ("quantity and count", "quantity"),
-    "position": ("positional and relational context", "spatial"),
-    "color": ("color and appearance", "color"),
-    "structure": ("structural characteristics", "structural character"),
-    "texts": ("texts", "text"),
-    "viewpoint": ("viewpoint and perspective", "camera perspective"),
+_PATTERNS = {
+    "orientation": ("spatial", "orientation and direction", "orientation"),
+    "presence": ("object", "presence of specific features", "presence"),
+    "state": ("attribute", "state and condition", "state"),
+    "quantity": ("counting", "quantity and count", "quantity"),
+    "position": ("spatial", "positional and relational context", "spatial"),
+    "color": ("attribute", "color and appearance", "color"),
+    "structure": ("attribute", "structural characteristics", "structural character"),
+    "texts": ("attribute", "texts", "text"),
+    "viewpoint": ("spatial", "viewpoint and perspective", "camera perspective"),
 }
+"""Sub-task -> its skill, its name in the paper, its folder."""
 PROMPT = "a photo of {}"
 _NUMBER = re.compile("[0-9]{1,9}")
+_HUB = "https://huggingface.co/datasets/MMVP/MMVP_VLM/resolve/main"
 META = Meta(
     id="mmvp_vlm",
     title="MMVP-VLM",
@@ -51,60 +55,27 @@ META = Meta(
     access="open",
     files=("mmvp_vlm/Questions.csv",),
     images=("mmvp_vlm/MLLM_VLM Images",),
-    parts=tuple(_NAMES),
-    chance={"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6},
-    skills={
-        "orientation": "spatial",
-        "presence": "object",
-        "state": "attribute",
-        "quantity": "counting",
-        "position": "spatial",
-        "color": "attribute",
-        "structure": "attribute",
-        "texts": "attribute",
-        "viewpoint": "spatial",
-    },
-    expected=dict.fromkeys(_NAMES, 15),
+    chance=PAIR_CHANCE,
+    remote=(RemoteFile("mmvp_vlm/Questions.csv", f"{_HUB}/Questions.csv"),),
+    **facts({name: Subtask(skill, 15) for name, (skill, *_) in _PATTERNS.items()}),
 )
-_RULES = {
-    "vl_compo": Aggregate(META.parts),
-    "paper": Aggregate(META.parts, metric="image"),
-    **{each: Aggregate(META.parts, metric=each) for each in ("image", "text")},
-}
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-    prompt: str = PROMPT,
-) -> Benchmark:
-    """Read MMVP-VLM as GROUP cases; layout: see the module. prompt: "{}" stands for the statement.
-
-    Raises CompoclipError for absent or malformed files, UsageError for an unknown sub-task or a
-    prompt without "{}".
-    """
-    kept = select(META.id, META.parts, subtasks)
+def _cases(
+    data: Reading, *, annotations: Path | None = None, prompt: str = PROMPT
+) -> Iterator[Case]:
+    """prompt: "{}" stands for the statement."""
     if "{}" not in prompt:
         raise UsageError(f'mmvp_vlm: the prompt {prompt!r} has no "{{}}" for the statement')
-    path = annotations or root / "mmvp_vlm" / "Questions.csv"
-    photos = images or root / "mmvp_vlm" / "MLLM_VLM Images"
-    cases = [case for case in _cases(path, photos, prompt) if case.subtask in kept]
-    if not cases:
-        raise CompoclipError(f"{path}: no pairs of {', '.join(kept)}; fetch the official file")
-    digest = files.data_hash({"questions": path}, (prompt,))
-    return of_cases(META, kept, cases, digest, _RULES, "vl_compo")
-
-
-def _cases(path: Path, photos: Path, prompt: str) -> list[Case]:
+    data.stated.append(prompt)
+    path = annotations or data.root / "mmvp_vlm" / "Questions.csv"
+    data.files["questions"] = path
+    photos = data.photos("mmvp_vlm/MLLM_VLM Images")
     rows = _rows(path)
     known = _patterns(list(dict.fromkeys(folder for _, _, folder, _ in rows)), path)
     if len(rows) % 2:
         raise CompoclipError(f"{rows[-1][0]}: the last pair has one row; fetch the file again")
     found = {name: by_stem((files.image_path(photos, name, str(path)),)) for name in known}
-    cases = []
     for first, second in zip(rows[::2], rows[1::2]):
         where, number, folder, _ = second
         if (number, folder) != (first[1] + 1, first[2]) or number % 2:
@@ -119,9 +90,8 @@ def _cases(path: Path, photos: Path, prompt: str) -> list[Case]:
             for k in (first[1], number)
         )
         texts = tuple(prompt.replace("{}", row[3]) for row in (first, second))
-        subtask = known[folder]
-        cases.append(Case(f"{subtask}/{first[1]}", Form.GROUP, refs, texts, subtask))
-    return cases
+        part = known[folder]
+        yield Case(f"{part}/{first[1]}", Form.GROUP, refs, texts, part)
 
 
 def _rows(path: Path) -> list[tuple[str, int, str, str]]:
@@ -151,14 +121,27 @@ def _rows(path: Path) -> list[tuple[str, int, str, str]]:
 
 def _patterns(folders: Sequence[str], path: Path) -> dict[str, str]:
     """Pattern as written in the file -> sub-task."""
-    by_name = {name: subtask for subtask, names in _NAMES.items() for name in names}
+    by_name = {name: subtask for subtask, (_, *names) in _PATTERNS.items() for name in names}
     known = {each: by_name[each.lower()] for each in folders if each.lower() in by_name}
-    if not known and len(folders) == len(_NAMES):
-        return dict(zip(folders, _NAMES))
+    if not known and len(folders) == len(_PATTERNS):
+        return dict(zip(folders, _PATTERNS))
     for each in folders:
         if each not in known:
             raise CompoclipError(
                 f"{path}: unknown pattern {each!r:.80}; known: "
-                f"{', '.join(names[0] for names in _NAMES.values())}"
+                f"{', '.join(name for _, name, _ in _PATTERNS.values())}"
             )
     return known
+
+
+MMVP_VLM = CaseReader(
+    META,
+    _cases,
+    rules={
+        "vl_compo": Aggregate(META.parts),
+        "paper": Aggregate(META.parts, metric="image"),
+        **{each: Aggregate(META.parts, metric=each) for each in ("image", "text")},
+    },
+    headline="vl_compo",
+    empty="no pairs of PARTS; fetch the official file",
+)

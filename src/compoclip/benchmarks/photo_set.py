@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import os
 import re
 import tarfile
-import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,8 @@ import pyarrow as pa
 from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR, close
+from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
+from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
 from compoclip.data.members import forward, holds_bytes
 from compoclip.errors import CompoclipError
@@ -30,6 +29,10 @@ from compoclip.errors import CompoclipError
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
+
+
+Photo = tuple[ImageRef, tuple[int, ...], str]
+"""An image, its labels, and the text that identifies both in the data hash."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,31 @@ class PhotoSet:
         """Number of classes, as far as the labels and names tell."""
         return max(len(self.names), 1 + max((max(each) for each in self.labels), default=-1))
 
+    @classmethod
+    def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **told: Any) -> PhotoSet:
+        """The set of these photos; `told`: other fields. CompoclipError(`empty`) without any."""
+        found = list(photos)
+        if not found:
+            raise CompoclipError(empty)
+        images, labels, keys = zip(*found)
+        return cls(images, labels, tuple(names), keys, **told)
+
+
+@dataclass(frozen=True)
+class PhotoLayout:
+    """One way in which a folder can hold labelled photos.
+
+    find: the files that tell the layout, none when the folder has another one. read: the photos,
+    from the folder and these files.
+    """
+
+    find: Callable[[Path], tuple[Path, ...]]
+    read: Callable[[Path, tuple[Path, ...]], PhotoSet]
+
 
 # --- Photos in a folder of classes: <folder>/<class directory>/**/<photo>. ---
 
-_PHOTO_FOLDERS_SPLITS = (("test", "val", "validation"), ("train", "training"))
+_TEST_SPLITS, _TRAIN_SPLITS = ("test", "val", "validation"), ("train", "training")
 
 
 def read_folders(folder: Path, hint: str = "") -> PhotoSet:
@@ -72,15 +96,11 @@ def read_folders(folder: Path, hint: str = "") -> PhotoSet:
     cannot be listed, or holds no class or no photo.
     """
     directories = _directories(folder, hint)
-    split = next((name for name in _PHOTO_FOLDERS_SPLITS[0] if name in directories), None)
-    if split is not None and set(directories) <= {
-        *_PHOTO_FOLDERS_SPLITS[0],
-        *_PHOTO_FOLDERS_SPLITS[1],
-    }:
+    split = next((name for name in _TEST_SPLITS if name in directories), None)
+    if split is not None and set(directories) <= {*_TEST_SPLITS, *_TRAIN_SPLITS}:
         folder = folder / split
         directories = _directories(folder, hint)
-    photos: list[str] = []
-    labels: list[tuple[int, ...]] = []
+    photos: list[Photo] = []
     others = 0
     for label, directory in enumerate(directories):
         found = []
@@ -90,16 +110,12 @@ def read_folders(folder: Path, hint: str = "") -> PhotoSet:
                     found.append((Path(parent) / name).relative_to(folder).as_posix())
                 else:
                     others += 1
-        photos += sorted(found)
-        labels += [(label,)] * len(found)
-    if not photos:
-        raise CompoclipError(f"{folder}: no photos in the class directories")
+        photos += [(ImageRef(folder / photo), (label,), photo) for photo in sorted(found)]
     templates = folder / "templates.json"
-    return PhotoSet(
-        images=tuple(ImageRef(folder / photo) for photo in photos),
-        labels=tuple(labels),
-        names=directories,
-        keys=tuple(photos),
+    return PhotoSet.of(
+        photos,
+        f"{folder}: no photos in the class directories",
+        directories,
         folders=True,
         templates=templates if templates.is_file() else None,
         left_out={"files in class directories that are no photos": others},
@@ -144,14 +160,14 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     """
     data = files.record(files.read_json(path), str(path))
     names: dict[int, str] = {}
-    for where, row in _photo_coco_rows(data, "categories", path):
+    for where, row in _coco_rows(data, "categories", path):
         names[_new(row, names, where)] = files.text(row, "name", where)
     place = {key: k for k, key in enumerate(sorted(names))}
     photos: dict[int, tuple[str, str]] = {}
-    for where, row in _photo_coco_rows(data, "images", path):
+    for where, row in _coco_rows(data, "images", path):
         photos[_new(row, photos, where)] = (where, files.text(row, "file_name", where))
     labels: dict[int, set[int]] = {key: set() for key in photos}
-    for where, row in _photo_coco_rows(data, "annotations", path):
+    for where, row in _coco_rows(data, "annotations", path):
         image, category = _id(row, "image_id", where), _id(row, "category_id", where)
         for what, key, known in (("image", image, photos), ("category", category, place)):
             if key not in known:
@@ -164,9 +180,7 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     return rows, tuple(names[key] for key in sorted(names))
 
 
-def _photo_coco_rows(
-    data: dict[str, Any], key: str, path: Path
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _coco_rows(data: dict[str, Any], key: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for k, value in enumerate(files.items(files.field(data, key, str(path)), f"{path}: {key!r}")):
         where = f"{path}: {key} {k}"
         yield where, files.record(value, where)
@@ -186,112 +200,6 @@ def _id(row: dict[str, Any], key: str, where: str) -> int:
     return value
 
 
-# --- Class names and prompt templates for zero-shot classification, read from the user's files. ---
-#
-# Class names (`read_names`), a JSON list in label order, a JSON object of such lists by data set
-# (the layout of CLIP_benchmark's class-name file), a text file with one name a line, or
-# `prompts.md` of the CLIP repository: Markdown with a section "## DataSet" that holds the Python
-# lists `classes` and `templates`. Index (`read_index`), a JSON object directory -> class name. A
-# name may be a list of aliases: the first counts. Templates (`read_templates`), a JSON list, a JSON
-# object of lists by data set, a text file with one template a line, or `prompts.md`; each has the
-# placeholder `{}` or `{c}` exactly once.
-
-DEFAULT_TEMPLATES = ("a photo of a {}.",)
-
-
-def fill(templates: Iterable[str], name: str) -> tuple[str, ...]:
-    """The prompts of a class. Other braces in templates and names stay as they are."""
-    return tuple(_split(template)[0] + name + _split(template)[1] for template in templates)
-
-
-def _split(template: str) -> tuple[str, str]:
-    before, _, after = template.partition("{c}" if "{c}" in template else "{}")
-    return before, after
-
-
-def read_names(path: Path, dataset: str) -> tuple[str, ...]:
-    """Class names of `dataset` in file order. Raises CompoclipError for malformed files."""
-    return tuple(aliases[0] for aliases in read_aliases(path, dataset))
-
-
-def read_aliases(path: Path, dataset: str) -> tuple[tuple[str, ...], ...]:
-    """Class names of `dataset`, each with its aliases. Raises as `read_names`."""
-    rows, where = _prompts_rows(path, dataset, "classes")
-    return tuple(_aliases(value, f"{where}: class {k}") for k, value in enumerate(rows))
-
-
-def read_index(path: Path) -> dict[str, str]:
-    """Class name by directory, in file order. Raises CompoclipError for malformed files."""
-    value = files.record(files.read_json(path), str(path))
-    if not value:
-        raise CompoclipError(f"{path}: names no class")
-    return {key: _aliases(name, f"{path}: class {key!r:.80}")[0] for key, name in value.items()}
-
-
-def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
-    """Templates for `dataset`. Raises CompoclipError for malformed files or placeholders."""
-    rows, where = _prompts_rows(path, dataset, "templates")
-    if not rows:
-        raise CompoclipError(f"{where}: no templates")
-    templates = tuple(files.nonempty(row, f"{where}: template {k}") for k, row in enumerate(rows))
-    for template in templates:
-        if template.count("{}") + template.count("{c}") != 1:
-            raise CompoclipError(
-                f"{where}: template {template!r:.80} needs the placeholder {{}} or {{c}} "
-                "exactly once"
-            )
-    return templates
-
-
-def _prompts_rows(path: Path, dataset: str, what: str) -> tuple[Sequence[Any], str]:
-    """The list of classes or templates of a data set, and how messages call it."""
-    match path.suffix.lower():
-        case ".json":
-            return _of_dataset(files.read_json(path), path, dataset)
-        case ".md":
-            return _of_section(files.read_text(path), path, dataset, what)
-        case _:
-            lines = [line.strip() for line in files.read_text(path).rstrip().split("\n")]
-            return [line for line in lines if line or what == "classes"], str(path)
-
-
-def _of_dataset(value: Any, path: Path, dataset: str) -> tuple[Sequence[Any], str]:
-    if not isinstance(value, dict):
-        return files.items(value, str(path)), str(path)
-    if dataset not in value:
-        raise CompoclipError(f"{path}: nothing for data set {dataset!r}; {close(dataset, value)}")
-    where = f"{path}: data set {dataset!r}"
-    return files.items(value[dataset], where), where
-
-
-def _of_section(text: str, path: Path, section: str, what: str) -> tuple[Sequence[Any], str]:
-    _, *parts = re.split(r"^## +(\S[^\n]*)\n", text, flags=re.MULTILINE)
-    found = {title.rstrip(): body for title, body in zip(parts[::2], parts[1::2])}
-    if section not in found:
-        raise CompoclipError(f"{path}: no section {section!r}; {close(section, found)}")
-    where = f"{path}: section {section!r}"
-    block = re.search(r"^```.*?\n(.*?)^```", found[section], re.MULTILINE | re.DOTALL)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of "\d" in somebody else's file
-            tree = ast.parse(block[1] if block else "")
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [what]:
-                value = ast.literal_eval(node.value)
-                if isinstance(value, list):
-                    return value, where
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CompoclipError(f"{where}: {what} are no Python list; fetch the file again") from error
-    raise CompoclipError(f"{where}: no list {what!r}; fetch the file again")
-
-
-def _aliases(value: Any, where: str) -> tuple[str, ...]:
-    if isinstance(value, list):
-        if not value:
-            raise CompoclipError(f"{where}: empty list of aliases")
-        return tuple(files.nonempty(each, where) for each in value)
-    return (files.nonempty(value, where),)
-
-
 # --- Photos listed in one file, as the ELEVATER toolkit stores its sets. ---
 #
 # A text file has lines `archive.zip@inner/path.jpg label[,label...]`, labels being numbers from 0;
@@ -307,9 +215,9 @@ INDEXES = tuple(
 LABELS = ("labels.txt", "labelmap.txt", "classnames.txt")
 
 
-def find_index(folder: Path) -> Path | None:
+def find_index(folder: Path) -> tuple[Path, ...]:
     """The index in a folder, by its usual names; the test split comes first."""
-    return next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+    return tuple(folder / name for name in INDEXES if (folder / name).is_file())[:1]
 
 
 def read_photo_index(path: Path) -> PhotoSet:
@@ -322,27 +230,24 @@ def read_photo_index(path: Path) -> PhotoSet:
     if path.suffix == ".json":
         rows, names = read_coco(path)
     else:
-        rows, names = _of_lines(path), _photo_index_names(path.parent)
+        rows, names = _of_lines(path), _label_names(path.parent)
     held: dict[Path, frozenset[str] | None] = {}
-    images: list[ImageRef] = []
-    labels: list[tuple[int, ...]] = []
-    keys: list[str] = []
+    photos: list[Photo] = []
     seen: set[str] = set()
-    for where, photo, found in rows:
+    for where, photo, labels in rows:
         if photo in seen:
             raise CompoclipError(f"{where}: {photo!r:.80} is listed twice; fetch the index again")
         seen.add(photo)
-        images.append(_image(path.parent, photo, where, held))
-        labels.append(found)
-        keys.append(f"{photo} {','.join(map(str, found))}")
-    if not images:
-        raise CompoclipError(f"{path}: lists no photo; fetch the index again")
-    if names and 1 + max(max(each) for each in labels) > len(names):
+        key = f"{photo} {','.join(map(str, labels))}"
+        photos.append((_image(path.parent, photo, where, held), labels, key))
+    empty = f"{path}: lists no photo; fetch the index again"
+    found = PhotoSet.of(photos, empty, names, toolkit=True)
+    if names and found.classes > len(names):
         raise CompoclipError(
-            f"{path}: label {max(max(each) for each in labels)} has no name among the "
-            f"{len(names)} of {path.parent}; labels count from 0"
+            f"{path}: label {found.classes - 1} has no name among the {len(names)} of "
+            f"{path.parent}; labels count from 0"
         )
-    return PhotoSet(tuple(images), tuple(labels), names, tuple(keys), toolkit=True)
+    return found
 
 
 def _of_lines(path: Path) -> Iterator[Row]:
@@ -393,7 +298,7 @@ def _labels(text: str, where: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _photo_index_names(folder: Path) -> tuple[str, ...]:
+def _label_names(folder: Path) -> tuple[str, ...]:
     path = next((folder / name for name in LABELS if (folder / name).is_file()), None)
     return () if path is None else read_names(path, folder.name)
 
@@ -428,9 +333,7 @@ def _number(path: Path) -> tuple[list[int], str]:
 def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
     """Read all samples. Raises CompoclipError for damaged shards and samples without a label."""
     left_out: Counter[str] = Counter()
-    images: list[ImageRef] = []
-    labels: list[tuple[int, ...]] = []
-    keys: list[str] = []
+    photos: list[Photo] = []
     for shard in shards:
         for key, image, label in _samples(shard):
             if image is None:
@@ -438,17 +341,13 @@ def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
             elif label is None:
                 raise CompoclipError(f"{shard}: sample {key!r:.80} has no .cls or .npy label")
             else:
-                images.append(ImageRef(shard, member=image))
-                labels.append(label)
-                keys.append(f"{shard.name}@{image} {','.join(map(str, label))}")
-    if not images:
-        raise CompoclipError(f"{shards[0]}: holds no photo; fetch the shards again")
+                stated = f"{shard.name}@{image} {','.join(map(str, label))}"
+                photos.append((ImageRef(shard, member=image), label, stated))
     names, templates = folder / _NAMES, folder / _TEMPLATES
-    return PhotoSet(
-        images=tuple(images),
-        labels=tuple(labels),
-        names=read_names(names, folder.name) if names.is_file() else (),
-        keys=tuple(keys),
+    return PhotoSet.of(
+        photos,
+        f"{shards[0]}: holds no photo; fetch the shards again",
+        read_names(names, folder.name) if names.is_file() else (),
         templates=templates if templates.is_file() else None,
         left_out=dict(left_out),
     )
@@ -480,7 +379,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
                         )
                     stream = archive.extractfile(member)
                     data = stream.read() if stream else b""
-                    label = _photo_shards_label(data, suffix, f"{shard}: {member.name!r:.80}")
+                    label = _stored_label(data, suffix, f"{shard}: {member.name!r:.80}")
                 found[key] = image, label
     except OSError as error:
         raise room_files.unreadable(shard, error) from error
@@ -493,7 +392,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
         yield key, image, label
 
 
-def _photo_shards_label(data: bytes, suffix: str, where: str) -> tuple[int, ...]:
+def _stored_label(data: bytes, suffix: str, where: str) -> tuple[int, ...]:
     if suffix == "cls":
         text = data.decode("ascii", "replace").strip()
         if not text.isdigit() or len(text) > 6:
@@ -515,7 +414,6 @@ def _photo_shards_label(data: bytes, suffix: str, where: str) -> tuple[int, ...]
 # names of the labels are read from the schema where it states them (ClassLabel).
 
 _LABELS = ("label", "labels", "fine_label", "class", "cls", "target")
-_PHOTO_TABLES_SPLITS = ("test", "val")
 
 
 def find_tables(folder: Path) -> tuple[Path, ...]:
@@ -525,7 +423,7 @@ def find_tables(folder: Path) -> tuple[Path, ...]:
     """
     for place in (folder, folder / "data"):
         found = sorted(place.glob("*.parquet"))
-        for split in _PHOTO_TABLES_SPLITS:
+        for split in _TEST_SPLITS[:2]:
             of_split = [path for path in found if path.name.startswith(split)]
             if of_split:
                 return tuple(of_split)
@@ -539,9 +437,7 @@ def read_tables(paths: Sequence[Path]) -> PhotoSet:
 
     Raises CompoclipError for damaged files, and where a column or a label is missing.
     """
-    images: list[ImageRef] = []
-    labels: list[tuple[int, ...]] = []
-    keys: list[str] = []
+    photos: list[Photo] = []
     names: tuple[str, ...] = ()
     for path in paths:
         with opened_parquet(path) as table:
@@ -549,15 +445,12 @@ def read_tables(paths: Sequence[Path]) -> PhotoSet:
             require_columns(path, schema.names, (), "")
             image, label = _columns(schema, path)
             values = table.read([label])[label].to_pylist()
-        names = names or _photo_tables_names(schema, label)
+        names = names or _hub_names(schema, label)
         for row, value in enumerate(values):
-            found = _photo_tables_label(value, f"{path}: row {row + 1}: {label!r}")
-            images.append(ImageRef(path, member=f"{image}:{row}"))
-            labels.append(found)
-            keys.append(f"{path.name}:{row} {','.join(map(str, found))}")
-    if not images:
-        raise CompoclipError(f"{paths[0]}: holds no photo; fetch it again")
-    return PhotoSet(tuple(images), tuple(labels), names, tuple(keys))
+            found = _cell_label(value, f"{path}: row {row + 1}: {label!r}")
+            key = f"{path.name}:{row} {','.join(map(str, found))}"
+            photos.append((ImageRef(path, member=f"{image}:{row}"), found, key))
+    return PhotoSet.of(photos, f"{paths[0]}: holds no photo; fetch it again", names)
 
 
 def _columns(schema: pa.Schema, path: Path) -> tuple[str, str]:
@@ -571,7 +464,7 @@ def _columns(schema: pa.Schema, path: Path) -> tuple[str, str]:
     return image, label
 
 
-def _photo_tables_label(value: Any, where: str) -> tuple[int, ...]:
+def _cell_label(value: Any, where: str) -> tuple[int, ...]:
     found = value if isinstance(value, list) else [value]
     good = all(isinstance(each, int) and not isinstance(each, bool) for each in found)
     if not good or not found or min(found) < 0:
@@ -582,7 +475,7 @@ def _photo_tables_label(value: Any, where: str) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def _photo_tables_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
+def _hub_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
     """The names that the hub's feature description gives the labels, () without any."""
     try:
         feature = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]
@@ -592,3 +485,12 @@ def _photo_tables_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
     except (KeyError, TypeError, ValueError, IndexError):
         return ()
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+
+LAYOUTS = (
+    PhotoLayout(find_index, lambda _, found: read_photo_index(found[0])),
+    PhotoLayout(find_shards, read_shards),
+    PhotoLayout(find_tables, lambda _, found: read_tables(found)),
+)
+"""The layouts with files of their own, in the order in which they are looked for; any other folder
+is one of class directories (`read_folders`)."""

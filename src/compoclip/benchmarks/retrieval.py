@@ -30,6 +30,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
 from compoclip.benchmarks.files import SUFFIXES, by_stem, close
+from compoclip.benchmarks.reader import Reader
 from compoclip.captions.chunks import pre_caption
 from compoclip.errors import CompoclipError, UsageError
 
@@ -258,7 +259,7 @@ META = Meta(
 _RULES = {f"r{k}": Aggregate(("i2t", "t2i"), metric=f"r{k}") for k in (1, 5, 10)}
 
 
-def load(
+def _load(
     root: Path,
     images: Path | None = None,
     *,
@@ -329,3 +330,6 @@ def _read(
     split = split_file or path.parent / _SPLIT
     photos, left_out = read_flickr8k(path, split)
     return photos, {"captions": path, "split": split}, left_out
+
+
+RETRIEVAL = Reader(META, _load)

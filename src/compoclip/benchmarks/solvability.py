@@ -67,11 +67,8 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     Of more than MOST_ITEMS the ones with the smallest hash of their id are used. Deterministic.
     Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
     """
-    content = benchmark.content
-    if not isinstance(content, tuple):
-        return []
     parts: dict[str, list[Case]] = {}
-    for case in content:
+    for case in benchmark.content.cases:
         if case.form in (Form.CHOOSE_TEXT, Form.TRIPLE, Form.TEXT_ONLY, Form.BINARY):
             parts.setdefault(case.subtask, []).append(case)
     found = []

@@ -14,12 +14,12 @@ a folder being the mean of its two directions (sub-tasks `<folder>_i2t` and `<fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError
 
 _SKILLS = {
@@ -41,67 +41,56 @@ META = Meta(
     access="open; unpack the archive of the dataset page",
     files=tuple(f"spec/{folder}/{name}" for folder in _SKILLS for name in _FILES.values()),
     images=tuple(f"spec/{folder}" for folder in _SKILLS),
-    parts=tuple(f"{folder}_{direction}" for folder in _SKILLS for direction in _FILES),
     chance={},
-    skills={f"{f}_{direction}": skill for f, skill in _SKILLS.items() for direction in _FILES},
+    **facts({f"{folder}_{way}": Subtask(_SKILLS[folder]) for folder in _SKILLS for way in _FILES}),
 )
-_FOLDERS = {f: Aggregate(tuple(f"{f}_{direction}" for direction in _FILES)) for f in _SKILLS}
-_RULES = {
-    **_FOLDERS,
-    **{each: Aggregate(tuple(f"{folder}_{each}" for folder in _SKILLS)) for each in _FILES},
-    "vl_compo": Aggregate(tuple(_FOLDERS.values())),
-}
+_FOLDERS = {name: Aggregate(tuple(f"{name}_{way}" for way in _FILES)) for name in _SKILLS}
+_REMEDY = "put it there or select the parts you have, e.g. spec:count_*"
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
-    """Read SPEC as CHOOSE_TEXT and CHOOSE_IMAGE cases; layout: see the module.
-
-    Raises CompoclipError for absent or malformed files, UsageError for an unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    base = annotations or root / "spec"
-    places = {name: name.rsplit("_", 1) for name in kept}
-    paths = {name: base / folder / _FILES[way] for name, (folder, way) in places.items()}
-    cases: list[Case] = []
-    for name, (folder, way) in places.items():
-        photos = (images or root / "spec") / folder
-        cases += _cases(paths[name], name, photos, way == "i2t")
-    digest = files.data_hash(paths)
-    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", ties=TiePolicy.FIRST)
+def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    for part in data.parts:
+        folder, way = part.rsplit("_", 1)
+        path = (annotations or data.root / "spec") / folder / _FILES[way]
+        photos = data.photos("spec") / folder
+        empty = True
+        for index, where, row in data.rows(part, path, _REMEDY):
+            empty = False
+            yield _case(row, part, index, photos, where)
+        if empty:
+            raise CompoclipError(f"{path}: no rows; fetch the official file again")
 
 
-def _cases(path: Path, subtask: str, photos: Path, choose_text: bool) -> list[Case]:
-    remedy = "put it there or select the parts you have, e.g. spec:count_*"
-    cases = []
-    for index, value in enumerate(files.items(files.read_json(path, remedy), str(path))):
-        where = f"{path}: row {index}"
-        row = files.record(value, where)
-        query = files.text(row, "query", where)
-        listed = files.items(files.field(row, "keys", where), f"{where}: 'keys'")
-        keys = tuple(files.nonempty(key, f"{where}: key {k}") for k, key in enumerate(listed))
-        label = files.number(row, "label", where)
-        if len(keys) < 2 or label not in range(len(keys)):
-            raise CompoclipError(
-                f"{where}: label {label:g} of {len(keys)} keys; expected at least two keys and the "
-                "number of the right one, from 0"
-            )
-        names = (query,) if choose_text else keys
-        cases.append(
-            Case(
-                id=f"{subtask}/{index}",
-                form=Form.CHOOSE_TEXT if choose_text else Form.CHOOSE_IMAGE,
-                images=tuple(ImageRef(files.image_path(photos, name, where)) for name in names),
-                texts=keys if choose_text else (query,),
-                subtask=subtask,
-                truth=int(label),
-            )
+def _case(row: dict[str, object], part: str, index: int, photos: Path, where: str) -> Case:
+    query = files.text(row, "query", where)
+    listed = files.items(files.field(row, "keys", where), f"{where}: 'keys'")
+    keys = tuple(files.nonempty(key, f"{where}: key {k}") for k, key in enumerate(listed))
+    label = files.number(row, "label", where)
+    if len(keys) < 2 or label not in range(len(keys)):
+        raise CompoclipError(
+            f"{where}: label {label:g} of {len(keys)} keys; expected at least two keys and the "
+            "number of the right one, from 0"
         )
-    if not cases:
-        raise CompoclipError(f"{path}: no rows; fetch the official file again")
-    return cases
+    to_text = part.endswith("_i2t")
+    names = (query,) if to_text else keys
+    return Case(
+        id=f"{part}/{index}",
+        form=Form.CHOOSE_TEXT if to_text else Form.CHOOSE_IMAGE,
+        images=tuple(ImageRef(files.image_path(photos, name, where)) for name in names),
+        texts=keys if to_text else (query,),
+        subtask=part,
+        truth=int(label),
+    )
+
+
+SPEC = CaseReader(
+    META,
+    _cases,
+    rules={
+        **_FOLDERS,
+        **{way: Aggregate(tuple(f"{folder}_{way}" for folder in _SKILLS)) for way in _FILES},
+        "vl_compo": Aggregate(tuple(_FOLDERS.values())),
+    },
+    headline="vl_compo",
+    ties=TiePolicy.FIRST,
+)

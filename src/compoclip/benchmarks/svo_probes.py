@@ -20,15 +20,18 @@ the three sub-tasks.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import by_stem, of_cases, select
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.files import by_stem
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import RemoteFile, repository
 
+_PARTS = {"subj": Subtask("object"), "verb": Subtask("relation"), "obj": Subtask("object")}
+_COLUMNS = ("sentence", "pos_url", "neg_url", *(f"{name}_neg" for name in _PARTS))
+_REPOSITORY = repository("google-deepmind/svo_probes")
 META = Meta(
     id="svo_probes",
     title="SVO-Probes",
@@ -40,61 +43,45 @@ META = Meta(
     access="partly dead addresses: fetch each photo and name it by the md5 of its address",
     files=("svo_probes/svo_probes.csv",),
     images=("svo_probes/images",),
-    parts=("subj", "verb", "obj"),
     chance={"": 1 / 2},
-    skills={"subj": "object", "verb": "relation", "obj": "object"},
+    remote=(
+        RemoteFile("svo_probes/svo_probes.csv", f"{_REPOSITORY}/svo_probes.csv", keys=_COLUMNS),
+    ),
+    **facts(_PARTS),
 )
-COLUMNS = ("sentence", "pos_url", "neg_url", *(f"{name}_neg" for name in META.parts))
-_RULES = {"vl_compo": Aggregate(META.parts)}
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
-    """Read SVO-Probes as CHOOSE_IMAGE cases; layout: see the module.
-
-    Raises CompoclipError for an absent or malformed file, UsageError for an unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    path = annotations or root / "svo_probes" / "svo_probes.csv"
-    folder = images or root / "svo_probes" / "images"
+def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    path = annotations or data.root / "svo_probes" / "svo_probes.csv"
+    data.files["svo_probes"] = path
+    folder = data.photos("svo_probes/images")
     photos = by_stem([folder])
 
     def photo(url: str) -> ImageRef:
         key = url_key(url)
         return ImageRef(photos.get(key) or folder / f"{key}.jpg")
 
-    cases: list[Case] = []
-    left_out: Counter[str] = Counter()
-    for index, (where, row) in enumerate(
-        tables.read_rows(path, COLUMNS, "put the official file there")
-    ):
-        flagged = [name for name in META.parts if tables.flag(row, f"{name}_neg", where)]
+    rows = tables.read_rows(path, _COLUMNS, "put the official file there")
+    for index, (where, row) in enumerate(rows):
+        flagged = [name for name in _PARTS if tables.flag(row, f"{name}_neg", where)]
         if len(flagged) != 1:
-            left_out["rows with several flags" if flagged else "rows without a flag"] += 1
+            data.left_out["rows with several flags" if flagged else "rows without a flag"] += 1
             continue
-        urls = (files.text(row, key, where) for key in ("pos_url", "neg_url"))
-        case = Case(
-            id=f"{flagged[0]}/{index}",
-            form=Form.CHOOSE_IMAGE,
-            images=tuple(photo(url) for url in urls),
-            texts=(files.text(row, "sentence", where),),
-            subtask=flagged[0],
-        )
-        if case.subtask in kept:
-            cases.append(case)
-    if not cases:
-        raise CompoclipError(
-            f"{path}: no rows with exactly one flag; fetch the official file again"
-        )
-    digest = files.data_hash({"svo_probes": path})
-    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", left_out=left_out)
+        (part,) = flagged
+        images = tuple(photo(url) for url in files.texts(row, ("pos_url", "neg_url"), where))
+        texts = files.texts(row, ("sentence",), where)
+        yield Case(f"{part}/{index}", Form.CHOOSE_IMAGE, images, texts, part)
 
 
 def url_key(url: str) -> str:
     """The name, without suffix, that a photo is stored under: the md5 of its address."""
     return hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()
+
+
+SVO_PROBES = CaseReader(
+    META,
+    _cases,
+    {"vl_compo": Aggregate(META.parts)},
+    "vl_compo",
+    empty="no rows with exactly one flag; fetch the official file again",
+)

@@ -20,16 +20,38 @@ the seven phenomena, of which counting is a mean of three files, actions and cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import of_cases, only_zip, read_members, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, Meta
+from compoclip.benchmarks.files import only_zip, read_members
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
+_PARTS = {
+    "existence": Subtask("negation", 505, 420_403, "1aa34858e0d940d03c91c2ce8a71d4fc"),
+    "plurals": Subtask("counting", 851, 1_097_122, "3228e65575ec15b901e6c26fc5b4c1dd"),
+    "counting-hard": Subtask("counting", 868, 537_197, "89bf5083f6ee887547281c5893555f11"),
+    "counting-small-quant": Subtask("counting", 900, 534_996, "06815066be1b6d4b043f689912ffffd4"),
+    "counting-adversarial": Subtask("counting", 691, 407_394, "8d069adcc263c73d73e4772ed8713103"),
+    "relations": Subtask("spatial", 535, 664_587, "ea3d88573fcfadd3536d95b873fc9024"),
+    "action-replacement": Subtask("relation", 648, 664_129, "eeba2de5a47924697b7f02d77b03fb45"),
+    "actant-swap": Subtask("role", 949, 503_017, "cfe5c0f1754515ef41ac71daabad2951"),
+    "coreference-standard": Subtask("binding", 708, 592_329, "47fc3a5156c82a8acdf4e0e0b9a0c79d"),
+    "coreference-hard": Subtask("binding", 104, 95_649, "f12a09d4c6fd40e9cfeade1be136cc4a"),
+    "foil-it": Subtask("object", 943, 538_911, "20a72074a81832cbe4d36481ecc373b4"),
+}
+_FACTS = facts(
+    _PARTS,
+    "valse/{}.json".format,
+    repository("Heidelberg-NLP/VALSE", "2152d90d4aecd11f7f74cf03420abcb63efff9c5") + "/data",
+)
+_VISUAL7W = "http://vision.stanford.edu/yukezhu/visual7w_images.zip"
+_FACTS["remote"] += (RemoteFile("visual7w", _VISUAL7W, archive=True),)
 META = Meta(
     id="valse",
     title="VALSE",
@@ -38,19 +60,6 @@ META = Meta(
     source="repository Heidelberg-NLP/VALSE, folder data; photos: Visual7W, COCO, SWiG, VisDial",
     licence="MIT",
     access="open; photos at four sources",
-    files=(
-        "valse/existence.json",
-        "valse/plurals.json",
-        "valse/counting-hard.json",
-        "valse/counting-small-quant.json",
-        "valse/counting-adversarial.json",
-        "valse/relations.json",
-        "valse/action-replacement.json",
-        "valse/actant-swap.json",
-        "valse/coreference-standard.json",
-        "valse/coreference-hard.json",
-        "valse/foil-it.json",
-    ),
     images=(
         "visual7w",
         "coco/val2017",
@@ -59,60 +68,9 @@ META = Meta(
         "swig",
         "visdial/val2018",
     ),
-    parts=(
-        "existence",
-        "plurals",
-        "counting-hard",
-        "counting-small-quant",
-        "counting-adversarial",
-        "relations",
-        "action-replacement",
-        "actant-swap",
-        "coreference-standard",
-        "coreference-hard",
-        "foil-it",
-    ),
     chance={"": 1 / 2},
-    skills={
-        "existence": "negation",
-        "plurals": "counting",
-        "counting-hard": "counting",
-        "counting-small-quant": "counting",
-        "counting-adversarial": "counting",
-        "relations": "spatial",
-        "action-replacement": "relation",
-        "actant-swap": "role",
-        "coreference-standard": "binding",
-        "coreference-hard": "binding",
-        "foil-it": "object",
-    },
-    expected={
-        "existence": 505,
-        "plurals": 851,
-        "counting-hard": 868,
-        "counting-small-quant": 900,
-        "counting-adversarial": 691,
-        "relations": 535,
-        "action-replacement": 648,
-        "actant-swap": 949,
-        "coreference-standard": 708,
-        "coreference-hard": 104,
-        "foil-it": 943,
-    },
-    hashes={
-        "valse/existence.json": "1aa34858e0d940d03c91c2ce8a71d4fc",
-        "valse/plurals.json": "3228e65575ec15b901e6c26fc5b4c1dd",
-        "valse/counting-hard.json": "89bf5083f6ee887547281c5893555f11",
-        "valse/counting-small-quant.json": "06815066be1b6d4b043f689912ffffd4",
-        "valse/counting-adversarial.json": "8d069adcc263c73d73e4772ed8713103",
-        "valse/relations.json": "ea3d88573fcfadd3536d95b873fc9024",
-        "valse/action-replacement.json": "eeba2de5a47924697b7f02d77b03fb45",
-        "valse/actant-swap.json": "cfe5c0f1754515ef41ac71daabad2951",
-        "valse/coreference-standard.json": "47fc3a5156c82a8acdf4e0e0b9a0c79d",
-        "valse/coreference-hard.json": "f12a09d4c6fd40e9cfeade1be136cc4a",
-        "valse/foil-it.json": "20a72074a81832cbe4d36481ecc373b4",
-    },
     archives=("valse/*.zip",),
+    **_FACTS,
 )
 _PHENOMENA: Mapping[str, str | Aggregate] = {
     "existence": "existence",
@@ -122,10 +80,6 @@ _PHENOMENA: Mapping[str, str | Aggregate] = {
     "actions": Aggregate(("action-replacement", "actant-swap")),
     "coreference": Aggregate(("coreference-standard", "coreference-hard")),
     "noun_phrases": "foil-it",
-}
-_RULES = {
-    "vl_compo": Aggregate(tuple(_PHENOMENA.values())),
-    **{name: rule for name, rule in _PHENOMENA.items() if isinstance(rule, Aggregate)},
 }
 _VOTES = 2
 
@@ -161,46 +115,37 @@ class _Photos:
         return None
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
+def _cases(
+    data: Reading,
     *,
-    subtasks: Sequence[str] = (),
     annotations: Path | None = None,
     visual7w_images: Path | None = None,
     coco_images: Path | None = None,
     swig_images: Path | None = None,
     visdial_images: Path | None = None,
-) -> Benchmark:
-    """Read VALSE; layout: see the module. coco_images: the folder that holds train2014 and so on.
-
-    Raises CompoclipError for absent or malformed files and archives, UsageError for an unknown
-    sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    contents = _contents(annotations or root / "valse", kept)
+) -> Iterator[Case]:
+    """coco_images: the folder that holds train2014 and so on."""
+    root = data.root
+    contents = _contents(annotations or root / "valse", data.parts)
+    data.files |= {name: content for name, (_, content) in contents.items()}
     photos = _Photos(
-        images,
+        data.images,
         visual7w_images or root / "visual7w",
         coco_images or root / "coco",
         swig_images or root / "swig",
         visdial_images or root / "visdial" / "val2018",
     )
-    cases: list[Case] = []
-    invalid = 0
-    for name, (where, data) in contents.items():
-        rows = files.record(files.parse_json(data, where), where)
-        for key, value in rows.items():
+    found = False
+    for name, (where, content) in contents.items():
+        for key, value in files.record(files.parse_json(content, where), where).items():
             case = _case(name, key, value, photos, f"{where}: row {key!r:.80}")
             if case is None:
-                invalid += 1
+                data.left_out["rows that fewer than two annotators found right"] += 1
             else:
-                cases.append(case)
-    if not cases:
+                found = True
+                yield case
+    if not found:
         raise CompoclipError(f"{annotations or root / 'valse'}: no valid rows in the files")
-    digest = files.data_hash({name: data for name, (_, data) in contents.items()})
-    reason = "rows that fewer than two annotators found right"
-    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", left_out={reason: invalid})
 
 
 def _contents(place: Path, kept: Sequence[str]) -> dict[str, tuple[str, bytes]]:
@@ -220,8 +165,8 @@ def _case(subtask: str, key: str, value: Any, photos: _Photos, where: str) -> Ca
     """The case of a row; None for one that too few annotators found right."""
     row = files.record(value, where)
     votes = files.record(files.field(row, "mturk", where), f"{where}: 'mturk'")
-    texts = (files.text(row, "caption", where), files.text(row, "foil", where))
-    dataset, name = (files.text(row, field, where) for field in ("dataset", "image_file"))
+    texts = files.texts(row, ("caption", "foil"), where)
+    dataset, name = files.texts(row, ("dataset", "image_file"), where)
     if files.number(votes, "caption", f"{where}: 'mturk'") < _VOTES:
         return None
     folder = photos.folder(dataset, name)
@@ -230,5 +175,16 @@ def _case(subtask: str, key: str, value: Any, photos: _Photos, where: str) -> Ca
             f"{where}: photo {name!r:.80} of data set {dataset!r:.80} is of no known source; "
             "is this the official file?"
         )
-    image = ImageRef(files.image_path(folder, name, where))
+    image = files.photo(folder, row, "image_file", where)
     return Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, (image,), texts, subtask)
+
+
+VALSE = CaseReader(
+    META,
+    _cases,
+    rules={
+        "vl_compo": Aggregate(tuple(_PHENOMENA.values())),
+        **{name: rule for name, rule in _PHENOMENA.items() if isinstance(rule, Aggregate)},
+    },
+    headline="vl_compo",
+)

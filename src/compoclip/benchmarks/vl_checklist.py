@@ -25,14 +25,15 @@ that name. `object`, `attribute`, `relation` are the means of 6, 5 and 2 sub-tas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError, UsageError
 
 ROLES = ("agent", "destination", "item", "tool")
@@ -68,6 +69,9 @@ def _layout() -> dict[str, dict[str, str]]:
 LAYOUT: Mapping[str, Mapping[str, str]] = MappingProxyType(_layout())
 """Sub-task -> file below the data folder -> source: hake, swig, vg, or vaw (photos of vg)."""
 
+_FOLDER = "vl_checklist/data"
+_FILES = tuple(file for each in LAYOUT.values() for file in each)
+_REPOSITORY = repository("om-ai-lab/VL-CheckList")
 META = Meta(
     id="vl_checklist",
     title="VL-CheckList",
@@ -77,11 +81,16 @@ META = Meta(
     licence="none stated",
     status="partly dead",
     access="annotations open; a part of the HAKE photos (PIC) can no longer be had",
-    files=tuple(f"vl_checklist/data/{file}" for each in LAYOUT.values() for file in each),
+    files=tuple(f"{_FOLDER}/{file}" for file in _FILES),
     images=("hake", "swig", "vg"),
-    parts=tuple(LAYOUT),
     chance={"": 1 / 2},
-    skills={name: name.partition("_")[0] for name in LAYOUT} | {"relation_spatial": "spatial"},
+    remote=tuple(RemoteFile(f"{_FOLDER}/{file}", f"{_REPOSITORY}/data/{file}") for file in _FILES),
+    **facts(
+        {
+            name: Subtask("spatial" if name == "relation_spatial" else name.partition("_")[0])
+            for name in LAYOUT
+        }
+    ),
 )
 LIMIT = 1000
 
@@ -111,66 +120,41 @@ def _group(name: str) -> Aggregate:
 
 
 _GROUPS = {name: _group(name) for name in ("object", "attribute", "relation")}
-_RULES = {
-    "vl_compo": Aggregate(tuple(_GROUPS.values())),
-    **_GROUPS,
-    **{name: _rule(name) for name in LAYOUT},
-}
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
+def _cases(
+    data: Reading,
     *,
-    subtasks: Sequence[str] = (),
     annotations: Path | None = None,
     limit: int | None = LIMIT,
     hake_images: Path | None = None,
     swig_images: Path | None = None,
     vg_images: Path | None = None,
-) -> Benchmark:
-    """Read VL-CheckList; layout: see the module. `subtasks`: names or patterns ("object_*").
-
-    limit: first items to take of each file, None for all. Raises CompoclipError for absent or
-    malformed files, UsageError for an unknown sub-task or a limit below one.
-    """
-    kept = select(META.id, META.parts, subtasks)
+) -> Iterator[Case]:
+    """limit: first items to take of each file, None for all."""
     if limit is not None and limit < 1:
         raise UsageError(f"vl_checklist: limit must be at least 1, or none for all, not {limit}")
-    folder = annotations or root / "vl_checklist" / "data"
-    photos = images or root
+    data.stated.append(f"limit {limit}")
+    folder = annotations or data.root / _FOLDER
+    photos = data.photos("")
     roots = {
         "hake": hake_images or photos / "hake",
         "swig": swig_images or photos / "swig",
         "vg": vg_images or photos / "vg",
     }
-    cases: list[Case] = []
-    left_out = 0
-    paths: dict[str, Path] = {}
-    for subtask in kept:
+    empty = True
+    for subtask in data.parts:
         for file, source in LAYOUT[subtask].items():
-            path = paths[file] = folder / file
-            rows = files.items(files.read_json(path, _REMEDY), str(path))
-            first = rows if limit is None else rows[:limit]
-            left_out += len(rows) - len(first)
             labels = {"source": source, "file": _label(file)}
             place = roots["vg" if source == "vaw" else source]
-            cases += [
-                _case(
-                    value,
-                    f"{labels['file']}/{index}",
-                    subtask,
-                    place,
-                    labels,
-                    f"{path}: row {index}",
-                )
-                for index, value in enumerate(first)
-            ]
-    if not cases:
+            for index, where, value in data.values(file, folder / file, _REMEDY):
+                if limit is not None and index >= limit:
+                    data.left_out[f"items beyond the first {limit} of their file"] += 1
+                    continue
+                empty = False
+                yield _case(value, f"{labels['file']}/{index}", subtask, place, labels, where)
+    if empty:
         raise CompoclipError(f"{folder}: the files hold no items; fetch the official files again")
-    digest = files.data_hash(paths, [f"limit {limit}"])
-    reason = f"items beyond the first {limit} of their file"
-    return of_cases(META, kept, cases, digest, _RULES, "vl_compo", left_out={reason: left_out})
 
 
 _REMEDY = "put the official folder there, or select the parts you have, e.g. vl_checklist:object_*"
@@ -194,3 +178,15 @@ def _first(texts: dict[str, Any], key: str, where: str) -> str:
     if not listed:
         raise CompoclipError(f"{where}: {key!r} is empty; fetch the official file again")
     return files.nonempty(listed[0], f"{where}: {key!r}")
+
+
+VL_CHECKLIST = CaseReader(
+    META,
+    _cases,
+    rules={
+        "vl_compo": Aggregate(tuple(_GROUPS.values())),
+        **_GROUPS,
+        **{name: _rule(name) for name in LAYOUT},
+    },
+    headline="vl_compo",
+)

@@ -20,18 +20,27 @@ Chance is 1/2; for plain accuracy it is the share of the more frequent kind of s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.files import keep, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, Meta
+from compoclip.benchmarks.reader import CaseReader, Reading, keep
+from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
 _SPLITS = ("random", "zeroshot")
 _COCO = ("train2017", "val2017")
 _LEAST = 20
+_FILES = {  # bytes, checksum
+    "random_dev": (338_049, "69f9238dfd969d86e37f9442b128106d"),
+    "random_test": (674_712, "bec23764abc5a9aaf0cc81e60fc5608b"),
+    "zeroshot_dev": (107_245, "a961e4aa48c6de7bf740cca317968b28"),
+    "zeroshot_test": (380_380, "caad8683113358892d407c002c36de73"),
+}
+_REPOSITORY = repository(
+    "cambridgeltl/visual-spatial-reasoning", "b27a0af0ee1462d2b6b92c8c83e869d9254a241a"
+)
 META = Meta(
     id="vsr",
     title="Visual Spatial Reasoning",
@@ -39,50 +48,33 @@ META = Meta(
     source="repository cambridgeltl/visual-spatial-reasoning, folder data; photos: COCO 2017",
     licence="Apache-2.0",
     access="open",
-    files=tuple(f"vsr/{split}_{part}.jsonl" for split in _SPLITS for part in ("dev", "test")),
-    elsewhere={
-        f"vsr/{split}_{part}.jsonl": f"vsr/{split}/{part}.jsonl"
-        for split in _SPLITS
-        for part in ("dev", "test")
-    },
+    files=tuple(f"vsr/{name}.jsonl" for name in _FILES),
+    elsewhere={f"vsr/{name}.jsonl": f"vsr/{name.replace('_', '/')}.jsonl" for name in _FILES},
     images=tuple(f"coco/{folder}" for folder in _COCO),
     parts=_SPLITS,
     chance={"": 1 / 2},
     skills=dict.fromkeys(_SPLITS, "spatial"),
     expected={"random": 2195, "random_dev": 1097, "zeroshot": 1222, "zeroshot_dev": 340},
-    hashes={
-        "vsr/random_dev.jsonl": "69f9238dfd969d86e37f9442b128106d",
-        "vsr/random_test.jsonl": "bec23764abc5a9aaf0cc81e60fc5608b",
-        "vsr/zeroshot_dev.jsonl": "a961e4aa48c6de7bf740cca317968b28",
-        "vsr/zeroshot_test.jsonl": "caad8683113358892d407c002c36de73",
-    },
+    hashes={f"vsr/{name}.jsonl": known for name, (_, known) in _FILES.items()},
+    remote=tuple(
+        RemoteFile(
+            f"vsr/{name}.jsonl",
+            f"{_REPOSITORY}/data/splits/{name.replace('_', '/')}.jsonl",
+            size,
+        )
+        for name, (size, _) in _FILES.items()
+    ),
 )
 
 
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
-    """Read VSR as BINARY cases: test statements, and the dev statements that set the thresholds.
-
-    Layout: see the module. Raises CompoclipError for absent or malformed files, UsageError for an
-    unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    folder = annotations or root / "vsr"
-    paths = {
-        name: _found(folder, split, part)
-        for split in kept
-        for name, part in ((split, "test"), (f"{split}_dev", "dev"))
-    }
-    cases = [case for name, path in paths.items() for case in _cases(path, name, images, root)]
-    expected = keep(META.expected, tuple(paths))
-    digest = files.data_hash(paths)
-    made = of_cases(META, kept, cases, digest, _rules(kept, cases), "auc", expected=expected)
-    return replace(made, tuned_on={split: f"{split}_dev" for split in kept})
+def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    """Test statements, and the dev statements that set the thresholds."""
+    folder = annotations or data.root / "vsr"
+    data.tuned_on = {split: f"{split}_dev" for split in data.parts}
+    data.expected = keep(META.expected, [name for both in data.tuned_on.items() for name in both])
+    for split, dev in data.tuned_on.items():
+        yield from _statements(data, split, _found(folder, split, "test"))
+        yield from _statements(data, dev, _found(folder, split, "dev"))
 
 
 def _found(folder: Path, split: str, part: str) -> Path:
@@ -90,15 +82,56 @@ def _found(folder: Path, split: str, part: str) -> Path:
     return nested if nested.is_file() else folder / f"{split}_{part}.jsonl"
 
 
-def _rules(kept: Sequence[str], cases: Sequence[Case]) -> dict[str, Aggregate]:
-    """The named aggregates over the kept splits."""
+def _statements(data: Reading, part: str, path: Path) -> Iterator[Case]:
+    seen: dict[object, str] = {}
+    kinds = set()
+    for line, where, row in data.lines(
+        part, path, "put it there or select the split you have, e.g. vsr:zeroshot"
+    ):
+        label = files.field(row, "label", where)
+        if isinstance(label, bool) or label not in (0, 1):
+            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r:.40}")
+        name, caption = files.texts(row, ("image", "caption"), where)
+        photos = data.images or data.root / "coco" / _coco_folder(row, where)
+        files.once((name, caption, label), where, seen)
+        kinds.add(label)
+        yield Case(
+            id=f"{part}/{line}",
+            form=Form.BINARY,
+            images=(files.photo(photos, row, "image", where),),
+            texts=(caption,),
+            subtask=part,
+            truth=int(label),
+            labels={
+                "label": "true" if label else "false",
+                "relation": files.text(row, "relation", where),
+            },
+        )
+    if kinds != {0, 1}:
+        raise CompoclipError(
+            f"{path}: holds no true or no false statements; fetch the official file again"
+        )
+
+
+def _coco_folder(row: dict[str, object], where: str) -> str:
+    """The folder of COCO that the photo's address names."""
+    link = PurePosixPath(files.text(row, "image_link", where))
+    if link.parent.name not in _COCO:
+        raise CompoclipError(
+            f"{where}: 'image_link' {str(link)!r:.80} names neither {' nor '.join(_COCO)}; give "
+            "the folder of the photos as images"
+        )
+    return link.parent.name
+
+
+def _rules(data: Reading) -> dict[str, Aggregate]:
+    kept = data.parts
     balanced = [Aggregate((part,), macro_by="label", metric="accuracy") for part in kept]
-    rules = {"auc": Aggregate(tuple(kept)), "balanced_accuracy": Aggregate(tuple(balanced))}
-    counts = {
-        part: Counter(case.labels["relation"] for case in cases if case.subtask == part)
-        for part in kept
-    }
-    kinds = {(case.subtask, case.labels["relation"], case.truth) for case in cases}
+    rules = {"auc": Aggregate(kept), "balanced_accuracy": Aggregate(tuple(balanced))}
+    counts: dict[str, Counter[str]] = {part: Counter() for part in (*kept, *data.tuned_on.values())}
+    for case in data.cases:
+        counts[case.subtask][case.labels["relation"]] += 1
+    kinds = {(case.subtask, case.labels["relation"], case.truth) for case in data.cases}
     both = {
         part: [name for name in counts[part] if {(part, name, 0), (part, name, 1)} <= kinds]
         for part in kept
@@ -114,45 +147,4 @@ def _rules(kept: Sequence[str], cases: Sequence[Case]) -> dict[str, Aggregate]:
     return rules
 
 
-def _cases(path: Path, subtask: str, images: Path | None, root: Path) -> list[Case]:
-    remedy = "put it there or select the split you have, e.g. vsr:zeroshot"
-    cases: list[Case] = []
-    seen: dict[object, str] = {}
-    for line, row in files.read_jsonl(path, remedy):
-        where = f"{path}: line {line}"
-        label = files.field(row, "label", where)
-        if isinstance(label, bool) or label not in (0, 1):
-            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r:.40}")
-        name = files.text(row, "image", where)
-        photos = images or root / "coco" / _coco_folder(row, where)
-        files.once((name, files.text(row, "caption", where), label), where, seen)
-        cases.append(
-            Case(
-                id=f"{subtask}/{line}",
-                form=Form.BINARY,
-                images=(ImageRef(files.image_path(photos, name, where)),),
-                texts=(files.text(row, "caption", where),),
-                subtask=subtask,
-                truth=int(label),
-                labels={
-                    "label": "true" if label else "false",
-                    "relation": files.text(row, "relation", where),
-                },
-            )
-        )
-    if {case.truth for case in cases} != {0, 1}:
-        raise CompoclipError(
-            f"{path}: holds no true or no false statements; fetch the official file again"
-        )
-    return cases
-
-
-def _coco_folder(row: dict[str, object], where: str) -> str:
-    """The folder of COCO that the photo's address names."""
-    link = PurePosixPath(files.text(row, "image_link", where))
-    if link.parent.name not in _COCO:
-        raise CompoclipError(
-            f"{where}: 'image_link' {str(link)!r:.80} names neither {' nor '.join(_COCO)}; give "
-            "the folder of the photos as images"
-        )
-    return link.parent.name
+VSR = CaseReader(META, _cases, _rules, "auc")

@@ -20,16 +20,24 @@ four, chance 1/256. Headline `vl_compo`: plain mean of the six files' accuracies
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.files import by_stem, of_cases, select
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.files import by_stem
+from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
 from compoclip.errors import CompoclipError
 
+_PARTS = {
+    "controlled_a": Subtask("spatial", 412),
+    "controlled_b": Subtask("spatial", 408),
+    "coco_one": Subtask("spatial", 2247),
+    "coco_two": Subtask("spatial", 440),
+    "vg_one": Subtask("spatial", 1160),
+    "vg_two": Subtask("spatial", 291),
+}
 _FILES = {
     "controlled_a": "controlled_images_dataset",
     "controlled_b": "controlled_clevr_dataset",
@@ -53,84 +61,47 @@ META = Meta(
     "COCO val2017, Visual Genome (GQA)",
     licence="MIT",
     access="open; authors' file share",
-    files=tuple(f"whatsup/{name}.json" for name in _FILES.values()),
     images=(
         "whatsup/controlled_images",
         "whatsup/controlled_clevr",
         "whatsup/vg_images",
         "coco/val2017",
     ),
-    parts=tuple(_FILES),
     chance={
-        "controlled_a": 1 / 4,
-        "controlled_b": 1 / 4,
-        "coco_one": 1 / 2,
-        "coco_two": 1 / 2,
-        "vg_one": 1 / 2,
-        "vg_two": 1 / 2,
+        **{name: 1 / 4 if name in _FOLDERS else 1 / 2 for name in _PARTS},
         "/pair": 1 / 16,
         "/set": 1 / 256,
     },
-    skills=dict.fromkeys(_FILES, "spatial"),
-    expected={
-        "controlled_a": 412,
-        "controlled_b": 408,
-        "coco_one": 2247,
-        "coco_two": 440,
-        "vg_one": 1160,
-        "vg_two": 291,
-    },
+    **facts(_PARTS, lambda part: f"whatsup/{_FILES[part]}.json"),
 )
-_RULES = {
-    "vl_compo": Aggregate(META.parts),
-    "controlled": Aggregate(tuple(_FOLDERS)),
-    "pair": Aggregate(tuple(_FOLDERS), metric="pair"),
-    "set": Aggregate(tuple(_FOLDERS), metric="set"),
-}
-
-
-def load(
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-    coco_images: Path | None = None,
-) -> Benchmark:
-    """Read What'sUp as CHOOSE_TEXT cases; layout: see the module.
-
-    Raises CompoclipError for absent or malformed files, UsageError for an unknown sub-task.
-    """
-    kept = select(META.id, META.parts, subtasks)
-    folder = annotations or root / "whatsup"
-    photos = images or root / "whatsup"
-    paths = {name: folder / f"{_FILES[name]}.json" for name in kept}
-    cases: list[Case] = []
-    for name in kept:
-        if name in _FOLDERS:
-            cases += _controlled(paths[name], name, photos / _FOLDERS[name])
-        elif name.startswith("coco"):
-            cases += _questions(paths[name], name, coco_images or root / "coco" / "val2017", 12)
-        else:
-            cases += _questions(paths[name], name, photos / "vg_images", 0)
-    rules = _usable(_RULES, cases)
-    digest = files.data_hash(paths)
-    made = of_cases(META, kept, cases, digest, rules, "vl_compo", ties=TiePolicy.FIRST)
-    return replace(made, joint={"pair": "pair", "set": "set"})
-
-
-def _usable(rules: Mapping[str, Aggregate], cases: Sequence[Case]) -> dict[str, Aggregate]:
-    """The rules without those over pairs and sets of which the files hold none."""
-    labels = {label for case in cases for label in case.labels}
-    return {k: rule for k, rule in rules.items() if rule.metric is None or rule.metric in labels}
-
-
 _REMEDY = "put it there or select the parts you have, e.g. whatsup:controlled_*"
 
 
-def _rows(path: Path) -> list[tuple[str, Any]]:
-    rows = files.items(files.read_json(path, _REMEDY), str(path))
-    return [(f"{path}: row {index}", row) for index, row in enumerate(rows)]
+def _cases(
+    data: Reading, *, annotations: Path | None = None, coco_images: Path | None = None
+) -> Iterator[Case]:
+    data.joint = {"pair": "pair", "set": "set"}
+    photos = data.photos("whatsup")
+    for part in data.parts:
+        path = (annotations or data.root / "whatsup") / f"{_FILES[part]}.json"
+        if part in _FOLDERS:
+            yield from _controlled(data, path, part, photos / _FOLDERS[part])
+        elif part.startswith("coco"):
+            coco = coco_images or data.root / "coco" / "val2017"
+            yield from _questions(data, path, part, coco, 12)
+        else:
+            yield from _questions(data, path, part, photos / "vg_images", 0)
+
+
+def _rules(data: Reading) -> dict[str, Aggregate]:
+    """The aggregates, those over pairs and sets only if the files hold any."""
+    pairs = tuple(_FOLDERS)
+    labels = {label for case in data.cases for label in case.labels}
+    return {
+        "vl_compo": Aggregate(META.parts),
+        "controlled": Aggregate(pairs),
+        **{each: Aggregate(pairs, metric=each) for each in ("pair", "set") if each in labels},
+    }
 
 
 def _case(subtask: str, index: int, image: Path, texts: Sequence[str], relation: str) -> Case:
@@ -139,11 +110,10 @@ def _case(subtask: str, index: int, image: Path, texts: Sequence[str], relation:
     return Case(key, Form.CHOOSE_TEXT, (ImageRef(image),), tuple(texts), subtask, labels=labels)
 
 
-def _controlled(path: Path, subtask: str, photos: Path) -> list[Case]:
+def _controlled(data: Reading, path: Path, subtask: str, photos: Path) -> list[Case]:
     cases = []
     places: list[tuple[str, str]] = []
-    for index, (where, value) in enumerate(_rows(path)):
-        row = files.record(value, where)
+    for index, where, row in data.rows(subtask, path, _REMEDY):
         listed = PurePosixPath(files.text(row, "image_path", where)).name
         image = files.image_path(photos, listed, where)
         options = files.items(files.field(row, "caption_options", where), f"{where}: options")
@@ -179,11 +149,12 @@ def _groups(
     return labels
 
 
-def _questions(path: Path, subtask: str, photos: Path, digits: int) -> list[Case]:
+def _questions(
+    data: Reading, path: Path, subtask: str, photos: Path, digits: int
+) -> Iterator[Case]:
     """Rows [image id, true, false]; the photo's name is the id with leading zeros."""
     found = by_stem((photos,))
-    cases = []
-    for index, (where, value) in enumerate(_rows(path)):
+    for index, where, value in data.values(subtask, path, _REMEDY):
         row = files.items(value, where)
         if len(row) != 3 or isinstance(row[0], bool) or not isinstance(row[0], int | str):
             raise CompoclipError(f"{where}: expected [image id, true text, false text]")
@@ -192,5 +163,7 @@ def _questions(path: Path, subtask: str, photos: Path, digits: int) -> list[Case
         texts = [files.nonempty(text, f"{where}: text {k}") for k, text in enumerate(row[1:])]
         words = texts[0].lower().rstrip(".").split()
         relation = next((word for word in _WORDS if word in words), "")
-        cases.append(_case(subtask, index, image, texts, relation))
-    return cases
+        yield _case(subtask, index, image, texts, relation)
+
+
+WHATSUP = CaseReader(META, _cases, _rules, "vl_compo", TiePolicy.FIRST)

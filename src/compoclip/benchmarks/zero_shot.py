@@ -12,7 +12,7 @@ Option `annotations`: an index under another name. Class names are taken from, i
 `index` or the folder's index.json (what the data call a class -> name), option `classes` (a list in
 label order), the published names, the data themselves with "_" read as a blank.
 Templates: option `templates`, those among the data, the published ones, "a photo of a {}.". File
-formats: see `photo_set`; in files that hold several data sets the key is NAME, the section of NAME
+formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME
 in `prompts.md`, or the option `key`. A class without photos still competes.
 
 Published names and templates are OpenAI's; scores hang on them, and a note says where others are
@@ -43,21 +43,20 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
 from compoclip.benchmarks.files import classification_rules, close
 from compoclip.benchmarks.photo_set import (
-    DEFAULT_TEMPLATES,
     LABELS,
+    LAYOUTS,
     PhotoSet,
-    fill,
-    find_index,
-    find_shards,
-    find_tables,
     read_folders,
+    read_photo_index,
+)
+from compoclip.benchmarks.prompts import (
+    DEFAULT_TEMPLATES,
+    fill,
     read_index,
     read_names,
-    read_photo_index,
-    read_shards,
-    read_tables,
     read_templates,
 )
+from compoclip.benchmarks.reader import Reader
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 
@@ -298,7 +297,7 @@ META = Meta(
 )
 
 
-def load(
+def _load(
     root: Path,
     images: Path | None = None,
     *,
@@ -376,14 +375,12 @@ def load(
 
 def _read(folder: Path, annotations: Path | None, hint: str) -> PhotoSet:
     """The photos in whichever layout is there."""
-    path = annotations or find_index(folder)
-    if path is not None:
-        return read_photo_index(path)
-    shards = find_shards(folder)
-    if shards:
-        return read_shards(folder, shards)
-    tables = find_tables(folder)
-    return read_tables(tables) if tables else read_folders(folder, hint)
+    if annotations is not None:
+        return read_photo_index(annotations)
+    for layout in LAYOUTS:
+        if found := layout.find(folder):
+            return layout.read(folder, found)
+    return read_folders(folder, hint)
 
 
 def _markdown(path: Path) -> bool:
@@ -465,3 +462,6 @@ def _check(content: Classification, photos: PhotoSet, where: str) -> None:
         raise CompoclipError(
             f"{where}: two classes are called {double!r:.80}; {content.metric} needs distinct names"
         )
+
+
+ZERO_SHOT = Reader(META, _load)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compoclip.captions.types import Chunk, Token, word_set
+from compoclip.captions.lists import ABBREVIATIONS, INTENSIFIERS, TAKING_DEEDS
+from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
 _STARTS = frozenset({"DET", "NUM"})
-_TAKE_DEEDS = frozenset({"by", "for", "of", "from", "while", "after", "before", "without", "about"})
-_INTENSIFIERS = frozenset({"very", "too", "so", "quite", "rather", "really", "extremely", "almost"})
 
 
 def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
@@ -79,7 +78,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
         return _noun_ahead(tokens, at + 1)
     if token.pos == "ADV":
         follower = tokens[at + 1] if at + 1 < len(tokens) else None
-        degree = token.lemma in _INTENSIFIERS or token.lemma.endswith("ly")
+        degree = token.lemma in INTENSIFIERS or token.lemma.endswith("ly")
         if follower is None or not (opened or degree):
             return False
         return follower.pos == "ADJ" or follower.tag == "VBN"
@@ -88,7 +87,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 def _behind_place(tokens: Sequence[Token], at: int) -> bool:
     """Whether a preposition that takes no deeds stands before `at`: "near sleeping men"."""
-    return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in _TAKE_DEEDS
+    return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in TAKING_DEEDS
 
 
 def _compounds(tokens: Sequence[Token], at: int) -> bool:
@@ -133,10 +132,6 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _STOP = re.compile(r"(\S+)\. (?=[A-Z])")
-_ABBREVIATIONS = word_set(
-    "mr mrs ms dr prof st mt ft jr sr vs no nr approx dept est gen gov hon inc ltd co corp ave "
-    "blvd rd capt col lt sgt sen rep rev e.g i.e u.s u.k a.m p.m"
-)
 
 
 def sentences(caption: str) -> tuple[str, ...]:
@@ -150,7 +145,7 @@ def sentences(caption: str) -> tuple[str, ...]:
     parts, start = [], 0
     for stop in _STOP.finditer(text):
         word = stop.group(1).lstrip("(\"'").lower()
-        if word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
+        if word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
             continue
         parts.append(text[start : stop.end()].strip())
         start = stop.end()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from compoclip.captions import lists
 from compoclip.captions.graph_units import (
     Draft,
     Node,
@@ -18,20 +19,6 @@ from compoclip.captions.graph_units import (
     acts,
     attributes,
     units,
-)
-from compoclip.captions.tagwords import (
-    BACKDROPS,
-    BODY_PARTS,
-    CLOTHES,
-    DEPICTIONS,
-    DRESSING_VERBS,
-    GONE,
-    HOLDING_VERBS,
-    LINKING_VERBS,
-    MANNERS,
-    NO_QUALITY,
-    PLACES_AT_THINGS,
-    VEHICLES,
 )
 from compoclip.captions.types import Caption, GraphAttribute, GraphObject, RelationKind, SceneGraph
 
@@ -98,7 +85,7 @@ class ReadingState:
             return PendingLink((), unit.names, unit.words, span, negated=True)
         if verb is not None and before is verb:
             passive = self.text.tokens[verb.head].tag == "VBN"
-            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in DRESSING_VERBS
+            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in lists.DRESSING_VERBS
             return PendingLink(
                 self.doers,
                 verb.names + unit.names,
@@ -132,8 +119,10 @@ class ReadingState:
             return frozenset(sources[:-1])
         if sources == self.last and self._points_back(number) and name != "with":
             return frozenset(sources) if self.draft.garments(sources) else _NONE
-        nested = name in _NESTING and self.text.lemma_next(number) not in CLOTHES | MANNERS
-        parts = any(self.draft.nodes[i].head in BODY_PARTS for i in sources)
+        nested = (
+            name in _NESTING and self.text.lemma_next(number) not in lists.CLOTHES | lists.MANNERS
+        )
+        parts = any(self.draft.nodes[i].head in lists.BODY_PARTS for i in sources)
         return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
 
     def _place(self, number: int, unit: Unit) -> list[int]:
@@ -146,7 +135,7 @@ class ReadingState:
             # "a man in the water with an elephant", "a woman at a table with her laptop"
             company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
             return self.subject if company and (own or acts(following)) else self.hosts
-        return self.last if own or following in BODY_PARTS else self.hosts
+        return self.last if own or following in lists.BODY_PARTS else self.hosts
 
     def _points_back(self, number: int) -> bool:
         """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
@@ -154,7 +143,7 @@ class ReadingState:
         if after is None or not self.text.pronoun_next(number):
             return False
         head = self.text.tokens[after.head]
-        return head.pos == "PRON" or head.lemma in BODY_PARTS
+        return head.pos == "PRON" or head.lemma in lists.BODY_PARTS
 
     def _continues(self, number: int, unit: Unit) -> bool:
         """Whether a preposition behind the verb's object belongs to the verb: "throwing a ball to
@@ -184,14 +173,14 @@ class ReadingState:
             self.holders = list(link.sources)
         elif link.names in (("in",), ("wear",)) and garment and people:
             return  # a preposition behind clothes tells of who wears them
-        elif link.direct and people and link.names[0] not in HOLDING_VERBS:
+        elif link.direct and people and link.names[0] not in lists.HOLDING_VERBS:
             self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
         else:
             self.hosts = self.last
 
     def _place_noun(self, indexes: Sequence[int]) -> bool:
         """Whether the objects are places at a thing: "the front of a car"."""
-        return any(self.draft.nodes[i].head in PLACES_AT_THINGS for i in indexes)
+        return any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in indexes)
 
     def antecedent(self, number: int) -> tuple[list[int], bool]:
         """What "who" or "that" stands for, with "who" the nearest person; and whether surely."""
@@ -216,7 +205,9 @@ class ReadingState:
         far = self.draft.animate(self.subject)
         if tag == "VBG" and far and not near:
             aboard = self.context is not None and self.context.names[-1] in ("in", "on")
-            moves = any(self.draft.nodes[i].head in VEHICLES for i in self.last) and not aboard
+            moves = (
+                any(self.draft.nodes[i].head in lists.VEHICLES for i in self.last) and not aboard
+            )
             return self.subject, not (tied or gerund or moves)
         return self.last, tag == "VBG" and near and not far and not gerund
 
@@ -274,10 +265,10 @@ class _Reader(ReadingState):
             return
         head = self.text.tokens[unit.head].text.lower()
         if self.pending is not None and self.pending.kind == "preposition":
-            if head in BACKDROPS:
+            if head in lists.BACKDROPS:
                 self.pending = None
                 return
-            if head in PLACES_AT_THINGS and self.holders and unit.stop - unit.first <= 2:
+            if head in lists.PLACES_AT_THINGS and self.holders and unit.stop - unit.first <= 2:
                 self._place_at_holder(self.pending, head)
                 return
         first = self._split_gap(number, unit)
@@ -294,7 +285,7 @@ class _Reader(ReadingState):
         if self.pending is not None:
             self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
             self.context, self.pending = self.pending, None
-            shown = any(self.draft.nodes[i].head in DEPICTIONS for i in self.context.sources)
+            shown = any(self.draft.nodes[i].head in lists.DEPICTIONS for i in self.context.sources)
             self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
@@ -315,7 +306,7 @@ class _Reader(ReadingState):
         of who is "in a group of men"."""
         crowd = any(each.name.endswith(" of") for each in self.draft.nodes[node].attributes)
         after = self.text.tokens[unit.stop : unit.stop + 1]
-        gone = any(token.text.lower() in GONE for token in after)
+        gone = any(token.text.lower() in lists.GONE for token in after)
         return not (self.draft.ambiguous or gone or (crowd and link.names[-1] == "in"))
 
     def _place_at_holder(self, link: PendingLink, place: str) -> None:
@@ -444,7 +435,9 @@ class _Reader(ReadingState):
             self.draft.act(unit.head, self.doers, self.doubted)
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
-        return after is not None and after.kind == "adjective" and unit.names[0] in LINKING_VERBS
+        return (
+            after is not None and after.kind == "adjective" and unit.names[0] in lists.LINKING_VERBS
+        )
 
     def _be(self, number: int, unit: Unit) -> None:
         self.pending = None
@@ -460,13 +453,15 @@ class _Reader(ReadingState):
         before = self.text.before(number)
         if self.copula:
             targets = self.subject
-        elif before == "verb" and self.verb is not None and self.verb.names[0] in LINKING_VERBS:
+        elif (
+            before == "verb" and self.verb is not None and self.verb.names[0] in lists.LINKING_VERBS
+        ):
             targets = self.doers
         elif before == "noun":
             targets = self.last[-1:]
         else:
             return
-        if self.text.tokens[unit.head].text.lower() in NO_QUALITY:
+        if self.text.tokens[unit.head].text.lower() in lists.NO_QUALITY:
             return
         behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
         for index in targets:

@@ -7,28 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from compoclip.captions.tagwords import (
-    ANIMALS,
-    BODY_PARTS,
-    CLOTHES,
-    COLLOCATIONS,
-    COLOURS,
-    COMPOUND_ING,
-    EXTENTS,
-    MATERIALS,
-    NEGATIONS,
-    NO_QUALITY,
-    NUMBERS,
-    PEOPLE,
-    PHRASAL,
-    PICTURES,
-    PLACES_AT_THINGS,
-    PRONOUNS,
-    QUALITY_NOUNS,
-    QUANTITIES,
-    SHADES,
-    TRANSITIVE_VERBS,
-)
+from compoclip.captions import lists
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -92,7 +71,7 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
         return preposition
     chunk = starts.get(at)
     if chunk is not None:
-        return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in NEGATIONS)
+        return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in lists.NEGATIONS)
     if token.pos in ("VERB", "AUX") or (token.tag == "TO" and _is_verb(tokens, at + 1)):
         return _verb(tokens, at)
     if token.pos == "ADJ" or token.tag == "CD":
@@ -116,7 +95,7 @@ def _joint(token: Token) -> UnitKind | None:
 def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     """ "in front of", "on the left side of", "on"; None when no preposition begins here."""
     low = tokens[at].text.lower()
-    for phrase in PHRASAL.get(low, ()):
+    for phrase in lists.PHRASAL.get(low, ()):
         if tuple(t.text.lower() for t in tokens[at : at + len(phrase)]) == phrase:
             return _made(tokens, at, at + len(phrase), phrase)
     if low == "full" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
@@ -132,7 +111,7 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
             name = tokens[place].text.lower()
-            if name in PLACES_AT_THINGS and tokens[place + 1].text.lower() == "of":
+            if name in lists.PLACES_AT_THINGS and tokens[place + 1].text.lower() == "of":
                 inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
                 return _made(tokens, at, place + 2, (low, *inner, name, "of"))
     return _made(tokens, at, at + 1, (low,))
@@ -140,7 +119,7 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
 
 def _made(tokens: Sequence[Token], first: int, stop: int, names: Sequence[str]) -> Unit:
     words = tuple(t.text.lower() for t in tokens[first:stop])
-    return Unit("preposition", first, stop, first, tuple(names), words, words[0] in NEGATIONS)
+    return Unit("preposition", first, stop, first, tuple(names), words, words[0] in lists.NEGATIONS)
 
 
 def _verb(tokens: Sequence[Token], at: int) -> Unit:
@@ -150,7 +129,7 @@ def _verb(tokens: Sequence[Token], at: int) -> Unit:
     stop = here = at
     while here < len(tokens):
         token = tokens[here]
-        negated = negated or token.lemma in NEGATIONS or token.text.lower().endswith("n't")
+        negated = negated or token.lemma in lists.NEGATIONS or token.text.lower().endswith("n't")
         if token.pos == "VERB":
             if main >= 0 and not _continues(tokens, main, here):
                 break
@@ -206,7 +185,7 @@ class Node:
     @property
     def person(self) -> bool:
         """Whether it is one person or more."""
-        return self.head in PEOPLE
+        return self.head in lists.PEOPLE
 
     @property
     def animate(self) -> bool:
@@ -216,7 +195,7 @@ class Node:
     @property
     def worn(self) -> bool:
         """Whether it is a piece of clothing."""
-        return self.head in CLOTHES
+        return self.head in lists.CLOTHES
 
     def finished(self) -> GraphObject:
         """The object with its attributes in caption order, each once."""
@@ -228,7 +207,7 @@ class Node:
 
 def acts(lemma: str) -> bool:
     """Whether the noun names a person or an animal."""
-    return lemma in PEOPLE or lemma in ANIMALS
+    return lemma in lists.PEOPLE or lemma in lists.ANIMALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,13 +229,21 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
     for at in range(first, stop):
         token = tokens[at]
         noun_before = (
-            at > first and tokens[at - 1].pos in _NOUNS and tokens[at - 1].lemma not in COLOURS
+            at > first
+            and tokens[at - 1].pos in _NOUNS
+            and tokens[at - 1].lemma not in lists.COLOURS
         )
-        deed = token.tag == "VBN" and token.text.lower() not in QUALITY_NOUNS  # "heart shaped"
+        deed = (
+            token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
+        )  # "heart shaped"
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
             found.append(PhraseObject(first, at, at))
             first = at + 1
-        elif noun_before and token.lemma in BODY_PARTS and tokens[at - 1].lemma in PEOPLE | ANIMALS:
+        elif (
+            noun_before
+            and token.lemma in lists.BODY_PARTS
+            and tokens[at - 1].lemma in lists.PEOPLE | lists.ANIMALS
+        ):
             found.append(PhraseObject(first, at, at))
             first = at
     return [*found, PhraseObject(first, stop)]
@@ -270,7 +257,9 @@ def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
     start = head
     while start > first and _belongs(tokens, start):
         start -= 1
-    words = [t.text.lower() for t in tokens[start:head] if t.text.lower() not in QUALITY_NOUNS]
+    words = [
+        t.text.lower() for t in tokens[start:head] if t.text.lower() not in lists.QUALITY_NOUNS
+    ]
     node = Node(
         " ".join([*words, tokens[head].lemma]),
         Span(tokens[start].start, tokens[head].end),
@@ -286,11 +275,11 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
     """Whether the word before `start` is a part of the object's name."""
     before = tokens[start - 1]
     low = before.text.lower()
-    if f"{low} {tokens[start].text.lower()}" in COLLOCATIONS:
+    if f"{low} {tokens[start].text.lower()}" in lists.COLLOCATIONS:
         return True
-    if low in COMPOUND_ING and tokens[start].lemma in PEOPLE | ANIMALS:
+    if low in lists.COMPOUND_ING and tokens[start].lemma in lists.PEOPLE | lists.ANIMALS:
         return False  # "sleeping man", but "sleeping bag"
-    return before.pos in _NOUNS and low not in MATERIALS
+    return before.pos in _NOUNS and low not in lists.MATERIALS
 
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
@@ -300,7 +289,7 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
     while at < stop:
         token = tokens[at]
         low = token.text.lower()
-        if token.tag == "CD" or low in NUMBERS:
+        if token.tag == "CD" or low in lists.NUMBERS:
             if low not in ("one", "1"):
                 found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
         elif at + 1 < stop and _modifies_next(tokens, at):
@@ -321,12 +310,12 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
     if tokens[at].pos == "ADV":
         return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
     low = tokens[at].text.lower()
-    return low in SHADES and after.text.lower() in MATERIALS | QUALITY_NOUNS
+    return low in lists.SHADES and after.text.lower() in lists.MATERIALS | lists.QUALITY_NOUNS
 
 
 def _quality(token: Token) -> bool:
     low = token.text.lower()
-    if low in NO_QUALITY or low in QUALITY_NOUNS:
+    if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS:
         return False
     return token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
 
@@ -435,7 +424,7 @@ class Draft:
             if found:
                 self.ambiguous = len(found) > 1
                 return found[0]
-        name = PRONOUNS.get(low)
+        name = lists.PRONOUNS.get(low)
         if name is None:
             return None
         found = [
@@ -531,7 +520,7 @@ class ReadSentence:
         unit = self.units[number - 1] if number else None
         if unit is None or self.tokens[unit.first].tag != "PRP$":
             return False
-        return self.tokens[unit.head].lemma in BODY_PARTS
+        return self.tokens[unit.head].lemma in lists.BODY_PARTS
 
     def lemma_next(self, number: int) -> str:
         """The lemma of the noun behind `number`, "" when there is none."""
@@ -543,12 +532,12 @@ class ReadSentence:
         unit, of = self.units[number], self.next(number)
         token = self.tokens[unit.head]
         low = token.text.lower()
-        said = QUANTITIES.get(low)
+        said = lists.QUANTITIES.get(low)
         if said is None or of is None or of.names != ("of",):
             return None
         # A black and white photo, or a large group, of dogs: the dogs may be neither.
-        found = [] if low in PICTURES else attributes(self.tokens, unit.first, unit.head)
-        found = [each for each in found if each.name.rpartition(" ")[2] not in EXTENTS]
+        found = [] if low in lists.PICTURES else attributes(self.tokens, unit.first, unit.head)
+        found = [each for each in found if each.name.rpartition(" ")[2] not in lists.EXTENTS]
         if said:
             span = Span(token.start, self.tokens[of.head].end)
             found.append(GraphAttribute(said, span, "number"))
@@ -556,7 +545,7 @@ class ReadSentence:
 
     def pictures(self, unit: Unit) -> bool:
         """Whether a noun phrase names a picture."""
-        return self.tokens[unit.head].text.lower() in PICTURES
+        return self.tokens[unit.head].text.lower() in lists.PICTURES
 
     def gap_start(self, number: int) -> int | None:
         """The token where the subject begins in "table bowl is sitting on", None without a gap.
@@ -576,6 +565,6 @@ class ReadSentence:
         if verb is None or verb.kind not in ("verb", "be"):
             return False
         if tail is None or tail.kind == "stop":
-            return verb.kind == "verb" and verb.names[0] in TRANSITIVE_VERBS
+            return verb.kind == "verb" and verb.names[0] in lists.TRANSITIVE_VERBS
         end = self.next(number + 2)
         return tail.kind == "preposition" and (end is None or end.kind == "stop")

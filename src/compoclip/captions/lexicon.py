@@ -10,7 +10,7 @@ WordNet's counts come from news and fiction where a "table" is as often one of f
 sense counts, and the second when it reaches half of the best. A proposed word must mean the
 proposal in a dominant sense of its own ("head" is no sort of animal), and must be familiar: met in
 the tagged texts or twice in WordNet's definitions (rare words come only where hardly a familiar one
-is found). A few kinds that WordNet does not know come from `types`.
+is found). A few kinds that WordNet does not know come from `data/lexicon.txt`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from compoclip.captions.types import same_kind
+from compoclip.captions.lists import word_lists
 from compoclip.errors import CompoclipError
 
 # --- The shipped word-sense file: an xz-compressed text table, read fast and parsed lazily. ---
@@ -44,6 +44,7 @@ from compoclip.errors import CompoclipError
 MAGIC = "compoclip-lexicon"
 FORMAT = 1
 #: WordNet's letter for each part of speech of an entry.
+_KINDS = word_lists(__file__, "lexicon")
 POS_LETTERS = {"NOUN": "n", "PROPN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 
 
@@ -196,7 +197,7 @@ def _malformed(path: Path, what: str) -> CompoclipError:
 # red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
 
 #: First lemmas of the heads whose satellites exclude one another.
-KIND_HEADS = frozenset({"chromatic", "achromatic", "colored", "patterned", "cooked", "clothed"})
+KIND_HEADS = _KINDS.words("kind heads")
 #: Lexicographer files of nouns that name what an adjective says: attribute, substance.
 QUALITY_LEXFILES = frozenset({7, 27})
 
@@ -342,16 +343,7 @@ SECOND_SENSE_SHARE = 2
 FAMILIAR_USES = 2
 ENOUGH_FAMILIAR = 5
 #: First lemmas of synsets too general for their descendants to be of one kind.
-GENERAL = frozenset(
-    """
-    entity/physical entity/abstraction/object/whole/artifact/instrumentality/matter/substance/
-    property/quality/attribute/state/group/thing/psychological feature/cognition/causal agent/
-    relation/measure/communication/location/material/part/act/event/unit/way/structure/
-    change/be/have/make/exist/interact/get/induce/cause to be perceived/need/necessitate
-    """.replace("\n", "")
-    .replace("    ", "")
-    .split("/")
-)
+GENERAL = _KINDS.words("general")
 
 
 class Lexicon:
@@ -421,14 +413,14 @@ class Lexicon:
         found = self._cohyponyms.get(key)
         if found is None:
             if pos in ("NOUN", "PROPN", "VERB"):
-                words = self._same_kind(lemma, pos, up, down)
+                words = self._siblings(lemma, pos, up, down)
             elif pos == "ADJ":
                 words = contrasting_adjectives(self, self._table, lemma, up, down)
             elif pos == "ADV":
                 words = contrasting_adverbs(self, self._table, lemma, up, down)
             else:
                 words = set()
-            words |= same_kind(key[0], pos)
+            words |= _same_kind(key[0], pos)
             kept = sorted(word for word in words if not self.related(key[0], word, pos))
             familiar = [word for word in kept if self.familiar(word, pos)]
             found = tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else kept)
@@ -441,7 +433,7 @@ class Lexicon:
             return True
         return self._table.uses(POS_LETTERS.get(pos, ""), _normal(lemma)) >= FAMILIAR_USES
 
-    def _same_kind(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
+    def _siblings(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
         """Words around the dominant senses; when there are none, around the next sense that has."""
         ranked = self._ranked(lemma, pos)
         dominant = self.dominant(lemma, pos)
@@ -576,6 +568,12 @@ class Lexicon:
             level = {h for number in level for h in self._table.synset(number).hypernyms}
             reached |= level
         return reached
+
+
+def _same_kind(lemma: str, pos: str) -> frozenset[str]:
+    """The other words of every group that holds the lemma, of kinds that WordNet does not know."""
+    groups = _KINDS.groups(pos) if pos in ("ADJ", "VERB") else ()
+    return frozenset(word for group in groups if lemma in group for word in group) - {lemma}
 
 
 def _normal(lemma: str) -> str:

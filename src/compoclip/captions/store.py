@@ -13,7 +13,7 @@ from os import getpid
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compoclip.captions.parse import PARSER_VERSION, POOL_FLOOR, batched, parse, parse_many
+from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse, parse_many
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import (
     Caption,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compoclip.captions.lists import EMPTY_PARTICIPLES
 from compoclip.captions.types import (
     Caption,
     GraphAttribute,
@@ -16,14 +17,9 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
     Token,
-    word_set,
 )
 
 _PARTICIPLES = ("VBG", "VBN")
-#: Participles that say nothing without the words behind them: "getting off", "creepy looking".
-_EMPTY = word_set(
-    "getting taking going making doing having putting coming looking trying shown seen pictured"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,7 @@ def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with, nor
     "getting", which needs what one gets.
     """
-    if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in _EMPTY:
+    if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in EMPTY_PARTICIPLES:
         return False
     if attribute.kind != "action":
         return True

@@ -9,13 +9,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from compoclip.captions.lists import word_lists
 from compoclip.captions.tagrules import correct
-from compoclip.captions.types import Token, word_set, word_spans
+from compoclip.captions.types import Token, word_spans
 from compoclip.errors import CompoclipError, UsageError
 
 DEFAULT_TAGGER = "hanta"
 #: What `get_tagger("spacy")` loads.
 DEFAULT_SPACY_MODEL = "en_core_web_sm"
+_LISTS = word_lists(__file__, "tagging")
 
 
 class Tagger(Protocol):
@@ -84,10 +86,9 @@ _SIGNS: Mapping[str, str] = {
     "“": "``", "‘": "``", "`": "``", "”": "''", "’": "''", '"': "''", "'": "''", "$": "$",
     "£": "$", "€": "$", "&": "CC",
 }  # fmt: skip
-_ADJECTIVE_QUANTIFIERS = word_set("many much few several more most fewer less little own")
-_TAGSETS_INDEFINITE = word_set("another any both each either every neither no some")
-#: Words of no number in C5 that Penn counts as plural.
-_COLLECTIVE_PLURALS = word_set("people police folk cattle poultry clergy cops")
+_ADJECTIVE_QUANTIFIERS = _LISTS.words("adjective quantifiers")
+_INDEFINITE_DETERMINERS = _LISTS.words("indefinite determiners")
+_COLLECTIVE_PLURALS = _LISTS.words("collective plurals")
 
 
 def sign_tag(text: str) -> str:
@@ -107,7 +108,7 @@ def penn_tag(c5: str, word: str) -> str:
         return "VB"
     if c5 == "DTQ" and word == "whose":
         return "WP$"
-    if c5 == "PNI" and word in _TAGSETS_INDEFINITE:
+    if c5 == "PNI" and word in _INDEFINITE_DETERMINERS:
         return "DT"
     if c5.startswith("PU"):
         return sign_tag(word)
@@ -116,14 +117,11 @@ def penn_tag(c5: str, word: str) -> str:
 
 # --- Coarse universal parts of speech from Penn tags, the words and their neighbours. ---
 
-_BE = word_set("is are was were be been being am isn't aren't wasn't weren't 's ’s")
-_HAVE = word_set("has have had having hasn't haven't hadn't")
-_DO = word_set("do does did don't doesn't didn't")
-_COARSE_INDEFINITE = word_set(
-    "someone something somebody anyone anything anybody everyone everything everybody nobody "
-    "nothing none"
-)
-_SUBORDINATORS = word_set("while because if although though whether unless whereas that so lest")
+_BE = _LISTS.words("forms of be")
+_HAVE = _LISTS.words("forms of have")
+_DO = _LISTS.words("forms of do")
+_INDEFINITE_PRONOUNS = _LISTS.words("indefinite pronouns")
+_SUBORDINATORS = _LISTS.words("subordinators")
 _NOMINAL = frozenset({"NN", "NNS", "NNP", "NNPS", "JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"})
 
 
@@ -152,7 +150,7 @@ def _one(lows: list[str], tags: list[str], i: int) -> str:
     after = tags[i + 1] if i + 1 < len(tags) else ""
     if tag in ("DT", "WDT") and low not in ("a", "an", "the", "no", "every"):
         return "DET" if after in _NOMINAL or after == "DT" else "PRON"
-    if tag == "NN" and low in _COARSE_INDEFINITE:
+    if tag == "NN" and low in _INDEFINITE_PRONOUNS:
         return "PRON"
     if tag == "IN" and low in _SUBORDINATORS:
         return "SCONJ"
@@ -168,29 +166,10 @@ def _one(lows: list[str], tags: list[str], i: int) -> str:
 # Of 26,200 nouns, verbs and adjectives of COCO captions, HanTa's lemmas and lemminflect's differ
 # for 225; lemminflect's are nearly always the right ones (skis -> ski, giraffes -> giraffe).
 
-#: Words used only in the plural: the singular is another thing ("glass") or no word at all.
-PLURAL_ONLY = word_set(
-    "glasses sunglasses eyeglasses goggles pants trousers jeans shorts tights leggings pajamas "
-    "pyjamas overalls scissors pliers tongs binoculars headphones clothes goods outskirts "
-    "furnishings surroundings bleachers moorings"
-)
-_NOUNS = {
-    "people": "people", "graffiti": "graffiti", "veggies": "veggie", "media": "media",
-    "data": "data", "stairs": "stair", "cookies": "cookie", "smoothies": "smoothie",
-    "selfies": "selfie", "men": "man", "women": "woman", "skis": "ski", "toys": "toy",
-    "brownies": "brownie", "hoodies": "hoodie", "zombies": "zombie", "ave": "ave",
-}  # fmt: skip
-_OTHER = {
-    "an": "a", "n't": "not", "n’t": "not", "me": "I", "him": "he", "them": "they", "us": "we",
-    "i": "I", "these": "this", "those": "that", "best": "good", "better": "good", "worst": "bad",
-    "worse": "bad", "'s": "'s", "’s": "'s",
-}  # fmt: skip
-_AUXILIARIES = {
-    "is": "be", "are": "be", "was": "be", "were": "be", "am": "be", "been": "be", "being": "be",
-    "be": "be", "'s": "be", "’s": "be", "'re": "be", "has": "have", "have": "have", "had": "have",
-    "having": "have", "does": "do", "do": "do", "did": "do", "can": "can", "could": "could",
-    "will": "will", "would": "would", "wo": "will", "ca": "can", "sha": "shall",
-}  # fmt: skip
+PLURAL_ONLY = _LISTS.words("plural only")
+_NOUNS = _LISTS.keys("noun lemmas")
+_OTHER = _LISTS.keys("other lemmas")
+_AUXILIARIES = _LISTS.keys("auxiliary lemmas")
 
 
 @lru_cache(maxsize=1 << 16)

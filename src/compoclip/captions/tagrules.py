@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compoclip.captions.tagwords import (
-    ALWAYS,
-    AMBIGUOUS_PLURALS,
-    COLOURS,
-    COMPOUND_ING,
-    IRREGULAR_PLURALS,
-    LINKING_PARTICLES,
-    MOTION,
-    NOUNS_IN_ING,
-    PAST_ONLY,
-    PATTERNS,
-    PHRASAL,
-    PLACES,
-    SUBSTANTIVES,
-    TRANSITIVE_ING,
-)
-from compoclip.captions.types import word_set
+from compoclip.captions.lists import COLOURS, COMPOUND_ING, PHRASAL, word_lists, word_set
 
+_LISTS = word_lists(__file__, "tagging")  # which says what each list is for
+_ALWAYS = _LISTS.keys("always")
+_PATTERNS = _LISTS.words("patterns")
+_SUBSTANTIVES = _LISTS.words("substantives")
+_NOUNS_IN_ING = _LISTS.words("nouns in -ing")
+_TRANSITIVE_ING = _LISTS.words("acting on the next noun")
+_MOTION = tuple(_LISTS.words("motion"))
+_LINKING_PARTICLES = _LISTS.words("linking particles")
+_PLACES = _LISTS.words("places")
+_PAST_ONLY = _LISTS.words("past only")
+_IRREGULAR_PLURALS = tuple(_LISTS.words("irregular plurals"))
+_AMBIGUOUS_PLURALS = _LISTS.words("same in the plural")
+_SUBSTANCES = _LISTS.words("substances")
+_BEARS = _LISTS.words("bears")
+_ARTICLES = _LISTS.words("articles")
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
 _DETERMINERS = frozenset({"DT", "PRP$", "POS", "CD"})
-_ARTICLES = word_set("a an the this these his her their its another")
 _NOMINAL = _NOUN | {"JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"}
 _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
-_SUBSTANCES = word_set("plastic metal wood steel glass stone paper leather marble ceramic")
-_BEARS = word_set("teddy polar panda grizzly brown black")
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
 _AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
@@ -52,15 +48,11 @@ def correct(lows: list[str], tags: list[str]) -> list[str]:
 def _fixed_words(lows: list[str], tags: list[str]) -> None:
     """Words with one tag in captions; strange words are nouns."""
     for i, low in enumerate(lows):
-        if low in ALWAYS:
-            tags[i] = ALWAYS[low]
+        if low in _ALWAYS:
+            tags[i] = _ALWAYS[low]
         elif tags[i] == "FW":
             tags[i] = "NNS" if _looks_plural(low) else "NN"
-        elif (
-            tags[i] == "NNS"
-            and not low.endswith("s")
-            and not low.endswith(tuple(IRREGULAR_PLURALS))
-        ):
+        elif tags[i] == "NNS" and not low.endswith("s") and not low.endswith(_IRREGULAR_PLURALS):
             tags[i] = "NN"
         elif tags[i] in ("VB", "VBP") and low.endswith("ed") and len(low) > 4:
             tags[i] = "VBN"
@@ -75,7 +67,7 @@ def _particles(lows: list[str], tags: list[str]) -> None:
             tags[i] = "RB"
         elif _at(tags, i + 1) in _DETERMINERS | _NOUN | {"JJ", "PRP"}:
             verb = next((lows[j] for j in range(i - 1, -1, -1) if tags[j].startswith("VB")), "")
-            if verb.startswith(MOTION) or lows[i] in LINKING_PARTICLES:
+            if verb.startswith(_MOTION) or lows[i] in _LINKING_PARTICLES:
                 tags[i] = "IN"
 
 
@@ -86,14 +78,14 @@ def _openings(lows: list[str], tags: list[str]) -> None:
     after = _at(tags, 1)
     if tags[0] in ("VB", "VBP", "VBZ") and after in _AFTER_OPENING:
         tags[0] = "NNS" if tags[0] == "VBZ" else "NN"
-    elif tags[0] == "VBG" and lows[0] in NOUNS_IN_ING and after in _AFTER_OPENING:
+    elif tags[0] == "VBG" and lows[0] in _NOUNS_IN_ING and after in _AFTER_OPENING:
         tags[0] = "NN"
 
 
 def _past_forms(lows: list[str], tags: list[str]) -> None:
     """Captions are told in the present: "pillows piled on a chair" is a participle."""
     for i, tag in enumerate(tags):
-        if tag != "VBD" or lows[i] in PAST_ONLY:
+        if tag != "VBD" or lows[i] in _PAST_ONLY:
             continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
         told = before in ("PRP", "WP", "WDT") and _at(lows, i + 1) != "by"
@@ -136,7 +128,7 @@ def _announces_noun(lows: list[str], tags: list[str], i: int, ending: str) -> bo
 def _ing_forms(lows: list[str], tags: list[str]) -> None:
     """ "man surfing on" is a deed, "living room" a compound, "is sleeping" no adjective."""
     for i, (low, tag) in enumerate(zip(lows, tags)):
-        if not low.endswith("ing") or low in NOUNS_IN_ING or len(low) < 5:
+        if not low.endswith("ing") or low in _NOUNS_IN_ING or len(low) < 5:
             continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
         made_of = _at(lows, i - 1) in _SUBSTANCES
@@ -150,7 +142,7 @@ def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
     if after in ("DT", "PRP$", "PRP", "RP") and before not in ("DT", "JJ", "PRP$"):
         return True
-    if lows[i] in TRANSITIVE_ING and before in _NOUN:
+    if lows[i] in _TRANSITIVE_ING and before in _NOUN:
         return True
     if after in _NOUN or after in ("JJ", "VBZ", "VBP"):
         return False
@@ -167,7 +159,7 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
         after = _at(tags, i + 1)
         predicate = _at(lows, i - 1) in _BE
         qualifies = after in _NOUN or after in ("JJ", "VBN") or predicate
-        if low in PATTERNS and tag != "JJ":
+        if low in _PATTERNS and tag != "JJ":
             if qualifies or after == "CC":
                 tags[i] = "JJ"
         elif low in COLOURS and tag not in ("JJ", "NNS"):
@@ -195,7 +187,7 @@ def _stands_alone(lows: list[str], tags: list[str], i: int) -> bool:
         return _at(lows, i + 2) not in COLOURS and _at(tags, i + 2) not in _NOUN
     if after not in ("IN", ".", "", "VBZ", "VBG", "WDT", "MD"):
         return False
-    if lows[i] in SUBSTANTIVES:
+    if lows[i] in _SUBSTANTIVES:
         return before in ("DT", "PRP$", "JJ", "NN", "NNP", "CD", "IN")
     return _at(lows, i - 1) in ("a", "an") and lows[i] not in ("little", "few")
 
@@ -210,7 +202,7 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
                 tags[i] = "WDT"
             elif tags[i] == "WP":
                 tags[i] = "IN" if after in ("PRP", "DT", "PRP$") else "WDT"
-        elif tags[i] == "RB" and low in PLACES and after in _DETERMINERS | {"PRP"}:
+        elif tags[i] == "RB" and low in _PLACES and after in _DETERMINERS | {"PRP"}:
             tags[i] = "IN"
         elif low in ("'", "’") and _at(tags, i - 1) == "NNS" and after in _NOUN | {"JJ"}:
             quoted = any(word in ("'", "‘", "’") for word in lows[:i])
@@ -220,7 +212,7 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
         elif low in ("'s", "’s"):
             verb = after in ("VBG", "DT") or _at(lows, i + 1) == "not"
             tags[i] = "VBZ" if verb and i > 0 else "POS"
-        elif low in AMBIGUOUS_PLURALS and tags[i] in ("NN", "NNS"):
+        elif low in _AMBIGUOUS_PLURALS and tags[i] in ("NN", "NNS"):
             tags[i] = "NN" if _singular(lows, tags, i) else "NNS"
         elif low == "close" and _at(lows, i + 1) in ("up", "ups"):
             tags[i] = "JJ"

@@ -7,9 +7,10 @@ substrings.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from compoclip.captions.lists import BEFORE_IS
 
 RelationKind = Literal["preposition", "verb", "passive", "possession"]
 
@@ -128,24 +129,10 @@ _WORD = re.compile(
     r"|(?<=\s)['’]s(?![^\W_])"
     r"|([^\w\s]|_)\1*"
 )
-# After these words "'s" is short for "is" or "has" and stays; after others it is cut off.
-_KEEPS_S = frozenset(
-    {
-        "it", "he", "she", "that", "this", "there", "here", "what", "who", "where", "when", "how",
-        "why", "let", "everything", "something",
-    }
-)  # fmt: skip
-
-
 #: A caption is parsed up to so many words and punctuation marks, of so many characters together.
 #: More than any model of CLIP's kind reads: its 77 tokens are 75 words at the most, and no entry of
 #: its vocabulary is a word of more than 24 letters.
 MOST_TOKENS, MOST_CHARACTERS = 150, 2000
-
-
-def word_set(text: str) -> frozenset[str]:
-    """The words of a text as a set: word lists stay readable in the source."""
-    return frozenset(text.split())
 
 
 def beginning(text: str) -> str:
@@ -186,37 +173,8 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     for match in _WORD.finditer(text):
         start, end = match.span()
         low = text[start:end].lower()
-        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in _KEEPS_S:
+        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in BEFORE_IS:
             spans += [(start, end - 2), (end - 2, end)]
         else:
             spans.append((start, end))
     return spans
-
-
-# --- Kinds that captions speak of and WordNet's hierarchy does not hold together. ---
-#
-# Each group lists words that exclude one another in a caption though they are no co-hyponyms in
-# WordNet: materials as modifiers, postures, what hands do, how people eat and drink. Used by
-# `Lexicon.cohyponyms` beside WordNet's own neighbours.
-
-KINDS: Mapping[str, tuple[frozenset[str], ...]] = {
-    "ADJ": (
-        word_set(
-            "wooden metal metallic plastic stone brick leather concrete marble ceramic steel bamboo"
-            " wicker rubber woolen woollen silken"
-        ),
-    ),
-    "VERB": (
-        word_set("sit stand lie kneel crouch squat lean"),
-        word_set("hold carry throw catch kick push pull lift drop swing pet touch wash cut"),
-        word_set("wear hold carry wash fold"),
-        word_set("eat drink cook cut smell throw"),
-        word_set("look point smile wave shout"),
-    ),
-}
-
-
-def same_kind(lemma: str, pos: str) -> frozenset[str]:
-    """The other words of every group that holds the lemma."""
-    groups = [group for group in KINDS.get(pos, ()) if lemma in group]
-    return frozenset().union(*groups) - {lemma}

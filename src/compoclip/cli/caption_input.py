@@ -1,15 +1,148 @@
-"""Captions from whatever file or folder a user points at."""
+"""Captions from whatever a user points at: files of captions, training data, folders."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compoclip.data.textfiles import read_jsonl, read_lines
+from compoclip.console import note
+from compoclip.data.sources.karpathy import is_token_line
+from compoclip.data.textfiles import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    delimited_header,
+    read_delimited,
+    read_jsonl,
+    read_lines,
+)
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import read_json
+from compoclip.files import read_json, unreadable
+
+# --- A file of captions, one after the other, with ids. ---
+
+SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
+DEFAULT_COLUMN = "caption"
+_ID_COLUMN = "id"
+
+
+@dataclass(frozen=True)
+class CaptionFile:
+    """(id, caption) pairs of a .txt (one a line), .jsonl, .csv or .tsv file; iterable repeatedly.
+
+    Ids are the "id" column where there is one, else the number of the line (.txt, .jsonl) or row
+    (tables), from 1. Iterating raises CompoclipError that names file and line for a bad row, and
+    UsageError that lists the columns when `column` is not among them.
+    """
+
+    path: Path
+    column: str = DEFAULT_COLUMN
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        if self.path.suffix.lower() == ".txt":
+            yield from ((str(number), line) for number, line in read_lines(self.path))
+            return
+        jsonl = self.path.suffix.lower() == ".jsonl"
+        for number, row in read_jsonl(self.path) if jsonl else read_delimited(self.path):
+            if self.column not in row:
+                names = ", ".join(row)
+                raise UsageError(f"{self.path}: no column {self.column!r}; choose one of: {names}")
+            yield str(row.get(_ID_COLUMN, number)), self._text(row[self.column], number)
+
+    def _text(self, value: Any, number: int) -> str:
+        if not isinstance(value, str):
+            noun = "line" if self.path.suffix.lower() == ".jsonl" else "row"
+            raise CompoclipError(
+                f"{self.path}, {noun} {number}: {self.column!r} is no text; mend it"
+            )
+        return value
+
+    def identity(self) -> dict[str, str]:
+        """What tells these captions from others: digest of the file, format and column."""
+        digest = hashlib.blake2b(digest_size=16)
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        text = self.path.suffix.lower() == ".txt"
+        return {
+            "blake2b": digest.hexdigest(),
+            "format": self.path.suffix.lower()[1:],
+            "column": "" if text else self.column,
+        }
+
+
+def caption_file(source: str, column: str) -> CaptionFile | None:
+    """The file that `source` names, or None when it is a caption itself.
+
+    An existing file, or a name with one of the known endings, is a file. Raises CompoclipError when
+    it is missing and UsageError for a file of an unknown kind.
+    """
+    if not source.strip():
+        return None
+    try:
+        path = Path(source)
+        exists = path.exists()
+    except (OSError, ValueError):  # too long or with odd bytes: surely a caption
+        return None
+    known = path.suffix.lower() in SUFFIXES
+    named = known and not any(c.isspace() for c in source)
+    if not exists and not named:
+        return None
+    if not exists:
+        raise CompoclipError(f"{source}: no such file; check the path")
+    if not path.is_file() or not known:
+        raise UsageError(f"{source}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
+    return CaptionFile(path, column)
+
+
+# --- The captions of training data, or of a bare list, by sample. ---
+
+Item = tuple[str, Sequence[str]]
+
+
+def caption_items(data: str, column: str | None, split: str | None) -> Iterator[Item]:
+    """(id, captions) of every sample, in order.
+
+    data: what `train --data` takes, ids being those that training goes by; or a .txt file with one
+    caption a line, or a .jsonl, .csv or .tsv file with captions and no images. Raises like the
+    readers of each.
+    """
+    bare = _bare(Path(data), column)
+    if bare is not None and split is None:
+        for id, caption in bare:
+            yield id, (caption.strip(),)
+        return
+    from compoclip.data.sources.open import open_source
+
+    source = open_source(data, caption_column=column, split=split)
+    for reason, number in source.left_out.items():
+        note(f"left out of the data: {number} x {reason}")
+    yield from zip(source.ids(), source.caption_lists(), strict=True)
+
+
+def _bare(path: Path, column: str | None) -> CaptionFile | None:
+    """The file as a list of captions; None when it is (or should be) training data."""
+    kind = path.suffix.lower()
+    if not path.is_file() or kind not in (".txt", ".jsonl", ".csv", ".tsv"):
+        return None
+    if kind == ".txt":
+        first = next((line for _, line in read_lines(path) if line.strip()), "")
+        return None if is_token_line(first) else CaptionFile(path)
+    if kind == ".jsonl":
+        names = list(next((row for _, row in read_jsonl(path)), {}))
+    else:
+        names = delimited_header(path)
+    if any(name in names for name in IMAGE_COLUMNS):
+        return None
+    return CaptionFile(path, column or next((c for c in CAPTION_COLUMNS if c in names), "caption"))
+
+
+# --- Every caption in a file or folder, true or false. ---
 
 
 def read_captions(path: Path) -> list[str]:
@@ -24,34 +157,6 @@ def read_captions(path: Path) -> list[str]:
     if not captions:
         raise CompoclipError(f"{path}: no captions found (fields named *caption* or text lines)")
     return captions
-
-
-def world_captions(count: int = 2000) -> list[str]:
-    """Captions of made scenes, four a scene, for a machine without real ones."""
-    from compoclip.world.captions import captions_for
-    from compoclip.world.sampling import scene_for
-    from compoclip.world.scene import WorldConfig
-
-    config = WorldConfig()
-    return [
-        caption.text
-        for index in range(count // 4)
-        for caption in captions_for(scene_for(config, 0, "train", index), config, 0, index, 4)
-    ]
-
-
-def drawn_captions(path: Path | None, count: int, seed: int, remedy: str) -> list[str]:
-    """`count` captions of a file or folder, or of the world, drawn without replacement.
-
-    remedy: the options to lower. Raises UsageError when there are not as many.
-    """
-    captions = read_captions(path) if path else world_captions()
-    if len(captions) < count:
-        raise UsageError(
-            f"{path or 'the world'}: {len(captions)} captions, fewer than the {count} asked for; "
-            f"lower {remedy}"
-        )
-    return random.Random(seed).sample(captions, count)
 
 
 def _captions(path: Path) -> Iterator[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Literal
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import ResultPaths, parse
 from compoclip.errors import UsageError
+from compoclip.run import require_least
 
 if TYPE_CHECKING:
     from compoclip.evaluation.published.beside import TableEntry
@@ -48,11 +47,7 @@ class CompareOptions:
         json: Print everything as JSON.
     """
 
-    results: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
-    ]
+    results: ResultPaths
     against: str | None = None
     allow_partial: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"
@@ -64,34 +59,29 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, compare, print one table a pair."""
     options = parse(CompareOptions, "compare", argv)
-    if options.resamples < 1:
-        raise UsageError("--resamples must be at least 1")
+    require_least(1, options, "resamples")
     if options.against is not None:
         return _against(options, options.against)
     if options.allow_partial:
         raise UsageError("--allow-partial goes with --against")
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
-    from compoclip.evaluation.compare import compare, one_model
+    from compoclip.evaluation.comparison import compare, one_model
     from compoclip.evaluation.results import load_results
     from compoclip.evaluation.tables import comparison_text
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
     found = [compare(base, other, options.resamples, options.seed) for other in others]
-    if options.json:
-        console.emit_json([asdict(each) for each in found])
-    else:
-        print("\n\n".join(comparison_text(each, options.format) for each in found))
-    return 0
+    text = "\n\n".join(comparison_text(each, options.format) for each in found)
+    return console.tell(options.json, [asdict(each) for each in found], text)
 
 
 def _against(options: CompareOptions, name: str) -> int:
     """Print a published table with our rows."""
     if not options.results:
         raise UsageError("give the results to be put beside the published ones")
-    from compoclip.evaluation.published.beside import beside
+    from compoclip.evaluation.published.beside import beside, shown, to_json
     from compoclip.evaluation.published.read import published_table
-    from compoclip.evaluation.published.show import shown, to_json
 
     table = published_table(name)
     measured = beside(
@@ -108,16 +98,13 @@ def _against(options: CompareOptions, name: str) -> int:
             "no result fits a column, the published rows stand alone; the table is about "
             f"{', '.join(wanted[:12])}{more}"
         )
-    if options.json:
-        console.emit_json(to_json(table, measured))
-    else:
-        print(shown(table, measured, options.format))
-    return 0
+    text = shown(table, measured, options.format)
+    return console.tell(options.json, to_json(table, measured), text)
 
 
 def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
     """Rows to be: one a model, and one for the models that are named for different blocks."""
-    from compoclip.evaluation.compare import one_model
+    from compoclip.evaluation.comparison import one_model
     from compoclip.evaluation.published.beside import TableEntry, entries_of
     from compoclip.evaluation.results import load_results
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -17,48 +16,35 @@ import tyro
 from compoclip.benchmarks.check import Check, check
 from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
 from compoclip.benchmarks.registry import Entry, benchmark_names, catalogue, entry, meta
+from compoclip.cli.main import Verbs
 from compoclip.cli.options import parse
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.targets import Target, parse_targets
 from compoclip.files import require_writable
 
-# task -> what it does; the code is below, or in compoclip.cli.data_<task>, imported only when
-# called.
-TASKS = {
-    "ls": "list the benchmarks: items, licence, where to get them; details of those named",
-    "check": "say what of a benchmark is there, missing or short",
-    "fetch": "download the files that are open to all",
-    "pack": "write training data as shards with small images, for fast training",
-    "audit": "find faulty items: equal captions, duplicates, guessable answers, ...",
-}
-
-
-def usage() -> str:
-    """The text of `compoclip data --help`."""
-    lines = ["usage: compoclip data TASK [options]    (compoclip data TASK --help)", ""]
-    return "\n".join([*lines, *(f"  {task:<6} {what}" for task, what in TASKS.items())])
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run one task; returns the exit code."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0 if arguments else 2
-    task, rest = arguments[0], arguments[1:]
-    if task not in TASKS:
-        raise UsageError(f"no task '{task}'; one of {', '.join(TASKS)}")
-    runs: dict[str, Callable[[Sequence[str]], int]] = {
-        "ls": ls_main,
-        "check": check_main,
-        "fetch": fetch_main,
-        "pack": pack_main,
-    }
-    if task in runs:
-        return runs[task](rest)
-    run: Callable[[Sequence[str]], int] = import_module(f"compoclip.cli.data_{task}").main
-    return run(rest)
-
+TASKS = Verbs(
+    "compoclip data",
+    "TASK",
+    "no task",
+    {
+        "ls": (
+            "list the benchmarks: items, licence, where to get them; details of those named",
+            "data:ls_main",
+        ),
+        "check": ("say what of a benchmark is there, missing or short", "data:check_main"),
+        "fetch": ("download the files that are open to all", "data:fetch_main"),
+        "pack": (
+            "write training data as shards with small images, for fast training",
+            "data:pack_main",
+        ),
+        "audit": (
+            "find faulty items: equal captions, duplicates, guessable answers, ...",
+            "data_audit",
+        ),
+    },
+)
+main = TASKS.main
 
 # --- `compoclip data ls [NAME ...]`: the benchmarks, their size and licence, and how to get
 # them. ---

@@ -10,9 +10,17 @@ from typing import Annotated, Any
 
 import tyro
 
-from compoclip.benchmarks.audit import Audit, audit
+from compoclip.benchmarks.audit import (
+    FAULTS,
+    MEANING,
+    Audit,
+    Defect,
+    Differences,
+    Kind,
+    audit,
+    differences,
+)
 from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.defects import FAULTS, MEANING, Defect, Differences, Kind, differences
 from compoclip.benchmarks.files import IGNORED, LEVELS
 from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.solvability import Solvability, solvability
@@ -106,7 +114,7 @@ def audit_text(found: Audit, solved: Sequence[Solvability] = ()) -> str:
         lines += _counts(found.counts, found.by_subtask)
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
     if solved:
-        from compoclip.evaluation.aggregate import wilson
+        from compoclip.evaluation.statistics import wilson
         from compoclip.evaluation.tables import percent
 
         rows = []
@@ -195,7 +203,7 @@ def _edits(loaded: Sequence[Benchmark]) -> list[Differences]:
 
 def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     from compoclip.benchmarks.audit import audit_training  # torch comes with sources
-    from compoclip.data.open_source import open_source
+    from compoclip.data.sources.open import open_source
 
     rows = open_source(source, images=images)
     found = audit_training(source, (rows[index] for index in range(len(rows))))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import only_writer, read_json, require_writable
 from compoclip.interrupts import PARENT, signal_of
+from compoclip.run import EvaluateOptions, evaluate
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
 
@@ -72,16 +73,11 @@ def _run(options: DemoOptions) -> int:
     models = _models(options)
     results = _evaluate(options, models)
     report = _report(options, models)
-    if options.json:
-        from dataclasses import asdict
-
-        console.emit_json({"report": str(report), "results": [asdict(r) for r in results]})
-        return 0
     from compoclip.evaluation.tables import overview_text
 
-    print(overview_text(results, base=BASE))
-    print(f"\nreport: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)")
-    return 0
+    record = {"report": str(report), "results": [asdict(each) for each in results]}
+    end = f"report: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)"
+    return console.tell(options.json, record, f"{overview_text(results, base=BASE)}\n\n{end}")
 
 
 def _write_world(options: DemoOptions) -> None:
@@ -103,7 +99,7 @@ def _write_world(options: DemoOptions) -> None:
 
 
 def _scenes(data: Path) -> object:
-    """How many scenes the folder says that it holds."""
+    """The number of scenes that the folder records."""
     record = read_json(data / "world.json", damaged="delete the folder it is in")
     return record.get("count") if isinstance(record, dict) else None
 
@@ -171,24 +167,17 @@ def _models(options: DemoOptions) -> dict[str, LoadedModel]:
 
 
 def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
-    from compoclip.benchmarks.audit import audit
-    from compoclip.evaluation.card_rows import card_rows
-    from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.evaluation.run import Options, evaluate
-    from compoclip.evaluation.targets import parse_targets
-    from compoclip.models.card import write_card
+    from compoclip.evaluation.results import card_rows
+    from compoclip.models.formats.hub import write_card
 
-    benchmarks = [t.load() for t in parse_targets([str(options.out / "suite")], Path("data"))]
-    audits = {each.name: audit(each) for each in benchmarks}
-    settings = Options(cache=options.out / "results" / ".features", audits=audits)
-    results: list[Results] = []
-    for name, model in models.items():
-        console.note(f"measuring {name}")
-        found = evaluate(name, ModelEncoder(model), benchmarks, options.out / "results", settings)
+    def done(name: str, found: list[Results]) -> None:
+        console.note(f"measured {name}")
         if name != BASE:  # beside the checkpoint lies its card; now it has results to show
-            write_card(options.out / "runs" / name / "model", card_rows(found, model.identity))
-        results += found
-    return results
+            identity = models[name].identity
+            write_card(options.out / "runs" / name / "model", card_rows(found, identity))
+
+    suite, out = str(options.out / "suite"), options.out / "results"
+    return evaluate(EvaluateOptions(on=(suite,), out=out, exclude_faulty=True), models, done)
 
 
 def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:

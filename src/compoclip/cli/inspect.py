@@ -16,7 +16,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
 
 if TYPE_CHECKING:
-    from compoclip.models.inspection import Inspection
+    from compoclip.models.checkpoint import Inspection
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class InspectOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, inspect, print."""
     options = parse(InspectOptions, "inspect", argv)
-    from compoclip.models.inspection import inspect_model
+    from compoclip.models.conversion import inspect_model
 
     found = inspect_model(options.checkpoint, options.base, options.activation)
     if options.json:
@@ -98,7 +98,8 @@ class ConvertOptions:
 
     Forms:
         open-clip  checkpoint folder that open_clip and every verb here read
-        hf         folder of transformers' CLIPModel, with tokenizer and image processor
+        hf         folder of transformers' CLIPModel (or SiglipModel, or BLIP), with tokenizer and
+                   image processor
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
         merged     an adapter merged into its base, as a checkpoint folder
         lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
@@ -137,8 +138,8 @@ def convert_main(argv: Sequence[str]) -> int:
     """Parse, convert, say what was written."""
     options = parse(ConvertOptions, "convert", argv)
     require_writable(options.destination)
-    from compoclip.models import hub
-    from compoclip.models.convert import convert
+    from compoclip.models.conversion import convert
+    from compoclip.models.formats import hub
 
     if options.push_to_hub:
         hub.require_pushable(options.push_to_hub)
@@ -197,11 +198,10 @@ class PushOptions:
 def push_main(argv: Sequence[str]) -> int:
     """Parse, upload, say what and where."""
     options = parse(PushOptions, "push", argv)
-    from compoclip.evaluation.card_rows import card_rows
-    from compoclip.evaluation.results import load_results
-    from compoclip.models.card import CardResult
-    from compoclip.models.hub import model_files, plain_spec, publish
-    from compoclip.models.loaded import RECORD, read_record
+    from compoclip.evaluation.results import card_rows, load_results
+    from compoclip.models.checkpoint import plain_spec
+    from compoclip.models.config import RECORD, read_record
+    from compoclip.models.formats.hub import CardResult, model_files, publish
 
     folder = Path(plain_spec(str(options.folder)))
     rows: tuple[CardResult, ...] = ()

@@ -7,70 +7,112 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
-from compoclip.errors import CompoclipError
+from compoclip.console import columns
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.ranks import launched, silent
 from compoclip.version import __version__
 
-# verb -> what it does; the verb's code is compoclip.cli.<verb with _>, imported only when called.
-VERBS = {
-    "demo": "the main job, offline, on the bundled world; ends with a report",
-    "train": "fine-tune with a published method, or pre-train with --from-scratch",
-    "methods": "list the training methods: paper, texts, losses, defaults",
-    "evaluate": "measure models on benchmarks",
-    "compare": "paired comparison of results, with significance",
-    "wise-ft": "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
-    "towers": "which tower of a fine-tuned model carries what it gained",
-    "tree-score": "how tree-like text encoders compute",
-    "maps": "which patches of an image the words of a caption align with",
-    "inspect": "what a checkpoint is: architecture, activation, adapter, sizes, origin",
-    "convert": "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
-    "push": "put a model on the Hugging Face hub",
-    "rewrite": "show or mass-produce hard negatives and hard positives of captions",
-    "caption": "let a language model write positives, negatives, dense captions, paraphrases",
-    "parse": "tags and scene graphs of captions",
-    "data": "benchmark data: list, check, fetch, audit",
-    "world": "make scenes, captions, training sets and benchmarks",
-    "report": "write an HTML report from results",
-    "play": "web playground: an image, a caption, its rewrites, and what models make of them",
-}
 
-# Verbs whose code is in the module of a related verb: verb -> module, function.
-_ELSEWHERE = {
-    "towers": ("wise_ft", "towers_main"),
-    "convert": ("inspect", "convert_main"),
-    "push": ("inspect", "push_main"),
-    "parse": ("rewrite", "parse_main"),
+@dataclass(frozen=True)
+class Verbs:
+    """The verbs of a program, or of a verb that has some of its own.
+
+    program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". unknown:
+    how the message begins for a name that there is not. table: name -> what it does and where its
+    code is, "module" or "module:function" of `package`, imported only when called; the function is
+    `main` unless named. notes: lines below the table.
+    """
+
+    program: str
+    noun: str
+    unknown: str
+    table: Mapping[str, tuple[str, str]]
+    notes: tuple[str, ...] = ()
+    package: str = "compoclip.cli"
+
+    def usage(self) -> str:
+        """The text of PROGRAM --help."""
+        rows = [[f"  {name}", about] for name, (about, _) in self.table.items()]
+        how = f"usage: {self.program} {self.noun} [options]"
+        more = f"({self.program} {self.noun} --help explains it)"
+        return "\n".join([f"{how}    {more}", "", columns(rows), *self.notes])
+
+    def call(self, name: str, arguments: Sequence[str]) -> int:
+        """Run one of them; returns the exit code."""
+        module, _, function = self.table[name][1].partition(":")
+        code = importlib.import_module(f"{self.package}.{module}")
+        return int(getattr(code, function or "main")(arguments))
+
+    def main(self, arguments: Sequence[str]) -> int:
+        """Show the usage, or run what the first argument names; returns the exit code."""
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(self.usage())
+            return 0 if arguments else 2
+        if arguments[0] not in self.table:
+            raise UsageError(f"{self.unknown} '{arguments[0]}'; one of {', '.join(self.table)}")
+        return self.call(arguments[0], arguments[1:])
+
+
+# verb -> what it does, and the function that does it
+VERBS = {
+    "demo": ("the main job, offline, on the bundled world; ends with a report", "demo"),
+    "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
+    "methods": ("list the training methods: paper, texts, losses, defaults", "methods"),
+    "evaluate": ("measure models on benchmarks", "evaluate"),
+    "compare": ("paired comparison of results, with significance", "compare"),
+    "wise-ft": (
+        "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
+        "wise_ft",
+    ),
+    "towers": ("which tower of a fine-tuned model carries what it gained", "wise_ft:towers_main"),
+    "tree-score": ("how tree-like text encoders compute", "tree_score"),
+    "maps": ("which patches of an image the words of a caption align with", "maps"),
+    "inspect": (
+        "what a checkpoint is: architecture, activation, adapter, sizes, origin",
+        "inspect",
+    ),
+    "convert": (
+        "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
+        "inspect:convert_main",
+    ),
+    "push": ("put a model on the Hugging Face hub", "inspect:push_main"),
+    "rewrite": ("show or mass-produce hard negatives and hard positives of captions", "rewrite"),
+    "caption": (
+        "let a language model write positives, negatives, dense captions, paraphrases",
+        "caption",
+    ),
+    "parse": ("tags and scene graphs of captions", "rewrite:parse_main"),
+    "data": ("benchmark data: list, check, fetch, audit", "data"),
+    "world": ("make scenes, captions, training sets and benchmarks", "world"),
+    "report": ("write an HTML report from results", "report"),
+    "play": (
+        "web playground: an image, a caption, its rewrites, and what models make of them",
+        "play",
+    ),
 }
+_NOTES = (
+    "",
+    "every verb takes --json (machine-readable output) and --debug (full traceback)",
+    "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
+)
+_PROGRAM = Verbs("compoclip", "VERB", "no verb", VERBS, _NOTES)
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
 
 _PIPE_CLOSED = 141  # as if ended by the signal, like other programs
 
 
-def usage() -> str:
-    """The text of `compoclip --help`."""
-    lines = [
-        f"compoclip {__version__}: fine-tune CLIP for compositionality, measure it honestly",
-        "",
-        "usage: compoclip VERB [options]    (compoclip VERB --help explains a verb)",
-        "",
-        *(f"  {verb:<11} {summary}" for verb, summary in VERBS.items()),
-        "",
-        "every verb takes --json (machine-readable output) and --debug (full traceback)",
-        "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
-    ]
-    return "\n".join(lines)
-
-
 def main(argv: Sequence[str]) -> int:
     """Run one verb; returns the exit code."""
     arguments = [a for a in argv if a != "--debug"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
+        title = "fine-tune CLIP for compositionality, measure it honestly"
+        print(f"compoclip {__version__}: {title}\n\n{_PROGRAM.usage()}")
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
         print(__version__)
@@ -83,12 +125,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     def run() -> int:
-        place, function = _ELSEWHERE.get(verb, (verb.replace("-", "_"), "main"))
-        module = importlib.import_module(f"compoclip.cli.{place}")
-        with nullcontext() if _speaks(verb) else silent():
-            return int(getattr(module, function)(rest))
+        with nullcontext() if _prints(verb) else silent():
+            return _PROGRAM.call(verb, rest)
 
-    return reported(f"compoclip {verb}", run, "--debug" in argv, _speaks(verb))
+    return reported(f"compoclip {verb}", run, "--debug" in argv, _prints(verb))
 
 
 def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: bool = True) -> int:
@@ -126,8 +166,8 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         return failed(f"{what}; not foreseen: --debug shows where it comes from", 1)
 
 
-def _speaks(verb: str) -> bool:
-    """Whether this process is the one of its run that prints; see `compoclip.ranks`."""
+def _prints(verb: str) -> bool:
+    """Whether this process prints: of a verb that several carry out together, rank 0 alone."""
     return verb not in SHARED or launched()[0] == 0
 
 

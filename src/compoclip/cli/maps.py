@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from compoclip import console
-from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import Models, parse
 from compoclip.errors import UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_atomically, write_json
+from compoclip.run import load_models, require_least
 
 if TYPE_CHECKING:
     from compoclip.analysis.pointing import MeanShare
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.models.checkpoint import LoadedModel
 
 Shares = Mapping[str, Mapping[str, "MeanShare"]]
 
@@ -50,11 +47,7 @@ class MapsOptions:
         json: Print what was found as JSON.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-    ]
+    models: Models
     image: Path | None = None
     caption: str | None = None
     scenes: int = 500
@@ -74,16 +67,10 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--image and --caption go together")
     if options.image is not None and options.out is None:
         raise UsageError("say with --out where the pictures are to go")
-    for name in ("scenes", "resamples"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name} must be at least 1")
-    specs = named_models(options.models)
+    require_least(1, options, "scenes", "resamples")
     if options.out is not None:
         require_writable(options.out)
-    from compoclip.models.checkpoint import load_model
-
-    device = device_named(options.device)
-    models = {name: load_model(spec, device=device) for name, spec in specs.items()}
+    models = load_models(options.models, options.device)
     return _measure(options, models) if options.image is None else _draw(options, models)
 
 
@@ -92,9 +79,8 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     assert options.image is not None
     assert options.caption is not None
     assert options.out is not None
-    from compoclip.analysis.patch_maps import overlay, patch_maps
+    from compoclip.analysis.maps import overlay, patch_maps
     from compoclip.data.decode import decode
-    from compoclip.files import write_atomically
 
     image = decode(options.image, name=str(options.image))
     records, rows = [], []
@@ -111,17 +97,13 @@ def _draw(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
             rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
-    if options.json:
-        console.emit_json(records)
-    else:
-        print(console.table(rows, ["model", "word", "cosine", "picture"], left=2))
-    return 0
+    text = console.table(rows, ["model", "word", "cosine", "picture"], left=2)
+    return console.tell(options.json, records, text)
 
 
 def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
     """Pointing accuracy of every model, and its difference to the first."""
     from compoclip.analysis.pointing import gains, measure_pointing, shares
-    from compoclip.files import write_atomically
     from compoclip.world.dataset import bundled_world
     from compoclip.world.pointing import pointing_scenes
 
@@ -144,14 +126,8 @@ def _measure(options: MapsOptions, models: Mapping[str, LoadedModel]) -> int:
         for name in found
     ]
     if options.out is not None:
-        text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
-        path = options.out / "maps.json"
-        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
-    if options.json:
-        console.emit_json(records)
-    else:
-        print(_text(options, means, gaps))
-    return 0
+        write_json(options.out / "maps.json", records)
+    return console.tell(options.json, records, _text(options, means, gaps))
 
 
 def _record(found: Shares) -> dict[str, Any]:
@@ -161,7 +137,7 @@ def _record(found: Shares) -> dict[str, Any]:
 def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
     """A row a model and sort of word; below, the differences to the first model."""
     from compoclip.analysis.pointing import MEASURES
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     def cell(share: MeanShare, sign: str = "") -> str:
         return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodsOptions:
-    """List the training methods: paper, texts beside captions, loss terms, optimiser defaults."""
+    """List the training methods: paper, texts beside captions, loss terms, optimiser defaults.
+
+    Args:
+        methods: These alone, with the options over which paper and released code differ; all by
+            default.
+        json: Print JSON, with all settings.
+    """
 
     methods: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ()
-    """these alone, with the options over which paper and released code differ; all by default"""
     json: bool = False
-    """print JSON, with all settings"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _record(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
-        "summary": method_summaries()[method.name],
+        "summary": method_summaries().get(method.name, ""),
         "paper": method.paper,
         "kinds": list(method.kinds),
         **method.record(),
@@ -100,14 +104,13 @@ def _shown(value: float | str) -> str:
 
 
 def _row(method: Method) -> list[str]:
-    from compoclip.data.plans import image_name  # recipes, and torch with them, only when called
 
     optim = method.optim
     return [
         method.name,
         method.paper,
         _texts(method),
-        image_name(method.images),
+        method.images.name,
         _terms(method),
         f"{optim.epochs:g}",
         str(optim.batch_size),

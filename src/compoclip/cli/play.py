@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
+from compoclip.run import load_models
 
 if TYPE_CHECKING:
     from compoclip.play.answers import Example
@@ -63,21 +63,17 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("name one model, or two to see side by side; see play --help")
     if not 0 <= options.port <= 65535:
         raise UsageError("--port must lie between 0 and 65535")
-    models = named_models(options.models)
-
-    from compoclip.models.checkpoint import load_model
     from compoclip.play.answers import Playground
     from compoclip.play.server import PlayServer
 
-    device = device_named(options.device)
-    loaded = {name: load_model(spec, device=device) for name, spec in models.items()}
+    loaded = load_models(options.models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
     playground = Playground(loaded, _examples(size))
     with PlayServer(playground, options.host, options.port, options.names) as server:
         if not server.loopback:
             console.note(f"{options.host}: others can reach this page; there is no password")
         if options.json:
-            console.emit_json({"url": server.url, "models": list(models)})
+            console.emit_json({"url": server.url, "models": list(loaded)})
         else:
             print(f"{server.url}   (Ctrl-C ends it)")
         sys.stdout.flush()  # who reads it by a pipe waits for the address

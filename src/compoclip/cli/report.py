@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import parse
+from compoclip.cli.options import ResultPaths, parse
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
-
-if TYPE_CHECKING:
-    from compoclip.models.loaded import LoadedModel
+from compoclip.run import load_models, require_least
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,7 @@ class ReportOptions:
         json: Print what was written as JSON.
     """
 
-    results: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
-    ]
+    results: ResultPaths
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
     runs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...")] = ()
     maps: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=MODEL ...")] = ()
@@ -64,8 +57,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(ReportOptions, "report", argv)
     if not options.results:
         raise UsageError("give at least one results folder; see report --help")
-    if options.resamples < 1:
-        raise UsageError("--resamples must be at least 1")
+    require_least(1, options, "resamples")
     if options.tables is not None:
         require_writable(options.tables)
     from compoclip.report.write import write_report
@@ -75,25 +67,13 @@ def main(argv: Sequence[str]) -> int:
         options.out,
         runs=options.runs,
         base=options.base,
-        maps=_loaded(options.maps),
+        maps=load_models(options.maps),
         tables=options.tables,
         title=options.title,
         resamples=options.resamples,
         seed=options.seed,
     )
     size = out.stat().st_size
-    if options.json:
-        tables = {"tables": str(options.tables)} if options.tables else {}
-        console.emit_json({"report": str(out), "bytes": size, **tables})
-    else:
-        print(f"{out} ({size / 1e6:.1f} MB); open it in a browser")
-    return 0
-
-
-def _loaded(specs: Sequence[str]) -> dict[str, LoadedModel]:
-    """The models that are to be looked into, by name."""
-    if not specs:
-        return {}
-    from compoclip.models.checkpoint import load_model
-
-    return {name: load_model(spec) for name, spec in named_models(specs).items()}
+    tables = {"tables": str(options.tables)} if options.tables else {}
+    record = {"report": str(out), "bytes": size, **tables}
+    return console.tell(options.json, record, f"{out} ({size / 1e6:.1f} MB); open it in a browser")

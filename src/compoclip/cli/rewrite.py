@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import tyro
 
 from compoclip import console
 from compoclip.captions.graph import graph_tree
-from compoclip.captions.parse import parse as parse_caption
-from compoclip.captions.parse import parse_records, provenance
+from compoclip.captions.parser import parse as parse_caption
+from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
+from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
 from compoclip.cli.options import parse
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
 from compoclip.corpora.run import CorpusOutcome, Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
-from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines
-from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import unreadable
-from compoclip.recordfile import write_records
-from compoclip.rewrites.base import get_rewrite, rewrite_names
+from compoclip.errors import UsageError
+from compoclip.recordfile import Track, write_records
+from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import (
     HEADER,
     RewriteTally,
@@ -38,115 +36,36 @@ from compoclip.rewrites.records import (
     write_corpus,
 )
 
-# --- Captions with ids from the files `compoclip rewrite` takes. ---
-
-SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
-DEFAULT_COLUMN = "caption"
-_ID_COLUMN = "id"
-
-
-@dataclass(frozen=True)
-class CaptionFile:
-    """(id, caption) pairs of a .txt (one a line), .jsonl, .csv or .tsv file; iterable repeatedly.
-
-    Ids are the "id" column where there is one, else the number of the line (.txt, .jsonl) or row
-    (tables), from 1. Iterating raises CompoclipError that names file and line for a bad row, and
-    UsageError that lists the columns when `column` is not among them.
-    """
-
-    path: Path
-    column: str = DEFAULT_COLUMN
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        if self.path.suffix.lower() == ".txt":
-            yield from ((str(number), line) for number, line in read_lines(self.path))
-            return
-        jsonl = self.path.suffix.lower() == ".jsonl"
-        for number, row in read_jsonl(self.path) if jsonl else read_delimited(self.path):
-            if self.column not in row:
-                names = ", ".join(row)
-                raise UsageError(f"{self.path}: no column {self.column!r}; choose one of: {names}")
-            yield str(row.get(_ID_COLUMN, number)), self._text(row[self.column], number)
-
-    def _text(self, value: Any, number: int) -> str:
-        if not isinstance(value, str):
-            noun = "line" if self.path.suffix.lower() == ".jsonl" else "row"
-            raise CompoclipError(
-                f"{self.path}, {noun} {number}: {self.column!r} is no text; mend it"
-            )
-        return value
-
-    def identity(self) -> dict[str, str]:
-        """What tells these captions from others: digest of the file, format and column."""
-        digest = hashlib.blake2b(digest_size=16)
-        try:
-            with self.path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-        except OSError as error:
-            raise unreadable(self.path, error) from None
-        text = self.path.suffix.lower() == ".txt"
-        return {
-            "blake2b": digest.hexdigest(),
-            "format": self.path.suffix.lower()[1:],
-            "column": "" if text else self.column,
-        }
-
-
-def caption_file(source: str, column: str) -> CaptionFile | None:
-    """The file that `source` names, or None when it is a caption itself.
-
-    An existing file, or a name with one of the known endings, is a file. Raises CompoclipError when
-    it is missing and UsageError for a file of an unknown kind.
-    """
-    if not source.strip():
-        return None
-    try:
-        path = Path(source)
-        exists = path.exists()
-    except (OSError, ValueError):  # too long or with odd bytes: surely a caption
-        return None
-    known = path.suffix.lower() in SUFFIXES
-    named = known and not any(c.isspace() for c in source)
-    if not exists and not named:
-        return None
-    if not exists:
-        raise CompoclipError(f"{source}: no such file; check the path")
-    if not path.is_file() or not known:
-        raise UsageError(f"{source}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
-    return CaptionFile(path, column)
-
-
 # --- What `compoclip rewrite` and `compoclip parse` share: a text, a file, or shards in and
 # out. ---
 
 
-class CorpusOptions(Protocol):
-    """The options that both verbs have: where captions come from and go to, and how."""
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    """Where captions come from and go to, and how.
 
-    @property
-    def source(self) -> str: ...
+    Args:
+        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
+        out: JSONL file to write, for a file of captions; folder, for shards.
+        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
+            for shards (found by the usual names if not given). A column "id", where there is one,
+            names the samples; else the line or row number does, in shards with their name.
+        workers: Processes; the result does not depend on it.
+        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
+            RAY_ADDRESS names, else one of --workers processes here.
+        max_bad: Damaged shards to leave out before the exit code is 1.
+        tagger: hanta, spacy or spacy:MODEL.
+        json: Print records (a text) or statistics (a file) as JSON.
+    """
 
-    @property
-    def out(self) -> Path | None: ...
-
-    @property
-    def column(self) -> str | None: ...
-
-    @property
-    def workers(self) -> int: ...
-
-    @property
-    def engine(self) -> Engine: ...
-
-    @property
-    def max_bad(self) -> int: ...
-
-    @property
-    def tagger(self) -> str: ...
-
-    @property
-    def json(self) -> bool: ...
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    column: str | None = None
+    workers: int = 1
+    engine: Engine = "local"
+    max_bad: int = 0
+    tagger: str = "hanta"
+    json: bool = False
 
 
 def dispatch(
@@ -182,10 +101,20 @@ def dispatch(
     return file(source, out)
 
 
-def counted_captions(file: CaptionFile) -> tuple[int, int]:
-    """How many captions a file holds, and how many of them are cut before they are parsed.
+def write_file(
+    options: CorpusOptions,
+    out: Path,
+    file: CaptionFile,
+    verb: str,
+    write: Callable[[Track], int],
+    report: Callable[[], dict[str, Any]],
+    show: Callable[[int], None],
+) -> int:
+    """Write the records of a file of captions and say what was done; returns the exit code.
 
-    Reads all, so that a bad row shows before hours of work. Raises UsageError for an empty file.
+    All captions are read first, so that a bad row shows before hours of work. write: takes what
+    shows progress, returns how many records were there already. report: what the JSON says besides.
+    show: prints the summary, given the number of captions. Raises UsageError for an empty file.
     """
     total = cut = 0
     for _, text in file:
@@ -193,7 +122,16 @@ def counted_captions(file: CaptionFile) -> tuple[int, int]:
         cut += is_cut(text)
     if not total:
         raise UsageError(f"{file.path}: holds no captions")
-    return total, cut
+    resumed = write(lambda done: console.track(done, verb, total, "captions"))
+    if options.json:
+        counts = {"captions": total, "captions_cut": cut, "records_from_before": resumed}
+        console.emit_json({"out": str(out), **counts, **report()})
+        return 0
+    if resumed:
+        console.note(f"{resumed} records were there already")
+    note_cut(cut)
+    show(total)
+    return 0
 
 
 def note_cut(number: int) -> None:
@@ -290,7 +228,7 @@ def _say(out: Path, outcome: CorpusOutcome, seconds: float) -> None:
 
 
 @dataclass(frozen=True)
-class RewriteOptions:
+class RewriteOptions(CorpusOptions):
     """Show or mass-produce hard negatives and positives of captions.
 
     A text is rewritten in every way, negatives before positives, with the changed words marked, or
@@ -311,39 +249,21 @@ class RewriteOptions:
         compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
 
     Args:
-        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
-        out: JSONL file to write, for a file of captions; folder, for shards.
         rewrites: Names joined by commas, or "all".
-        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
-            for shards (found by the usual names if not given). A column "id", where there is one,
-            names the samples; else the line or row number does, in shards with their name.
-        workers: Processes; the result does not depend on it.
-        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
-            RAY_ADDRESS names, else one of --workers processes here.
-        max_bad: Damaged shards to leave out before the exit code is 1.
         seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
         epoch: Another epoch draws anew.
-        tagger: hanta, spacy or spacy:MODEL.
-        json: Print records (a text) or statistics (a file) as JSON.
     """
 
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     rewrites: str = "all"
-    column: str | None = None
-    workers: int = 1
-    engine: Engine = "local"
-    max_bad: int = 0
     seed: int = 0
     epoch: int = 0
-    tagger: str = "hanta"
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
     """Parse the options, rewrite a text or a file; returns the exit code."""
     options = parse(RewriteOptions, "rewrite", argv)
-    settings = Settings(names_of(options.rewrites), options.seed, options.epoch, options.tagger)
+    names = rewrites_named(options.rewrites)
+    settings = Settings(names, options.seed, options.epoch, options.tagger)
     return dispatch(
         options,
         "rewrites",
@@ -351,16 +271,6 @@ def main(argv: Sequence[str]) -> int:
         lambda file, out: _produce(options, out, file, settings),
         lambda out: _produce_shards(options, out, settings),
     )
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """The rewrite names of the --rewrites option, each once. Raises UsageError for unknown ones."""
-    if text.strip() == "all":
-        return rewrite_names()
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
-    return tuple(get_rewrite(name).name for name in names)
 
 
 def _show(options: RewriteOptions, settings: Settings) -> int:
@@ -401,48 +311,41 @@ def _produce_shards(options: RewriteOptions, out: Path, settings: Settings) -> i
     def show(total: Counts) -> None:
         made = total.get("rewrites", {})
         tallies = {name: RewriteTally.from_counts(made[name]) for name in settings.rewrites if made}
-        print(console.table(rows(tallies), HEADER))
-        for line in reason_lines(tallies):
-            print(line)
+        _print_tallies(tallies)
 
     return run_corpus(options, out, RewriteJob(settings), "rewrite", show)
 
 
 def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Settings) -> int:
-    total, cut = counted_captions(file)
+    tallies: dict[str, RewriteTally] = {}
 
-    def track(captions: Iterable[int]) -> Iterable[int]:
-        return console.track(captions, "rewrite", total, "captions")
+    def write(track: Track) -> int:
+        outcome = write_corpus(file, out, settings, file.identity(), options.workers, track)
+        tallies.update(outcome.tallies)
+        return outcome.resumed
 
-    outcome = write_corpus(file, out, settings, file.identity(), options.workers, track)
-    tallies = outcome.tallies
-    if options.json:
-        console.emit_json(
-            {
-                "out": str(out),
-                "captions": total,
-                "captions_cut": cut,
-                "records_from_before": outcome.resumed,
-                **settings.provenance(),
-                "rewrites": {name: tally.as_json() for name, tally in tallies.items()},
-            }
-        )
-        return 0
-    if outcome.resumed:
-        console.note(f"{outcome.resumed} records were there already")
-    note_cut(cut)
+    def report() -> dict[str, Any]:
+        made = {name: tally.as_json() for name, tally in tallies.items()}
+        return {**settings.provenance(), "rewrites": made}
+
+    def show(total: int) -> None:
+        _print_tallies(tallies)
+        print(f"written to {out} (lexicon: {settings.provenance()['lexicon']})")
+
+    return write_file(options, out, file, "rewrite", write, report, show)
+
+
+def _print_tallies(tallies: Mapping[str, RewriteTally]) -> None:
     print(console.table(rows(tallies), HEADER))
     for line in reason_lines(tallies):
         print(line)
-    print(f"written to {out} (lexicon: {settings.provenance()['lexicon']})")
-    return 0
 
 
 # --- `compoclip parse TEXT|FILE`: tags and scene graphs of captions. ---
 
 
 @dataclass(frozen=True)
-class ParseOptions:
+class ParseOptions(CorpusOptions):
     """Tags and scene graphs of captions.
 
     Of a text, its words with lemma and tags are shown, and the scene graph: objects with their
@@ -461,29 +364,7 @@ class ParseOptions:
         compoclip parse captions.txt -o graphs.jsonl --workers 4
         compoclip parse coco.csv --column title -o graphs.jsonl
         compoclip parse 'cc3m/*.tar' -o cc3m-parsed --workers 16
-
-    Args:
-        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
-        out: JSONL file to write, for a file of captions; folder, for shards.
-        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
-            for shards (found by the usual names if not given). A column "id", where there is one,
-            names the captions; else the line or row number does.
-        workers: Processes; the result does not depend on it.
-        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
-            RAY_ADDRESS names, else one of --workers processes here.
-        max_bad: Damaged shards to leave out before the exit code is 1.
-        tagger: hanta, spacy or spacy:MODEL.
-        json: Print the record (a text) or counts (a file) as JSON.
     """
-
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    column: str | None = None
-    workers: int = 1
-    engine: Engine = "local"
-    max_bad: int = 0
-    tagger: str = "hanta"
-    json: bool = False
 
 
 def parse_main(argv: Sequence[str]) -> int:
@@ -526,40 +407,28 @@ def _show_counts(total: Counts) -> None:
 
 
 def _parse_produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
-    total, cut = counted_captions(file)
     counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
 
     def count(record: dict[str, Any]) -> None:
-        objects, relations = record["objects"], len(record["relations"])
+        objects = record["objects"]
         counts["attributes"] += sum(len(node["attributes"]) for node in objects)
         counts["objects"] += len(objects)
-        counts["relations"] += relations
+        counts["relations"] += len(record["relations"])
         counts["captions_without_objects"] += not objects
 
-    def track(captions: Iterable[int]) -> Iterable[int]:
-        return console.track(captions, "parse", total, "captions")
+    def write(track: Track) -> int:
+        make = partial(parse_records, tagger=options.tagger)
+        made_from = {**provenance(options.tagger), "source": file.identity()}
+        return write_records(file, out, make, made_from, count, 1, options.workers, track)
 
-    resumed = write_records(
-        file,
-        out,
-        partial(parse_records, tagger=options.tagger),
-        {**provenance(options.tagger), "source": file.identity()},
-        count,
-        workers=options.workers,
-        track=track,
-    )
-    if options.json:
-        report = {"out": str(out), "captions": total, "captions_cut": cut}
-        report["records_from_before"] = resumed
-        console.emit_json({**report, **counts, **provenance(options.tagger)})
-        return 0
-    if resumed:
-        console.note(f"{resumed} records were there already")
-    note_cut(cut)
-    print(
-        f"{console.counted(total, 'caption')}: {counts['objects']} objects, "
-        f"{counts['attributes']} attributes, {counts['relations']} relations; "
-        f"{counts['captions_without_objects']} without an object"
-    )
-    print(f"written to {out}")
-    return 0
+    def report() -> dict[str, Any]:
+        return {**counts, **provenance(options.tagger)}
+
+    def show(total: int) -> None:
+        print(
+            f"{console.counted(total, 'caption')}: {counts['objects']} objects, "
+            f"{counts['attributes']} attributes, {counts['relations']} relations; "
+            f"{counts['captions_without_objects']} without an object\nwritten to {out}"
+        )
+
+    return write_file(options, out, file, "parse", write, report, show)

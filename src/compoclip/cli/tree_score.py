@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.evaluate import named_models
-from compoclip.cli.options import device_named, parse
+from compoclip.cli.options import Models, parse
 from compoclip.errors import UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_json, write_text
+from compoclip.ranks import device_named
+from compoclip.run import named_models, require_least
 
 if TYPE_CHECKING:
-    from compoclip.analysis.trees import Estimate, TreeScores
+    from compoclip.analysis.trees import TreeScores
+    from compoclip.evaluation.statistics import Estimate
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,7 @@ class TreeScoreOptions:
         json: Print the scores as JSON.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-    ]
+    models: Models
     captions: Path
     sample: int = 1000
     seed: int = 0
@@ -73,9 +70,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(TreeScoreOptions, "tree-score", argv)
     if not options.models:
         raise UsageError("name at least one model; see tree-score --help")
-    for name in ("sample", "batch_size", "resamples"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    require_least(1, options, "sample", "batch_size", "resamples")
     models = named_models(options.models)
     if options.out is not None:
         require_writable(options.out)
@@ -100,11 +95,8 @@ def main(argv: Sequence[str]) -> int:
     records = [_record(*each, options) for each in zip(scores, means, gaps)]
     if options.out is not None:
         _write(options.out, scores, means, records)
-    if options.json:
-        console.emit_json(records)
-    else:
-        print("\n\n".join(_text(*each) for each in zip(scores, means, gaps)))
-    return 0
+    text = "\n\n".join(_text(*each) for each in zip(scores, means, gaps))
+    return console.tell(options.json, records, text)
 
 
 Gap = tuple[int, list["Estimate"]]
@@ -134,7 +126,7 @@ def _record(
     gap: Gap | None,
     options: TreeScoreOptions,
 ) -> dict[str, Any]:
-    """What is written and printed about a model as JSON."""
+    """The JSON record of a model."""
 
     def by_threshold(found: Sequence[Estimate]) -> dict[str, Any]:
         names = [*(str(h) for h in scores.thresholds), "mean"]
@@ -184,16 +176,11 @@ def _write(
     records: Sequence[dict[str, Any]],
 ) -> None:
     """The scores, plots, and the tree of every caption."""
-    import json
 
     from compoclip.analysis.trees import BEST
-    from compoclip.files import write_atomically
     from compoclip.report.trajectory import tree_plot
 
-    text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        out / "tree-score.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(out / "tree-score.json", records)
     lines = "".join(
         json.dumps(
             {
@@ -208,6 +195,6 @@ def _write(
         for each in scores
         for row, caption in enumerate(each.captions)
     )
-    write_atomically(out / "trees.jsonl", lambda place: place.write_text(lines, encoding="utf-8"))
+    write_text(out / "trees.jsonl", lines)
     for path in tree_plot(out / "tree-score", scores, means):
         console.note(f"written to {path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from compoclip import console
-from compoclip.cli.evaluate import Measuring, benchmarks_of, settings_of
 from compoclip.cli.options import joined, parse
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_json
+from compoclip.run import Measuring
 
 if TYPE_CHECKING:
-    from compoclip.analysis.sweep import BaseAndTuned, Point, Rule, Sweep, TowerStudy
-    from compoclip.models.loaded import LoadedModel
+    from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule, Sweep, TowerStudy
+    from compoclip.models.checkpoint import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class WiseFtOptions:
         alpha: Share of TUNED, from 0 to 1.
         scope: What is mixed: all weights, or those of one tower; the others are those of TUNED.
             With --sweep, one or more of all, image, text.
-        mix_scale: Mix the temperature too; else it is that of TUNED (rankings ignore it).
+        mix_scale: Mix the logit scale too; else it is that of TUNED (rankings ignore it).
         wise_lora: squared scales what an adapter changed by alpha squared, the axis of published
             curves of LoRA runs; merged (default) by alpha.
         sweep: Measure the whole trade-off.
@@ -85,22 +84,20 @@ def _one(options: WiseFtOptions) -> int:
         raise UsageError("several scopes, --on and --keep are for --sweep; add it")
     require_writable(options.out)
     from compoclip.models.checkpoint import save_model
-    from compoclip.models.interpolate import interpolate
+    from compoclip.models.wise_ft import interpolate
 
     base, tuned = load_both(options.base, options.tuned)
     (scope,) = options.scope
     mixed = interpolate(base, tuned, options.alpha, scope, options.mix_scale, options.wise_lora)
     identity = save_model(mixed, options.out)
-    if options.json:
-        made = mixed.provenance["wise_ft"]
-        console.emit_json({"model": str(options.out), "weights": identity.weights, **made})
-    else:
-        what = "all weights" if scope == "all" else f"the {scope} tower"
-        print(
-            f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
-            f"{options.out} (weights {identity.weights})"
-        )
-    return 0
+    made = mixed.provenance["wise_ft"]
+    record = {"model": str(options.out), "weights": identity.weights, **made}
+    what = "all weights" if scope == "all" else f"the {scope} tower"
+    text = (
+        f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
+        f"{options.out} (weights {identity.weights})"
+    )
+    return console.tell(options.json, record, text)
 
 
 def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:
@@ -122,13 +119,19 @@ def _sweep(options: WiseFtOptions) -> int:
     require_writable(options.out)
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
-    benchmarks = benchmarks_of(options.measuring)
-    from compoclip.analysis.sweep import BaseAndTuned, Rule, choose, shares, sweep, sweep_record
-    from compoclip.files import write_atomically
+    benchmarks = options.measuring.benchmarks()
+    from compoclip.analysis.interpolation import (
+        BaseAndTuned,
+        Rule,
+        choose,
+        shares,
+        sweep,
+        sweep_record,
+    )
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
-    settings, device = settings_of(options.measuring, options.out / ".features")
+    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(
         *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
     )
@@ -140,10 +143,7 @@ def _sweep(options: WiseFtOptions) -> int:
     record = {"base": options.base, "tuned": options.tuned, **sweep_record(measured)}
     if rule and chosen:
         record["picked"] = _picked(options, pair, chosen, rule)
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        options.out / "sweep.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
+    write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
     if options.json:
         console.emit_json(record)
@@ -160,7 +160,7 @@ def _picked(
     options: WiseFtOptions, pair: BaseAndTuned, chosen: Point, rule: Rule
 ) -> dict[str, Any]:
     """Save the model that the rule picks, unless it is the base or saved already."""
-    from compoclip.analysis.sweep import BASE
+    from compoclip.analysis.interpolation import BASE
     from compoclip.models.checkpoint import current_identity, load_model, save_model
 
     name, place = chosen.mix.name, options.out / "model"
@@ -186,8 +186,8 @@ def _picked(
 
 
 def _told(picked: dict[str, Any], chosen: Point) -> str:
-    from compoclip.analysis.sweep import Rule
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.analysis.interpolation import Rule
+    from compoclip.evaluation.tables import bracketed
 
     rule = Rule(**picked["rule"])
     if picked["model"] is None:
@@ -205,9 +205,8 @@ def _told(picked: dict[str, Any], chosen: Point) -> str:
 
 def _table(measured: Sweep) -> str:
     """Every point by scope, with intervals; under it what each column is the mean of."""
-    from compoclip.evaluation.compare import not_judged
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.comparison import not_judged
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = []
     for scope, line in measured.lines.items():
@@ -263,29 +262,19 @@ def towers_main(argv: Sequence[str]) -> int:
     """Parse, measure base, tuned and both swaps, print."""
     options = parse(TowersOptions, "towers", joined(argv, "--on"))
     require_writable(options.out)
-    benchmarks = benchmarks_of(options.measuring)
-    from compoclip.analysis.sweep import BaseAndTuned, study_towers, towers_record
-    from compoclip.files import write_atomically
+    benchmarks = options.measuring.benchmarks()
+    from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
 
-    settings, device = settings_of(options.measuring, options.out / ".features")
+    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(
-        options.out / "towers.json", lambda place: place.write_text(text, encoding="utf-8")
-    )
-    if options.json:
-        console.emit_json(record)
-    else:
-        print(_scores(study))
-        print(f"\n{_differences(study)}")
-    return 0
+    write_json(options.out / "towers.json", record)
+    return console.tell(options.json, record, f"{_scores(study)}\n\n{_differences(study)}")
 
 
 def _scores(study: TowerStudy) -> str:
-    from compoclip.evaluation.layout import bracketed
-    from compoclip.evaluation.tables import percent
+    from compoclip.evaluation.tables import bracketed, percent
 
     rows = [
         [
@@ -306,7 +295,7 @@ def _scores(study: TowerStudy) -> str:
 
 
 def _differences(study: TowerStudy) -> str:
-    from compoclip.evaluation.compare import not_judged
+    from compoclip.evaluation.comparison import not_judged
 
     rows = []
     for group in study.groups:
@@ -326,7 +315,7 @@ def _differences(study: TowerStudy) -> str:
 
 
 def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
-    from compoclip.evaluation.layout import bracketed
+    from compoclip.evaluation.tables import bracketed
 
     mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
     return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"

@@ -1,4 +1,4 @@
-"""What is done with the captions of a shard: rewriting or parsing, and what is counted."""
+"""Jobs on the captions of a shard: rewriting, parsing, and their counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from compoclip.captions.parse import parse, provenance
+from compoclip.captions.parser import parse, provenance
 from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph, is_cut
@@ -74,7 +74,7 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
 
 
 class CorpusJob(Protocol):
-    """What becomes of rows; sent to worker processes, so plain data."""
+    """A job on rows of captions; plain data, since it is sent to worker processes."""
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:

@@ -135,7 +135,7 @@ Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
 
 @dataclass
 class CorpusOutcome:
-    """What became of a corpus. All in order of the shards' names.
+    """The outcome of a run over a corpus, in order of the shards' names.
 
     made, skipped: counts of the shards written now and before. bad: what is wrong with the others.
     total: the counts of all that are there now.
@@ -159,56 +159,58 @@ def process(
 ) -> CorpusOutcome:
     """Write every shard, with what the job adds, into the folder `out`.
 
-    column: see the formats. The bytes of a shard depend on the shard, its name, the job and the
-    column, not on workers or engine. Shards that an earlier run of the same job finished are not
-    made again. track wraps the stream of results.
+    The bytes of a shard depend on the shard, its name, the job and the column, not on workers or
+    engine. Shards that an earlier run of the same job finished are not made again.
 
-    Raises UsageError when the captions are not where `column` says or `out` holds the work of other
-    settings, CompoclipError when `out` cannot be written. Bad shards are in the outcome.
+    Args:
+        shards: The files.
+        out: The folder.
+        job: What becomes of the captions.
+        column: Where they are: caption columns joined by commas, in tar shards the name in .json
+            members; guessed when not given.
+        workers: Processes.
+        engine: Processes of this machine, or Ray.
+        track: Wraps the stream of results.
+
+    Returns:
+        What became of every shard, bad ones too.
+
+    Raises:
+        UsageError: When the captions are not where `column` says, or `out` holds the work of other
+            settings.
+        CompoclipError: When `out` cannot be written.
     """
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
     _check_captions(shards, column)
     with only_writer(out, folder=True):
         _settle(out, {**job.settings(), "column": column})
-        return _process(shards, out, job, column, workers, engine, track)
-
-
-def _process(
-    shards: Sequence[Path],
-    out: Path,
-    job: CorpusJob,
-    column: str | None,
-    workers: int,
-    engine: Engine,
-    track: Track,
-) -> CorpusOutcome:
-    outcome = CorpusOutcome()
-    tasks = []
-    for shard in shards:
-        task = ShardTask(shard, out, job, column)
-        try:
-            counts = finished(task)
-        except CompoclipError as error:
-            outcome.bad[shard.name] = str(error)
-            continue
-        if counts is None:
-            tasks.append(task)
-        else:
-            outcome.skipped[shard.name] = counts
-    with closing(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)) as results:
-        for result in track(results):
-            if result.stop:
-                raise CompoclipError(result.error)
-            if result.counts is None:
-                outcome.bad[result.name] = result.error
+        outcome = CorpusOutcome()
+        tasks = []
+        for shard in shards:
+            task = ShardTask(shard, out, job, column)
+            try:
+                counts = finished(task)
+            except CompoclipError as error:
+                outcome.bad[shard.name] = str(error)
+                continue
+            if counts is None:
+                tasks.append(task)
             else:
-                outcome.made[result.name] = result.counts
-    outcome.made = dict(sorted(outcome.made.items()))
-    outcome.bad = dict(sorted(outcome.bad.items()))
-    for counts in (*outcome.made.values(), *outcome.skipped.values()):
-        add_counts(outcome.total, counts)
-    return outcome
+                outcome.skipped[shard.name] = counts
+        with closing(run(make_shard, tasks, min(workers, max(1, len(tasks))), engine)) as results:
+            for result in track(results):
+                if result.stop:
+                    raise CompoclipError(result.error)
+                if result.counts is None:
+                    outcome.bad[result.name] = result.error
+                else:
+                    outcome.made[result.name] = result.counts
+        outcome.made = dict(sorted(outcome.made.items()))
+        outcome.bad = dict(sorted(outcome.bad.items()))
+        for counts in (*outcome.made.values(), *outcome.skipped.values()):
+            add_counts(outcome.total, counts)
+        return outcome
 
 
 def _check_captions(shards: Sequence[Path], column: str | None) -> None:

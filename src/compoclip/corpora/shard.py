@@ -22,16 +22,11 @@ import pyarrow.parquet as pq
 
 from compoclip.corpora.job import PARSE, CorpusJob, CorpusRow, Counts, leave_out, new_counts, row_of
 from compoclip.data.members import holds_text
-from compoclip.data.tarmembers import (
+from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
-    BAD_TEXT,
-    CAPTION_LIMIT,
-    SECOND,
-    TOO_LONG,
-    member_json,
-    member_text,
-    sample_captions,
+    SampleTexts,
+    grouped,
     sample_key,
     whole_members,
 )
@@ -224,11 +219,8 @@ class _Sample:
     """The members of one sample; only small texts are held."""
 
     key: str
-    members: list[tarfile.TarInfo] = field(default_factory=list)
-    text: str | None = None
-    json: str | None = None
-    fields: Any = None
-    has_text: bool = False
+    members: list[tarfile.TarInfo]
+    texts: SampleTexts = field(default_factory=SampleTexts)
     damaged: bool = False
 
 
@@ -264,7 +256,7 @@ def tar_transform(
 
 
 def _row(sample: _Sample, source: Path, column: str | None, counts: Counts) -> CorpusRow | None:
-    """What the job sees of a sample; None of one whose .json member cannot be added to, and of
+    """The row of a sample; None for one whose .json member cannot be added to, and of
     members that belong to no sample."""
     if not sample.key:
         return None
@@ -272,9 +264,9 @@ def _row(sample: _Sample, source: Path, column: str | None, counts: Counts) -> C
         counts["rows"] += 1
         leave_out(counts, BAD_JSON)
         return None
-    fields = sample.fields if isinstance(sample.fields, dict) else {}
-    texts = sample_captions(sample.text, fields, column)
-    return row_of(f"{source.name}/{sample.key}", texts, fields.get(PARSE), counts)
+    fields = sample.texts.fields if isinstance(sample.texts.fields, dict) else {}
+    captions = sample.texts.captions(column)
+    return row_of(f"{source.name}/{sample.key}", captions, fields.get(PARSE), counts)
 
 
 def _changed(
@@ -282,13 +274,13 @@ def _changed(
 ) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
     """The members of a sample as they are to be written, with new content where it changes."""
     for member in sample.members:
-        if added is None or sample.json is None or not _is_json(member):
+        if added is None or sample.texts.json is None or not _is_json(member):
             yield member, None
             continue
         origin = f"{source}, sample {sample.key}"
-        data = spliced(sample.json, sample.fields, added, origin)
+        data = spliced(sample.texts.json, sample.texts.fields, added, origin)
         yield _sized(member, member.name, data), data
-    if added is not None and any(added.values()) and sample.json is None:
+    if added is not None and any(added.values()) and sample.texts.json is None:
         data = json_bytes(added)
         yield _sized(sample.members[-1], f"{sample.key}.json", data), data
 
@@ -302,24 +294,19 @@ def _sized(model: tarfile.TarInfo, name: str, data: bytes) -> tarfile.TarInfo:
 
 
 def _samples(source: Path, counts: Counts) -> Iterator[_Sample]:
-    sample: _Sample | None = None
     with _reading(source) as file, _reading(source) as contents:
-        for member in whole_members(source, file):
-            if member.sparse is not None:
-                raise CompoclipError(f"{source}: {member.name!r} is a sparse file; pack it anew")
-            plain = member.isreg()
-            known = plain and encodable(member.name)
-            leave_out(counts, BAD_NAME, plain - known)
-            key = sample_key(member.name)[0] if known else ""
-            if sample is None or sample.key != key:
-                if sample is not None:
-                    yield sample
-                sample = _Sample(key)
-            sample.members.append(member)
-            if key:
-                _take(sample, member, source, contents, counts)
-    if sample is not None:
-        yield sample
+        for key, members in grouped(source, file):
+            sample = _Sample(key, members)
+            for member in members:
+                if member.sparse is not None:
+                    raise CompoclipError(
+                        f"{source}: {member.name!r} is a sparse file; pack it anew"
+                    )
+                if member.isreg() and not encodable(member.name):
+                    leave_out(counts, BAD_NAME)
+                elif member.isreg():
+                    _take(sample, member, source, contents, counts)
+            yield sample
 
 
 def _is_json(member: tarfile.TarInfo) -> bool:
@@ -329,21 +316,16 @@ def _is_json(member: tarfile.TarInfo) -> bool:
 def _take(
     sample: _Sample, member: tarfile.TarInfo, source: Path, file: IO[bytes], counts: Counts
 ) -> None:
-    kind = sample_key(member.name)[1].lower()
-    if kind == "txt" and member.size > CAPTION_LIMIT:
-        leave_out(counts, TOO_LONG)
-    elif kind == "txt" and sample.has_text:
-        leave_out(counts, SECOND)
-    elif kind == "txt":
-        sample.has_text = True
-        sample.text = member_text(_content(source, file, member))
-        leave_out(counts, BAD_TEXT, sample.text is None)
-    elif kind == "json":
-        small = member.size <= CAPTION_LIMIT and sample.json is None
-        found = member_json(_content(source, file, member)) if small else None
+    key, kind = sample_key(member.name)
+    kind = kind.lower()
+    if not key or kind not in ("txt", "json"):
+        return
+    reason = sample.texts.take(kind, member.size, partial(_content, source, file, member))
+    if kind == "json":
         # Fields cannot go into a second .json member, or into one that is no object.
-        sample.damaged |= found is None or not isinstance(found[1], dict)
-        sample.json, sample.fields = found or (sample.json or "", None)
+        sample.damaged |= reason is not None or not isinstance(sample.texts.fields, dict)
+    elif reason is not None:
+        leave_out(counts, reason)
 
 
 def _content(source: Path, file: IO[bytes], member: tarfile.TarInfo) -> bytes:
@@ -370,12 +352,12 @@ KINDS = (*ROW_FILES, ".tar")
 
 
 def kind_of(name: str) -> str | None:
-    """Which of `KINDS` a file name is of, by its ending."""
+    """The ending in `KINDS` that a file name has, if any."""
     return ending_of(name, KINDS)
 
 
 def names_shards(source: str) -> bool:
-    """Whether a text names shards rather than being a caption: a folder, or a file or pattern that
+    """True if a text names shards rather than being a caption: a folder, or a file or pattern that
     ends like a shard."""
     try:
         if source.strip() and Path(source).is_dir():
@@ -390,9 +372,16 @@ def names_shards(source: str) -> bool:
 def find_shards(spec: str) -> list[Path]:
     """The shards in order of their names: a file, a folder of them, or a pattern.
 
-    Patterns: "part-*.parquet", "part-{000..099}.tar", "{a,b}.jsonl.gz". Raises CompoclipError when
-    there is none or one is missing, UsageError when they are of several kinds, share a name or are
-    not on this machine.
+    Args:
+        spec: The file or folder, or a pattern such as "part-*.parquet", "part-{000..099}.tar" or
+            "{a,b}.jsonl.gz".
+
+    Returns:
+        The files.
+
+    Raises:
+        CompoclipError: When there is none or one is missing.
+        UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
     path = Path(spec)

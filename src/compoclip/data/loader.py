@@ -6,20 +6,75 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from compoclip.console import counted, note
-from compoclip.data.assemble import Assembler, Made
-from compoclip.data.companions import Companions
+from compoclip.data.batch import Batch
+from compoclip.data.images import (
+    SINGLE,
+    BatchBuilder,
+    BatchTask,
+    Companions,
+    ImagePlan,
+    RankShare,
+    UnreadableError,
+)
 from compoclip.data.plan import PlanCounts, TextPlan
-from compoclip.data.plans import SINGLE, ImagePlan
-from compoclip.data.sample import Batch, Source
-from compoclip.data.schedule import BatchTask, RankShare, schedule_of
+from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
+
+
+@dataclass
+class Made:
+    """A finished batch with what there is to count about it, or the error that prevented it."""
+
+    batch: Batch | None = None
+    counts: PlanCounts = field(default_factory=PlanCounts)
+    bad: tuple[tuple[str, str], ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Task -> batch, by an image plan. A map-style dataset whose items are whole batches."""
+
+    source: Source
+    plan: TextPlan
+    transform: ImageTransform
+    seed: int
+    images: ImagePlan
+    companions: Companions
+
+    def __getitem__(self, task: BatchTask) -> Made:
+        try:
+            return self._make(task)
+        except CompoclipError as error:  # a raised one would arrive as a many-line traceback
+            return Made(error=str(error))
+
+    def _make(self, task: BatchTask) -> Made:
+        building = BatchBuilder(
+            self.source,
+            self.plan,
+            self.transform,
+            self.seed,
+            self.companions,
+            task.epoch,
+            task.kind,
+        )
+        for index in task.indices:
+            sample = self.source[index]
+            try:
+                self.images.add_to_batch(building, index, sample)
+            except UnreadableError as error:
+                building.bad.append((error.args[0], error.args[1]))
+                building.skipped.append(sample.id)
+        by = self.images.mean_and_std(self.transform.preprocess, task.kind)
+        return Made(building.batch(by), building.counts, tuple(building.bad))
 
 
 class BatchLoader:
@@ -53,15 +108,26 @@ class BatchLoader:
         images: ImagePlan = SINGLE,
         companions: Companions | None = None,
     ) -> None:
-        """batch_size: over all processes. workers: 0 works in this process.
+        """Make a loader; workers start with the first epoch.
 
-        rank, world: this process makes the rank-th of `world` equal parts of every batch.
-        start_method: of the workers ("fork", "spawn", "forkserver"); None is the platform's.
-        images: what goes into a batch beside the images drawn; companions: what it needs to know
-        of the source (`find_companions`). Raises CompoclipError when the batch cannot be split
-        evenly.
+        Args:
+            source: The samples.
+            plan: Draws their texts.
+            transform: What becomes of their images.
+            batch_size: Samples of a batch, over all processes.
+            seed: Of order, crops and draws.
+            workers: Processes that read; 0 works in this one.
+            max_bad: Images that may be unreadable.
+            rank: This process makes the rank-th of `world` equal parts of every batch.
+            world: Number of processes that train together.
+            start_method: Of the workers ("fork", "spawn", "forkserver"); None is the platform's.
+            images: Which images make a batch.
+            companions: What that needs to know of the source (`ImagePlan.prepare`).
+
+        Raises:
+            CompoclipError: When the batch cannot be split evenly.
         """
-        self._schedule = schedule_of(source, images, RankShare(batch_size, rank, world), seed)
+        self._schedule = images.schedule(source, RankShare(batch_size, rank, world), seed)
         self.batch_size = batch_size
         self.counts = PlanCounts()
         self.bad: dict[str, str] = {}

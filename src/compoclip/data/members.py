@@ -34,7 +34,7 @@ _ROWS = 64  # images per Arrow batch: bounds the memory of the copy
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
-    """Whether a column holds encoded images: bytes, or a struct with a field `bytes` of them."""
+    """True for a column of encoded images: bytes, or a struct with a field `bytes`."""
     if pa.types.is_dictionary(kind):
         return holds_bytes(kind.value_type)
     if pa.types.is_struct(kind):
@@ -44,7 +44,7 @@ def holds_bytes(kind: pa.DataType) -> bool:
 
 
 def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
-    """Whether a column holds texts, also as bytes or by a dictionary, or (lists) lists of them."""
+    """True for a column of texts, also as bytes or dictionary codes; `lists`: or lists of them."""
     if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return holds_text(kind.value_type)
     if pa.types.is_dictionary(kind):
@@ -71,7 +71,7 @@ class EmbeddedImages:
         return bytes(value)
 
     def present(self) -> list[bool]:
-        """Whether each row has an image, without reading any."""
+        """For each row, whether it has an image; none is read."""
         return [held for batch in self._batches for held in batch.is_valid().to_pylist()]
 
     def _open_all(self) -> None:

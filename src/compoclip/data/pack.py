@@ -24,11 +24,10 @@ from PIL import Image
 
 from compoclip.console import counted, note, track
 from compoclip.data.decode import opened, to_rgb
-from compoclip.data.open_source import open_source
-from compoclip.data.rows import RowSource
-from compoclip.data.sample import Sample
-from compoclip.data.shards import ShardSource
-from compoclip.data.tarmembers import CAPTION_LIMIT
+from compoclip.data.sources import Sample
+from compoclip.data.sources.open import open_source
+from compoclip.data.sources.rows import RowSource
+from compoclip.data.sources.shards import CAPTION_LIMIT, ShardSource
 from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import LOCK, only_writer, read_json, require_writable, write_atomically
@@ -93,8 +92,8 @@ class PackSpec:
 
 @dataclass
 class PackSummary:
-    """What a pack holds: samples, images (negative ones too) by what became of them, the bytes of
-    the shards, and what could not be read: sample id -> reason."""
+    """The contents of a pack: samples, images (negative ones too) by what became of them, the bytes
+    of the shards, and what could not be read: sample id -> reason."""
 
     shards: int = 0
     samples: int = 0
@@ -106,7 +105,7 @@ class PackSummary:
 
     @staticmethod
     def of(value: Any, path: Path) -> PackSummary:
-        """What `asdict` made of one, read from `path`. Raises CompoclipError for anything else."""
+        """The summary stored as a dictionary in `path`. Raises CompoclipError for anything else."""
         usual = asdict(PackSummary())
         right = isinstance(value, dict) and usual.keys() == value.keys()
         for name, empty in usual.items() if right else ():
@@ -128,7 +127,7 @@ class PackSummary:
 
 @dataclass(frozen=True)
 class PackTask:
-    """One shard to make, whole in itself, so that any process can."""
+    """One shard to write, with all a worker process needs to write it."""
 
     request: Request
     out: Path
@@ -201,7 +200,7 @@ def _counts(out: Path, number: int) -> Path:
 
 
 def _record(source: RowSource | ShardSource, spec: PackSpec) -> dict[str, Any]:
-    """What makes two packs the same."""
+    """What identifies a pack; two packs with equal records hold the same."""
     digest = hashlib.blake2b(digest_size=16)
     for caption in source.captions():
         digest.update(caption.encode() + b"\n")
@@ -274,7 +273,7 @@ def _write(task: PackTask, made: PackSummary, target: Path) -> None:
 def _members(
     data: _OpenedShard, index: int, spec: PackSpec, made: PackSummary
 ) -> Iterator[tuple[str, bytes]]:
-    """What goes into the tar for a sample: the name after the key, the bytes."""
+    """The tar members of a sample: the part of the name after the key, and the bytes."""
     sample = data.source[index]
     fields: dict[str, Any] = {
         "id": sample.id,

@@ -1,31 +1,35 @@
-"""Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says."""
+"""Drawing the texts of a sample in an epoch, as a `CaptionPlan` says; parsing them beforehand."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from compoclip.captions.chunks import pre_caption
-from compoclip.captions.types import Caption
-from compoclip.data.plans import (
+from compoclip.captions.store import ParseStore
+from compoclip.captions.types import Caption, is_cut
+from compoclip.console import track
+from compoclip.data.caption_plan import (
     BAG,
     BAG_NEGATIVE,
     GIVEN,
     OWN_CAPTIONS,
     WRITTEN,
     WRITTEN_POSITIVE,
+    Bags,
+    BagSentence,
     CaptionPlan,
     OneOf,
+    WrittenTexts,
 )
-from compoclip.data.sample import Sample
-from compoclip.data.textfiles import read_records, require_texts
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.sources import Sample, Source
+from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import (
     Rewrite,
@@ -35,161 +39,8 @@ from compoclip.rewrites.base import (
     rng_for,
     token_key,
 )
-from compoclip.rewrites.graph_slots import sample_graph_texts
-from compoclip.rewrites.graph_vocabulary import load_vocabulary
+from compoclip.rewrites.mosaic import load_vocabulary, sample_graph_texts
 from compoclip.rewrites.written import form_objection, positive_objection
-
-# --- Bags of sentences that describe images densely, from a file beside the data (DAC). ---
-
-_SCHEMA = pa.schema(
-    [
-        ("sentences", pa.large_list(pa.large_string())),
-        ("negatives", pa.large_list(pa.large_string())),
-    ]
-)
-
-
-@dataclass(frozen=True)
-class BagSentence:
-    """One sentence of a bag and its negative, if the file has one."""
-
-    text: str
-    negative: str | None = None
-
-
-class Bags:
-    """Sentences by sample id, held compactly.
-
-    The id of a sample is what its source calls it; a bag may also go by that id without "#row", so
-    that one file serves tables in any order.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"id",
-        "sentences"} and optionally "negatives" (null for none).
-
-        Raises UsageError when no file is named, CompoclipError for one that is malformed or holds
-        an id twice.
-        """
-        if path == Path():
-            raise UsageError(
-                "this method needs a bag of sentences for each image: --bags FILE (where it is "
-                "composed: --set texts.bags.file=FILE) with lines "
-                '{"id": ..., "sentences": [...]}, or --bags captions: the other captions of the '
-                "image"
-            )
-        self.path = path
-        self._index: dict[str, int] = {}
-        columns: tuple[list[Any], list[Any]] = ([], [])
-        for origin, row in read_records(path):
-            id, sentences, negatives = _bag(row, origin)
-            if self._index.setdefault(id, len(self._index)) != len(columns[0]):
-                raise CompoclipError(f"{origin}: a second bag {id!r}; remove one")
-            columns[0].append(sentences)
-            columns[1].append(negatives)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA)]
-        self._sentences, self._negatives = arrays
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __iter__(self) -> Iterator[str]:
-        """The ids, in the order of the file."""
-        return iter(self._index)
-
-    def find(self, id: str) -> list[BagSentence] | None:
-        """The bag of a sample, None when the file has none."""
-        row = self._index.get(id)
-        if row is None:
-            row = self._index.get(id.rpartition("#")[0])
-        if row is None:
-            return None
-        sentences = self._sentences[row].as_py()
-        negatives = self._negatives[row].as_py() or [None] * len(sentences)
-        return [BagSentence(text, negative) for text, negative in zip(sentences, negatives)]
-
-
-def _bag(row: dict[str, Any], origin: str) -> tuple[str, list[str], list[str | None]]:
-    """The id, the sentences that are not blank, and their negatives (or none at all)."""
-    id: Any = row.get("id")
-    sentences: Any = row.get("sentences")
-    negatives: Any = row.get("negatives") or []
-    if not isinstance(id, str | int) or not _bags_texts(sentences, str):
-        raise CompoclipError(f'{origin}: needs "id" and "sentences", a list of texts')
-    if not _bags_texts(negatives, str | None) or len(negatives) not in (0, len(sentences)):
-        raise CompoclipError(f'{origin}: "negatives" needs a text (or null) for each sentence')
-    require_texts((*sentences, *filter(None, negatives)), origin)
-    kept = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    return (
-        str(id),
-        [sentences[i].strip() for i in kept],
-        [(negatives[i] or "").strip() or None for i in kept] if negatives else [],
-    )
-
-
-def _bags_texts(value: object, kind: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-
-# --- Positives and negatives of captions that were written beforehand, from a file beside the
-# data. ---
-
-_KINDS = ("positive", "negative")
-_TEXTS = pa.large_list(pa.large_string())
-_ABSENT = "none"  # what language models answer when there is nothing to write
-
-
-class WrittenTexts:
-    """Written positives and negatives by caption, held compactly."""
-
-    def __init__(self, path: Path) -> None:
-        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"caption",
-        "positive", "negative"}, or one of the latter two, as `compoclip caption` writes them.
-
-        "positive" and "negative" are a text or a list of texts; "None" and null stand for none.
-        Lines of one caption add up, each text once. Raises UsageError when no file is named,
-        CompoclipError for one that is malformed.
-        """
-        if path == Path():
-            raise UsageError(
-                "this method needs a file of written texts (where it is composed: "
-                '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
-            )
-        self.path = path
-        self._index: dict[str, int] = {}
-        columns: dict[str, list[list[str]]] = {kind: [] for kind in _KINDS}
-        for origin, row in read_records(path):
-            caption = row.get("caption")
-            if not isinstance(caption, str) or not any(kind in row for kind in _KINDS):
-                raise CompoclipError(
-                    f'{origin}: needs "caption" and "positive" or "negative"; mend it'
-                )
-            place = self._index.setdefault(caption.strip(), len(self._index))
-            for kind, column in columns.items():
-                if place == len(column):
-                    column.append([])
-                texts = _written_texts(row.get(kind), f"{origin}: {kind!r}")
-                column[place] += [text for text in texts if text not in column[place]]
-        self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
-
-    def __len__(self) -> int:
-        """How many captions the file is about."""
-        return len(self._index)
-
-    def find(self, caption: str, *, positive: bool) -> list[str]:
-        """The texts written for a caption, in the order of the file."""
-        row = self._index.get(caption)
-        kind = _KINDS[not positive]
-        return [] if row is None else list(self._texts[kind][row].as_py())
-
-
-def _written_texts(value: Any, origin: str) -> list[str]:
-    texts = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(text, str) for text in texts):
-        raise CompoclipError(f"{origin} is neither a text nor a list of texts; mend the line")
-    require_texts(texts, origin)
-    return [text for text in texts if text.strip().strip(".").lower() != _ABSENT]
-
 
 # --- Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says. ---
 
@@ -221,7 +72,7 @@ class Drawn:
 
 @dataclass
 class PlanCounts:
-    """What the plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
+    """What a plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
 
     covered: samples that got at least one text of a rewrite. Counts add up, so the totals do not
     depend on how the samples were spread over workers.
@@ -281,9 +132,12 @@ class PlanCounts:
 class TextPlan:
     """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
 
-    plan: what to draw; names alone stand for a plan with these rewrites. parsed: the parsed
-    captions, needed for every text but the given. resolve: finds a rewrite by name (raising for an
-    unknown one), in each process anew, so that plans travel whatever a rewrite holds.
+    Args:
+        plan: What to draw; names alone stand for a plan with these rewrites.
+        seed: Of all draws.
+        parsed: Parsed captions; only a plan of negatives that came with the data needs none.
+        resolve: Finds a rewrite by name (raising for an unknown one), again in each process, so
+            that a plan can be sent to workers whatever its rewrites hold.
     """
 
     def __init__(
@@ -316,10 +170,17 @@ class TextPlan:
     ) -> tuple[list[Drawn], PlanCounts]:
         """The caption first, then rewrites in the order of the plan, graph texts, bag.
 
-        key: what the draw depends on in the place of the sample's id, for a sample that appears
-        more than once. A text that CLIP's tokenizer cannot tell from another text of the sample is
-        left out and counted; so is a negative that equals any of the sample's captions, drawn or
-        not.
+        A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
+        counted; so is a negative that equals any of the sample's captions, drawn or not.
+
+        Args:
+            sample: The sample.
+            epoch: Counted from 0.
+            key: Seeds the draw in place of the sample's id, for a sample that appears more than
+                once.
+
+        Returns:
+            The texts, and what was made and refused.
         """
         drawing = _Drawing(self, sample, epoch, sample.id if key is None else key)
         for each in self.plan.rewrites:
@@ -498,7 +359,7 @@ class _Drawing:
         return next((objection for _, objection in judged if objection), NONE_WRITTEN)
 
     def _against(self, text: str, written: str, positive: bool) -> str | None:
-        """What is wrong with what was written for a text."""
+        """The objection to a text that was written for another, if any."""
         objection = form_objection(text, written)
         if objection or not positive:
             return objection
@@ -556,3 +417,70 @@ def _apply(rewrite: Rewrite, caption: Caption, rng: random.Random) -> Drawn | st
 
 def _drawn(text: Rewritten) -> Drawn:
     return Drawn(text.text, Role.POSITIVE if text.keeps_meaning else Role.NEGATIVE, text.rewrite)
+
+
+# --- Parsing every caption before training, so that workers only look parses up. ---
+
+_KEPT = 1 << 14  # parses each process keeps in memory
+
+
+class StoredCaptions:
+    """Parses by caption text, read from the store on demand; may be sent to worker processes.
+
+    cut: how many captions of the source were too long to be parsed whole.
+    Millions of parses would not fit into the memory of each worker, the few most recent ones do.
+    """
+
+    def __init__(self, store: ParseStore, cut: int = 0) -> None:
+        self.cut = cut
+        self._store = store
+        self._recent = lru_cache(_KEPT)(self._find)
+
+    def __getitem__(self, text: str) -> Caption:
+        """The parse of a caption; one that is not stored is parsed now.
+
+        Raises CompoclipError when the store cannot be read.
+        """
+        return self._recent(text)
+
+    def _find(self, text: str) -> Caption:
+        return self._store.get(text) or self._store.get_or_parse([text])[text]
+
+    def __reduce__(self) -> tuple[type[StoredCaptions], tuple[ParseStore, int]]:
+        return StoredCaptions, (self._store, self.cut)
+
+
+def prepare_captions(
+    source: Source, store: ParseStore | None = None, workers: int | None = None
+) -> StoredCaptions:
+    """Parse all captions of `source` that `store` does not know yet, showing progress.
+
+    An interrupted run continues where it was.
+
+    Args:
+        source: The samples.
+        store: By default one file in the user's cache folder, shared by all runs.
+        workers: Processes that parse, by default one for each available core; they are started for
+            thousands of captions only, as fresh interpreters (a script that calls this needs its
+            `__main__` guard).
+
+    Returns:
+        The parses by caption.
+
+    Raises:
+        CompoclipError: When the store cannot be written.
+    """
+    if store is None:
+        store = ParseStore(cache_folder() / "parses.sqlite")
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    cut = 0
+
+    def captions() -> Iterator[str]:
+        nonlocal cut
+        for text in track(source.captions(), "parsing captions", unit="captions"):
+            cut += is_cut(text)
+            yield text
+
+    store.fill(captions(), workers)
+    return StoredCaptions(store, cut)

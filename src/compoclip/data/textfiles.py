@@ -60,7 +60,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _choices(inner: str, pattern: str) -> list[str]:
-    """What stands between two braces."""
+    """The alternatives between two braces."""
     numbers = _RANGE.fullmatch(inner)
     if numbers is not None:
         first, last = int(numbers.group(1)), int(numbers.group(2))
@@ -74,7 +74,7 @@ def _choices(inner: str, pattern: str) -> list[str]:
 
 
 def require_local(spec: str | Path) -> None:
-    """Raise UsageError for what is no path on this machine: a URL, or a command to read from."""
+    """Raise UsageError for anything but a local path: a URL, or a command to read from."""
     text = str(spec)
     if _REMOTE.match(text):
         # A Path holds one slash where the URL has two.
@@ -119,12 +119,12 @@ def rows_in(folder: Path) -> list[Path]:
 
 
 def ending_of(name: str, endings: Iterable[str]) -> str | None:
-    """Which of the endings a file name has, in letters of any case."""
+    """The ending that a file name has, ignoring case; None for another one."""
     return next((ending for ending in endings if name.lower().endswith(ending)), None)
 
 
 def has_ending(file: Path, *endings: str) -> bool:
-    """Whether the name ends with one of these."""
+    """True if the name has one of these endings, ignoring case."""
     return ending_of(file.name, endings) is not None
 
 
@@ -416,7 +416,7 @@ def _names(available: Collection[str]) -> str:
 
 
 def cell_captions(value: Any) -> list[Any]:
-    """What is in the place of captions in one cell: a text, the entries of a list, or those of a
+    """The caption values of one cell: a text, the entries of a list, or those of a
     list of texts written as Python or JSON text; nothing when the value is missing.
 
     `usable_texts` keeps the captions among them. Bytes are texts where they are UTF-8.
@@ -471,7 +471,7 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
 
 
 def encodable(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON and names of files may hold half characters."""
+    """True if a text can be written as UTF-8; JSON and file names may hold half characters."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

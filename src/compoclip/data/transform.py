@@ -22,7 +22,9 @@ _RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling
 class RandomCrop:
     """The random resized crop of fine-tuning recipes; no flip.
 
-    scale: range of the fraction of the area kept. ratio: range of width / height.
+    Args:
+        scale: Range of the fraction of the area kept.
+        ratio: Range of width / height.
     """
 
     scale: tuple[float, float] = (0.9, 1.0)
@@ -31,13 +33,17 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """What training does to an image: `crop` it at random, or (None) treat it as evaluation does.
-
-    draft: whether large JPEGs are decoded at a fraction of their size, never below what is shown.
+    """What training does to an image.
 
     Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, but skips the general
     machinery where it has nothing to do, which matters for small images. They stay bytes, a quarter
     of what numbers take on the way from the workers; `normalised` makes numbers of them.
+
+    Args:
+        preprocess: How the model sees images.
+        crop: The random crop; None treats images as evaluation does.
+        draft: Whether large JPEGs are decoded at a fraction of their size, never below what is
+            shown.
     """
 
     preprocess: Preprocess

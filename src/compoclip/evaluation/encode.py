@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from compoclip.benchmarks.case import Classification, Content, ImageRef, Retrieval
+from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
@@ -25,7 +25,7 @@ from compoclip.evaluation.encoder import Encoder, TextKey
 from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
 from compoclip.models.config import ModelIdentity, Tower
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 
 # --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
 # twice. ---
@@ -149,60 +149,59 @@ _SHARED_AT_ONCE = 8192
 @dataclass(frozen=True)
 class EncodeOptions:
     """batch_size: images or texts encoded at once. workers: threads that read images. max_bad:
-    damaged images to leave out before giving up. cache: keep and reuse features on disk. ranks:
-    the processes that share the work."""
+    damaged images to leave out before giving up. cache: folder of features to keep and reuse.
+    ranks: the processes that share the work; rank 0 has all features then."""
 
     batch_size: int = 64
     workers: int = 2
     max_bad: int = 0
-    cache: FeatureCache | None = None
-    ranks: Ranks = ALONE
+    cache: Path | None = None
+    ranks: Ranks = SINGLE
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
     """All images of some benchmarks, each photo and box once, in order of appearance."""
-    seen: dict[ImageRef, None] = {}
-    for content in contents:
-        if isinstance(content, Retrieval | Classification):
-            seen.update(dict.fromkeys(content.images))
-        else:
-            seen.update(dict.fromkeys(ref for case in content for ref in case.images))
-    return list(seen)
+    return list(dict.fromkeys(ref for content in contents for ref in content.images))
 
 
 def distinct_texts(contents: Sequence[Content]) -> list[str]:
     """All texts of some benchmarks, each string once, in order of appearance."""
-    seen: dict[str, None] = {}
-    for content in contents:
-        if isinstance(content, Retrieval):
-            seen.update(dict.fromkeys(content.texts))
-        elif isinstance(content, Classification):
-            seen.update(dict.fromkeys(text for prompts in content.prompts for text in prompts))
-        else:
-            seen.update(dict.fromkeys(text for case in content for text in case.texts))
-    return list(seen)
+    return list(dict.fromkeys(text for content in contents for text in content.texts))
 
 
 def encode_contents(
     encoder: Encoder, contents: Sequence[Content], options: EncodeOptions | None = None
 ) -> EncodedFeatures:
-    """Features of everything that `contents` mention, every image file of which must exist.
+    """Encode every image and text that some benchmarks mention, each distinct one once.
 
-    Images with the same bytes and box are encoded once, wherever they lie, and so are texts with
-    the same tokens; they share a row. Texts go in order of length, so that batches hold little
-    padding. What has been encoded is stored in the cache chunk by chunk,
-    also when the run is interrupted. Several processes encode every so-manyth batch each; the first
-    has all features then, the others only their own. Raises CompoclipError for the first damaged
-    image beyond `max_bad`, and when the model yields numbers that are not finite.
+    Images with the same bytes and box are one image, wherever they lie, and texts with the same
+    tokens one text; they share a row. Texts go in order of length, so that batches hold little
+    padding. What has been encoded goes to the cache chunk by chunk, also when the run is
+    interrupted.
+
+    Args:
+        encoder: the model.
+        contents: what the benchmarks hold; every image file must exist.
+        options: batch size, workers, cache and ranks.
+
+    Returns:
+        The features. Of several ranks, rank 0 has all of them, the others their own share.
+
+    Raises:
+        CompoclipError: an image is damaged beyond `max_bad`, or a feature is not finite.
     """
     options = options or EncodeOptions()
-    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options)
-    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options)
+    cache = FeatureCache(options.cache, encoder) if options.cache else None
+    images, image_rows, bad = _encode_images(encoder, distinct_images(contents), options, cache)
+    texts, text_rows, truncated = _encode_texts(encoder, distinct_texts(contents), options, cache)
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 
 
 def _encode_images(
-    encoder: Encoder, refs: Sequence[ImageRef], options: EncodeOptions
+    encoder: Encoder,
+    refs: Sequence[ImageRef],
+    options: EncodeOptions,
+    cache: FeatureCache | None,
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Features of the distinct images by content, the row of each reference, and damaged ones."""
     ranks = options.ranks
@@ -210,25 +209,25 @@ def _encode_images(
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
-    store = _Store("images", keys, options.cache, ranks)
+    store = _Store("images", keys, cache, ranks)
     todo = _own_part(store.missing(), options)
     bad: dict[ImageRef, str] = {}
 
-    def read(row: int) -> Any:
+    def read(row: int) -> tuple[Any, CompoclipError | None]:
         try:
-            return encoder.read_image(sharing[row][0])
+            return encoder.read_image(sharing[row][0]), None
         except CompoclipError as error:
-            return error
+            return None, error
 
     with store:
         batch: list[tuple[int, Any]] = []
         window = max(2 * options.batch_size, options.workers)
         readings = zip(todo, _ahead(todo, read, options.workers, window))
-        for row, image in track(readings, "encoding images", len(todo), "images"):
-            if isinstance(image, CompoclipError):
-                bad |= dict.fromkeys(sharing[row], str(image))
+        for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
+            if damage is not None:
+                bad |= dict.fromkeys(sharing[row], str(damage))
                 if len(bad) > options.max_bad:
-                    raise CompoclipError(_too_many(image, options.max_bad))
+                    raise CompoclipError(_too_many(damage, options.max_bad))
                 continue
             batch.append((row, image))
             if len(batch) == options.batch_size:
@@ -247,7 +246,7 @@ def _encode_images(
 
 
 def by_content(
-    refs: Sequence[ImageRef], workers: int, ranks: Ranks = ALONE
+    refs: Sequence[ImageRef], workers: int, ranks: Ranks = SINGLE
 ) -> tuple[list[bytes], dict[ImageRef, int]]:
     """Keys of the distinct images, and which of them each reference shows.
 
@@ -275,7 +274,10 @@ def by_content(
 
 
 def _encode_texts(
-    encoder: Encoder, texts: Sequence[str], options: EncodeOptions
+    encoder: Encoder,
+    texts: Sequence[str],
+    options: EncodeOptions,
+    cache: FeatureCache | None,
 ) -> tuple[Scores, dict[str, int], frozenset[str]]:
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
@@ -291,7 +293,7 @@ def _encode_texts(
             if key.truncated:
                 truncated.add(text)
     keys = [content_key(key.key) for _, key in representatives]
-    store = _Store("texts", keys, options.cache, options.ranks)
+    store = _Store("texts", keys, cache, options.ranks)
     by_length = [
         (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
     ]
@@ -364,8 +366,8 @@ class _Store:
         for start in range(0, max(counts), _SHARED_AT_ONCE):
             part = [min(max(n - start, 0), _SHARED_AT_ONCE) for n in counts]
             rows = np.array(self._new[start : start + _SHARED_AT_ONCE], dtype=np.int64)
-            places = self._ranks.gather(torch.from_numpy(rows), part)
-            features = self._ranks.gather(torch.from_numpy(self._features[rows]), part)
+            places = self._ranks.all_gather(torch.from_numpy(rows), part)
+            features = self._ranks.all_gather(torch.from_numpy(self._features[rows]), part)
             if self._ranks.first:
                 self._put(places.tolist(), features.numpy())
 

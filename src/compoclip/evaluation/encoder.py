@@ -10,15 +10,16 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from compoclip.benchmarks.case import Benchmark, Case, Content, Form, ImageRef
+from compoclip.benchmarks.case import Benchmark, Content, ImageRef
 from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Matches, Scores
-from compoclip.models.blip import Blip
+from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
 from compoclip.models.weights import weights_hash
@@ -69,6 +70,17 @@ class Encoder(Protocol):
 
 
 # --- The evaluation's view of a loaded model. ---
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, then the mode that it was in."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 class ModelEncoder:
@@ -140,15 +152,10 @@ class ModelEncoder:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        encoder = self._loaded.encoder
-        training = encoder.training
-        encoder.eval()
-        try:
-            # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
-            with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-                yield
-        finally:
-            encoder.train(training)
+        # TF32 convolutions, the default on GPUs, would round patch embeddings to 10 bits
+        exactly = torch.backends.cudnn.flags(allow_tf32=False)
+        with evaluating(self._loaded.encoder), torch.inference_mode(), exactly:
+            yield
 
     def _finite(self, features: Scores) -> Scores:
         if not np.isfinite(features).all():
@@ -167,8 +174,7 @@ Score = Literal["itc", "itm"]
 def require_pairs(benchmarks: Sequence[Benchmark]) -> None:
     """Raise UsageError, naming the benchmark, where not every item is of few images and texts."""
     for each in benchmarks:
-        cases = each.content if isinstance(each.content, tuple) else ()
-        if not cases or any(case.form is Form.TEXT_ONLY for case in cases):
+        if not all(FORMS[form].in_pairs for form in each.content.forms):
             raise UsageError(
                 f"{each.name}: a matching head scores the pairs of items (choice, group, triple); "
                 "measure retrieval, classification and texts alone with --score itc"
@@ -185,7 +191,7 @@ def with_matches(
     """
     texts: dict[int, dict[int, str]] = {}
     image_of: dict[int, ImageRef] = {}
-    for case in _cases(contents):
+    for case in (case for content in contents for case in content.cases):
         for ref in case.images:
             if ref in features.bad:
                 continue
@@ -206,7 +212,3 @@ def with_matches(
             keys += [row * count + column for column in part]
     found = np.concatenate(values) if values else np.zeros(0, dtype=np.float32)
     return replace(features, matches=Matches(np.array(keys, dtype=np.int64), found, count))
-
-
-def _cases(contents: Sequence[Content]) -> list[Case]:
-    return [case for content in contents if isinstance(content, tuple) for case in content]

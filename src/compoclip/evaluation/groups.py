@@ -11,17 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import RESAMPLES, MeanOf, Plan, evaluate, resample, rows_of
-from compoclip.evaluation.classification import SUBTASK as ZERO_SHOT
-from compoclip.evaluation.compare import Difference, corrected, difference, own_seed, with_counts
+from compoclip.evaluation.aggregate import (
+    MeanOf,
+    Plan,
+    evaluate,
+    resample,
+    rows_of,
+)
+from compoclip.evaluation.comparison import (
+    Difference,
+    Evidence,
+    Pair,
+    corrected,
+    difference,
+    joined,
+    own_seed,
+    with_counts,
+)
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
-from compoclip.evaluation.layout import span
-from compoclip.evaluation.pair import Evidence, Pair, joined
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.tables import percent
+from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.tables import percent, span
 
 
 @dataclass(frozen=True)
@@ -40,8 +54,15 @@ Groups = Mapping[str, tuple[ScorePart, ...]]
 
 
 def skill_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
-    """Skill -> its sub-tasks in all benchmarks. A sub-task without a skill is one of its own,
-    called "benchmark: sub-task"."""
+    """Group the sub-tasks of all benchmarks by skill.
+
+    Args:
+        results: one model's, one a benchmark.
+
+    Returns:
+        Skill -> its sub-tasks. A sub-task without a skill is one of its own, called
+        "benchmark: sub-task".
+    """
     groups: dict[str, list[ScorePart]] = {}
     for each in results:
         for subtask in each.scores:
@@ -56,8 +77,9 @@ def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
     try:
         if not part.metric:
             return each.aggregates[part.name]
-        metrics = each.scores[part.name]
-        return metrics[part.metric] if part.metric != MAIN else next(iter(metrics.values()))
+        if part.metric == MAIN:
+            return each.main(part.name)
+        return each.scores[part.name][part.metric]
     except (KeyError, StopIteration) as error:
         raise CompoclipError(
             f"{each.model} on {each.benchmark}: no {part.metric or 'aggregate'} of '{part.name}'; "
@@ -68,11 +90,22 @@ def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
 def group_scores(
     results: Sequence[Results], groups: Groups, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Score]:
-    """One model's score in each group; a group of one part has that part's stored score.
+    """Average one model's scores in each group.
 
-    results: one a benchmark, holding every part. Other groups: n, expected and ties are sums over
-    the parts, photos are those of the benchmark with the fewest, all else plain means. Raises
-    CompoclipError when results lack a part or its items.
+    A group of one part has that part's stored score. Of other groups n, expected and ties are sums
+    over the parts, photos are those of the benchmark with the fewest, all else plain means.
+
+    Args:
+        results: one a benchmark, holding every part.
+        groups: name -> the parts that count alike.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        Name -> score.
+
+    Raises:
+        CompoclipError: results lack a part, or their items cannot be read.
     """
     named = {each.benchmark: each for each in results}
     several = {name: parts for name, parts in groups.items() if len(parts) > 1}
@@ -94,10 +127,22 @@ def part_draws(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[ScorePart, Values]:
-    """One model's value of every part in each draw of photos, (resamples,).
+    """One model's value of every part in each bootstrap draw of photos.
 
-    results: one a benchmark. Draws of a benchmark depend on its name and `seed` alone, so those of
-    two models on the same items go together. Raises CompoclipError as `group_scores` does.
+    Draws of a benchmark depend on its name and `seed` alone, so those of two models on the same
+    items go together.
+
+    Args:
+        results: one a benchmark, holding every part.
+        parts: what to draw.
+        resamples: number of draws.
+        seed: of the draws.
+
+    Returns:
+        Part -> (resamples,) values.
+
+    Raises:
+        CompoclipError: as `group_scores` does.
     """
     named = {each.benchmark: each for each in results}
     groups = {str(number): (part,) for number, part in enumerate(dict.fromkeys(parts))}
@@ -113,9 +158,20 @@ def group_differences(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """Two models compared in each group on the same items; p-values corrected over the groups.
+    """Compare two models in each group on the same items.
 
-    Raises CompoclipError as `compare` does.
+    Args:
+        base: results of the model compared with, one a benchmark, holding every part.
+        other: those of the other model.
+        groups: name -> the parts that count alike.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        One difference a group; p-values are corrected over the groups.
+
+    Raises:
+        CompoclipError: as `compare` does.
     """
     mine = {each.benchmark: each for each in base}
     theirs = {each.benchmark: each for each in other}
@@ -302,9 +358,18 @@ def overall_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...
 def overall_scores(
     results: Sequence[Results], resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Score]:
-    """One model's score in each of `overall_groups`; intervals as of `group_scores`.
+    """One model's means over whole suites (`overall_groups`).
 
-    Raises CompoclipError when results lack their items.
+    Args:
+        results: one a benchmark.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        Name of the mean -> score, of the suites measured in full.
+
+    Raises:
+        CompoclipError: the items of a result cannot be read.
     """
     return group_scores(results, overall_groups(results), resamples, seed)
 
@@ -319,7 +384,7 @@ def overall_text(model: str, scores: dict[str, Score]) -> str:
             percent(score.value),
             span(score.low, score.high),
             percent(score.chance),
-            str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}",
+            score.items(),
         ]
         for name, score in scores.items()
     ]

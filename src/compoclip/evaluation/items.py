@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compoclip.benchmarks.case import ImageRef
-
-# --- From scores to right or wrong, with ties counted three ways. Pure numpy. ---
-#
-# Every function takes the scores of n cases and a boolean `first` (n,): True where the official
-# policy is "first" (argmax of the stored order), False where it is "strict" (a tie is wrong).
+from compoclip.benchmarks.case import Case, ImageRef, image_key
 
 Scores: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -24,8 +20,10 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Outcomes:
+Columns: TypeAlias = dict[str, list[int] | list[float] | list[str | None]]
+
+
+class Outcomes(NamedTuple):
     """One metric on n cases, each array (n,) in [0, 1].
 
     used: outcome under the official policy. strict: a tie is wrong. fractional: probability of
@@ -45,9 +43,13 @@ class Outcomes:
         flags: Flags = (self.fractional != self.strict) & ~np.isnan(self.strict)
         return flags
 
+    def each(self, change: Callable[[Values], Values]) -> Outcomes:
+        """The outcomes with `change` made to each of the four arrays."""
+        return Outcomes(*map(change, self))
+
     def take(self, index: Indices) -> Outcomes:
         """The cases at `index`, in that order."""
-        return Outcomes(*(getattr(self, f.name)[index] for f in fields(self)))
+        return self.each(lambda values: values[index])
 
     def scatter(self, index: Indices, n: int) -> Outcomes:
         """n cases: these at the positions `index`, nan elsewhere."""
@@ -57,119 +59,17 @@ class Outcomes:
             out[index] = values
             return out
 
-        return Outcomes(*(spread(getattr(self, f.name)) for f in fields(self)))
+        return self.each(spread)
 
+    @classmethod
+    def nowhere(cls, n: int) -> Outcomes:
+        """The metric applies to none of n cases."""
+        return cls(*(np.full(n, np.nan) for _ in cls._fields))
 
-def _outcomes(
-    strict: Flags, loose: Flags, fractional: Values, first: Flags, chance: float
-) -> Outcomes:
-    """Assemble; `loose` is the outcome under the policy "first"."""
-    return Outcomes(
-        used=np.where(first, loose, strict).astype(np.float64),
-        strict=strict.astype(np.float64),
-        fractional=fractional.astype(np.float64),
-        chance=np.full(len(strict), chance),
-    )
-
-
-def choice(scores: Scores, truth: Indices, first: Flags) -> Outcomes:
-    """The right one of K candidates scores best. scores (n, K), truth (n,); chance 1/K."""
-    rows = np.arange(len(scores))
-    best = scores.max(axis=1)
-    tied = (scores == best[:, None]).sum(axis=1)
-    top = scores[rows, truth] == best
-    strict = top & (tied == 1)
-    return _outcomes(
-        strict, scores.argmax(axis=1) == truth, top / tied, first, 1.0 / scores.shape[1]
-    )
-
-
-def group(scores: Scores, first: Flags) -> dict[str, Outcomes]:
-    """Winoground's three scores. scores (n, 2, 2): [case, image i, text t], image i matches text i.
-
-    text: s(0,0) > s(0,1) and s(1,1) > s(1,0). image: s(0,0) > s(1,0) and s(1,1) > s(0,1).
-    group: both. Chance 1/4, 1/4, 1/6.
-    """
-    a, b, c, d = scores[:, 0, 0], scores[:, 0, 1], scores[:, 1, 0], scores[:, 1, 1]
-    # argmax breaks a tie in favour of index 0, which is right for item 0 and wrong for item 1
-    text_loose, image_loose = (a >= b) & (d > c), (a >= c) & (d > b)
-    text, image = (a > b) & (d > c), (a > c) & (d > b)
-    return {
-        "group": _outcomes(
-            text & image, text_loose & image_loose, _all_above((a, d), (b, c)), first, 1 / 6
-        ),
-        "text": _outcomes(
-            text, text_loose, _all_above((a,), (b,)) * _all_above((d,), (c,)), first, 1 / 4
-        ),
-        "image": _outcomes(
-            image, image_loose, _all_above((a,), (c,)) * _all_above((d,), (b,)), first, 1 / 4
-        ),
-    }
-
-
-def triple(scores: Scores, first: Flags) -> dict[str, Outcomes]:
-    """One image, two positive texts, one negative. scores (n, 3) in that order.
-
-    original: s0 > s2 (chance 1/2). second: s1 > s2 (1/2). augmented: both, the ITT of
-    SugarCrepe++ (1/3). brittleness: s2 strictly between s0 and s1 (1/3). both_below: s0 < s2 and
-    s1 < s2 (1/3). Hard Positives; see also `triple_bucket`.
-    """
-    p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
-    never = np.zeros(len(scores), dtype=bool)
-    above, below = _all_above((p, q), (n,)), _all_above((n,), (p, q))
-    brittle = ((p > n) & (n > q)) | ((q > n) & (n > p))
-    under = (p < n) & (q < n)
-    return {
-        "augmented": _outcomes((p > n) & (q > n), (p >= n) & (q >= n), above, first, 1 / 3),
-        "original": _outcomes(p > n, p >= n, _all_above((p,), (n,)), first, 1 / 2),
-        "second": _outcomes(q > n, q >= n, _all_above((q,), (n,)), first, 1 / 2),
-        # not accuracies: the definition is strict whatever the policy
-        "brittleness": _outcomes(brittle, brittle, 1.0 - above - below, never, 1 / 3),
-        "both_below": _outcomes(under, under, below, never, 1 / 3),
-    }
-
-
-BUCKETS = ("both above", "only first above", "only second above", "both below", "tie")
-
-
-def triple_bucket(scores: Scores) -> Indices:
-    """Index into BUCKETS (n,) for scores (n, 3): the five buckets partition the cases."""
-    p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
-    tests = [(p > n) & (q > n), (p > n) & (q < n), (p < n) & (q > n), (p < n) & (q < n)]
-    return np.select(tests, list(range(4)), default=4).astype(np.int64)
-
-
-def text_only(scores: Scores, first: Flags) -> dict[str, Outcomes]:
-    """SugarCrepe++ without the image. scores (n, 3): s(P1,P2), s(P1,N), s(P2,N).
-
-    original: s(P1,P2) > s(P1,N). second: s(P1,P2) > s(P2,N). augmented: both (TOT).
-    """
-    own, one, two = scores[:, 0], scores[:, 1], scores[:, 2]
-    return {
-        "augmented": _outcomes(
-            (own > one) & (own > two),
-            (own >= one) & (own >= two),
-            _all_above((own,), (one, two)),
-            first,
-            1 / 3,
-        ),
-        "original": _outcomes(own > one, own >= one, _all_above((own,), (one,)), first, 1 / 2),
-        "second": _outcomes(own > two, own >= two, _all_above((own,), (two,)), first, 1 / 2),
-    }
-
-
-def _all_above(upper: tuple[Scores, ...], lower: tuple[Scores, ...]) -> Values:
-    """Probability that all of `upper` exceed all of `lower` when ties are broken at random.
-
-    With a of `upper` and b of `lower` tied at the border, the a must come out first: a! b! / (a+b)!
-    of the orders. Without a border tie it is 1 or 0.
-    """
-    floor, ceiling = np.minimum.reduce(upper), np.maximum.reduce(lower)
-    a = sum((u == floor).astype(np.int64) for u in upper)
-    b = sum((v == ceiling).astype(np.int64) for v in lower)
-    orders = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 6.0]])  # (a+b)! / (a! b!)
-    at_border: Values = 1.0 / orders[a, b]
-    return np.where(floor > ceiling, 1.0, np.where(floor == ceiling, at_border, 0.0))
+    @classmethod
+    def stacked(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """The cases of all parts, one after the other."""
+        return cls(*map(np.concatenate, zip(*parts)))
 
 
 # --- Scored items of one benchmark as columns: what the parquet file beside each result holds. ---
@@ -193,7 +93,7 @@ COLUMNS: Mapping[str, pa.DataType] = MappingProxyType(
 """The columns that every table of items has; only `POSITIVE_SCORE` may be null."""
 POLICIES = ("used", "strict", "fractional")
 """Each metric has a column of numbers for each of them, "used.accuracy"; null where it does not
-apply."""
+apply. The first three fields of `Outcomes`."""
 MAIN = "main"
 """What rules call each item's own main metric, the first of its form that applies."""
 
@@ -222,10 +122,53 @@ class Items:
     clusters: list[str]
     positive: Values
     outcomes: dict[str, Outcomes]
-    extra: dict[str, list[int] | list[float] | list[str | None]] = field(default_factory=dict)
+    extra: Columns = field(default_factory=dict)
+
+    @classmethod
+    def of_cases(
+        cls,
+        cases: Sequence[Case],
+        scores: list[Sequence[float]],
+        positive: Values,
+        outcomes: dict[str, Outcomes],
+        extra: Columns,
+    ) -> Items:
+        """The items of cases, one each, with their scores and outcomes."""
+        return cls(
+            ids=[case.id for case in cases],
+            forms=[str(case.form) for case in cases],
+            subtasks=[case.subtask for case in cases],
+            labels=[case.labels for case in cases],
+            truth=[case.truth for case in cases],
+            images=[tuple(image_key(ref) for ref in case.images) for case in cases],
+            texts=[case.texts for case in cases],
+            scores=scores,
+            clusters=case_clusters(cases),
+            positive=positive,
+            outcomes=outcomes,
+            extra=extra,
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def take(self, rows: Indices) -> Items:
+        """The items at `rows`, in that order."""
+        index = rows.tolist()
+        return Items(
+            ids=[self.ids[k] for k in index],
+            forms=[self.forms[k] for k in index],
+            subtasks=[self.subtasks[k] for k in index],
+            labels=[self.labels[k] for k in index],
+            truth=[self.truth[k] for k in index],
+            images=[self.images[k] for k in index],
+            texts=[self.texts[k] for k in index],
+            scores=[self.scores[k] for k in index],
+            clusters=[self.clusters[k] for k in index],
+            positive=self.positive[rows],
+            outcomes={name: each.take(rows) for name, each in self.outcomes.items()},
+            extra={name: [column[k] for k in index] for name, column in self.extra.items()},
+        )
 
     def to_arrow(self) -> pa.Table:
         """The parquet layout: `COLUMNS`, three a metric (`POLICIES`), and `extra`."""
@@ -244,8 +187,7 @@ class Items:
         }
         columns = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
         for metric, outcomes in self.outcomes.items():
-            for policy in POLICIES:
-                each: Values = getattr(outcomes, policy)
+            for policy, each in zip(POLICIES, outcomes):
                 columns[f"{policy}.{metric}"] = pa.array(each, pa.float64(), mask=np.isnan(each))
         for name, extra in self.extra.items():
             columns[name] = pa.array(extra)
@@ -257,6 +199,79 @@ class Items:
         for outcomes in self.outcomes.values():
             flags |= outcomes.tied
         return [bool(flag) for flag in flags]
+
+
+def used_outcomes(table: pa.Table) -> dict[str, Values]:
+    """The outcomes that a stored table has under the official policy, by metric."""
+    return {
+        column.removeprefix("used."): _numbers(table, column)
+        for column in table.column_names
+        if column.startswith("used.")
+    }
+
+
+def positive_scores(table: pa.Table) -> Values:
+    """The cosines of matching pairs in a stored table, nan where none matches."""
+    return _numbers(table, POSITIVE_SCORE)
+
+
+def _numbers(table: pa.Table, column: str) -> Values:
+    return np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
+    """For each of n items its main outcome, the first that applies to it."""
+    main = np.full(n, np.nan)
+    for each in outcomes.values():
+        main = np.where(np.isnan(main), each, main)
+    return main
+
+
+# --- Which items are about the same photos, and so not independent of each other. ---
+
+_CHAIN, _LONG = 0.25, 100
+
+
+def case_clusters(cases: Sequence[Case]) -> list[str]:
+    """The cluster of each case: cases share one that have a photo in common (crops of a photo are
+    the same photo), or without photos one of the texts that belong together."""
+    return linked([_content(case) for case in cases])
+
+
+def _content(case: Case) -> tuple[str, ...]:
+    if case.images:
+        return tuple(ref.photo for ref in case.images)
+    return tuple(f"text: {text}" for text in case.texts[:2])
+
+
+def linked(contents: Sequence[Sequence[str]]) -> list[str]:
+    """For each item a photo that stands for its cluster; contents: the photos of each.
+
+    Items that have a photo in common are in one cluster, and so are those that hang together
+    through others: clusters are the connected components. Where photos are used so often that more
+    than a hundred of them, and more than a quarter of all items, hang together (SVO-Probes), being
+    connected says little any more: items of such a chain are clustered by the one of their photos
+    that most items have.
+    """
+    parent: dict[str, str] = {}
+
+    def root(photo: str) -> str:
+        while parent[photo] != photo:
+            parent[photo] = photo = parent[parent[photo]]
+        return photo
+
+    for photos in contents:
+        for photo in photos:
+            parent.setdefault(photo, photo)
+            parent[root(photo)] = root(photos[0])
+    found = [root(photos[0]) for photos in contents]
+    items, photos_of = Counter(found), Counter(map(root, parent))
+    chains = {c for c, n in items.items() if n > _CHAIN * len(found) and photos_of[c] > _LONG}
+    uses = Counter(photo for photos in contents for photo in set(photos))
+    return [
+        max(photos, key=lambda photo: uses[photo]) if cluster in chains else cluster
+        for cluster, photos in zip(found, contents)
+    ]
 
 
 # --- Encoded images and texts, found by what they show or say; cosines between them. ---

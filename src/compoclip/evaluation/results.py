@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compoclip.benchmarks.case import Form
-from compoclip.console import counted
+from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import FEWEST, RANKED, rule_from_json
+from compoclip.evaluation.aggregate import RANKED
+from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
-from compoclip.evaluation.layout import span
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.files import only_writer, read_json, write_atomically
 from compoclip.models.config import ModelIdentity
+from compoclip.models.formats.hub import CardResult
 
 SCHEMA = 2
 """Raised when numbers of earlier files would not go together with new ones."""
@@ -35,7 +36,7 @@ class Score:
     n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
     low, high: 95 % interval; interval: "wilson" or "bootstrap"; "none", and both None, for a single
     photo. chance: what is reached without looking (`items.Outcomes`). photos: how many the items
-    are about; below `aggregate.FEWEST` the value is not judged. ties: items whose outcome
+    are about; below `statistics.FEWEST` the value is not judged. ties: items whose outcome
     hung on equal scores; strict, fractional: value under those policies.
     """
 
@@ -51,6 +52,25 @@ class Score:
     ties: int = 0
     strict: float | None = None
     fractional: float | None = None
+
+    @property
+    def standing(self) -> str:
+        """ "at" chance when the interval holds it, else "above" or "below"; "" for few photos."""
+        if self.low is None or self.high is None or self.photos < FEWEST:
+            return ""
+        if self.low <= self.chance <= self.high:
+            return "at"
+        return "above" if self.low > self.chance else "below"
+
+    def items(self, separator: str = "") -> str:
+        """ "30", or "12 of 30" where items are missing; separator: of thousands."""
+        here = f"{self.n:{separator}}"
+        return here if self.n == self.expected else f"{here} of {self.expected:{separator}}"
+
+
+def too_few(photos: int) -> str:
+    """What stands in the place of a verdict that so many photos do not allow."""
+    return f"too few photos: {photos}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +95,7 @@ class Results:
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
-    aggregate (`aggregate.rule_to_json`). missing: the first 20 image keys left out, absent or
+    aggregate (`Aggregate.to_json`). missing: the first 20 image keys left out, absent or
     damaged, and `missing_count` of all. left_out: reason -> rows that the reader made no items of.
     partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
     used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
@@ -115,6 +135,15 @@ class Results:
         """What the benchmark's reader calls it: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
 
+    @property
+    def headline_score(self) -> Score:
+        """The score to quote."""
+        return self.aggregates[self.headline]
+
+    def main(self, subtask: str) -> Score:
+        """The sub-task's score in its main metric."""
+        return next(iter(self.scores[subtask].values()))
+
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---
 #
@@ -125,10 +154,20 @@ _MOST = 2**53  # no number in results comes near; JSON allows any
 
 
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
-    """Write one result and its items below `folder`; `results.items` names the parquet file.
+    """Write one result and its items.
 
     The JSON file is written last and removed first: where it exists, both belong together.
-    Returns the results with `items` as a full path, as `load_results` does.
+
+    Args:
+        results: `results.items` names the parquet file.
+        items: the per-item table.
+        folder: where both files go.
+
+    Returns:
+        The results with `items` as a full path, as `load_results` gives them.
+
+    Raises:
+        CompoclipError: a file cannot be written or replaced.
     """
     path = folder / f"{file_stem(results.benchmark)}.json"
     table = folder / results.items
@@ -149,10 +188,16 @@ def file_stem(name: str) -> str:
 
 
 def load_results(path: Path) -> list[Results]:
-    """The result in a JSON file, or all results in a folder and the folders below it, sorted.
+    """Read a result, or all results of a folder and the folders below it.
 
-    `items` is then the full path of the parquet file. Raises CompoclipError naming the file when
-    nothing is there or a file is malformed.
+    Args:
+        path: a JSON file, or a folder.
+
+    Returns:
+        The results sorted by path, with `items` as the full path of the parquet file.
+
+    Raises:
+        CompoclipError: nothing is there, or a file is malformed.
     """
     if path.is_file():
         return [_load(path)]
@@ -169,10 +214,17 @@ def load_results(path: Path) -> list[Results]:
 
 
 def load_items(results: Results) -> pa.Table:
-    """The per-item table of loaded results (columns: `items.COLUMNS`).
+    """Read the per-item table of loaded results.
 
-    Raises CompoclipError when the parquet file is absent or damaged, or is not the one that belongs
-    to these results: columns, names of items, values and their numbers must fit.
+    Args:
+        results: as `load_results` gives them.
+
+    Returns:
+        The table, with the columns of `items.COLUMNS` and three a metric.
+
+    Raises:
+        CompoclipError: the parquet file is absent or damaged, or does not belong to these results:
+            columns, names of items, values and their numbers must fit.
     """
     path = Path(results.items)
     try:
@@ -229,22 +281,10 @@ def _fitting(table: pa.Table) -> np.ndarray:
         pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
     )
     truth, forms = table["truth"].to_numpy(), np.asarray(table["form"].to_pylist(), dtype=object)
-    some = (images >= 1) & (texts >= 1) & (scores >= 1) & (scores <= 2)
-    shapes: dict[str, np.ndarray] = {
-        Form.CHOOSE_TEXT: (images == 1) & (texts >= 2) & (scores == texts),
-        Form.CHOOSE_IMAGE: (texts == 1) & (images >= 2) & (scores == images),
-        Form.GROUP: (images == 2) & (texts == 2) & (scores == 4),
-        Form.TRIPLE: (images == 1) & (texts == 3) & (scores == 3),
-        Form.TEXT_ONLY: (images == 0) & (texts == 3) & (scores == 3),
-        Form.BINARY: (images == 1) & (texts == 1) & (scores == 1),
-        "retrieval": some,
-        "classification": some,
-    }
     fitting = np.zeros(table.num_rows, dtype=bool)
-    for form, fits in shapes.items():
-        fitting |= (forms == form) & fits
-    found: np.ndarray = fitting & (truth >= 0) & (truth < np.maximum(scores, 2))
-    return found
+    for name, form in FORMS.items():
+        fitting |= (forms == name) & form.fits(images, texts, scores, truth)
+    return fitting
 
 
 def _check_counts(table: pa.Table, results: Results) -> None:
@@ -295,8 +335,9 @@ def _load(path: Path) -> Results:
 
 def _check(results: Results) -> None:
     """Raise ValueError, KeyError or TypeError for results that contradict themselves."""
-    for name in ("model", "benchmark", "items"):
-        if not getattr(results, name):
+    named = {"model": results.model, "benchmark": results.benchmark, "items": results.items}
+    for name, value in named.items():
+        if not value:
             raise ValueError(f"{name} is empty")
     if results.headline not in results.aggregates:
         raise ValueError(f"no aggregate {results.headline!r}")
@@ -306,7 +347,7 @@ def _check(results: Results) -> None:
     for name in hints.keys() & results.identity.keys():
         _typed(results.identity[name], hints[name], f"identity.{name}")
     for rule in results.rules.values():
-        rule_from_json(rule)
+        Aggregate.from_json(rule)
     for each in (results, *((results.clean,) if results.clean else ())):
         for metrics in (*each.scores.values(), each.aggregates):
             for name, score in metrics.items():
@@ -389,63 +430,40 @@ def _hints(kind: type) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-# --- What must be said about a score wherever it is shown: chance, coverage, texts that were
-# cut. ---
-
-_NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
+# --- Results as rows of a model card. ---
 
 
-def standing(score: Score) -> str:
-    """ "at" chance when the 95 % interval holds it, else "above" or "below"; "" for few photos."""
-    if score.low is None or score.high is None or score.photos < FEWEST:
-        return ""
-    if score.low <= score.chance <= score.high:
-        return "at"
-    return "above" if score.low > score.chance else "below"
+def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:
+    """Results as rows of a model card, each benchmark's headline; one measured in part says so.
+
+    Args:
+        results: of the model, in the order to show.
+        identity: of the model that the card is about.
+
+    Returns:
+        One row a result.
+
+    Raises:
+        CompoclipError: results are of other weights.
+    """
+    for each in results:
+        if each.identity.get("weights") != identity.weights:
+            raise CompoclipError(
+                f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
+                f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
+            )
+    return tuple(_row(each) for each in results)
 
 
-def chance_flag(score: Score) -> str:
-    """ "at chance", "below chance", "too few photos: 7" for a score that is not judged, or "" for
-    one above chance and for rates that are no score."""
-    where = standing(score)
-    if where == "above" or score.metric in _NO_ACCURACIES:
-        return ""
-    return f"{where} chance" if where else too_few(score.photos)
-
-
-def too_few(photos: int) -> str:
-    """What stands in the place of a verdict that so many photos do not allow."""
-    return f"too few photos: {photos}"
-
-
-def data_notes(results: Results) -> list[str]:
-    """What is missing or was left out of the data, and how many texts the model cannot read whole;
-    one line each."""
-    lines = []
-    if results.missing_count:
-        first = f", e.g. {results.missing[0]}" if results.missing else ""
-        lines.append(f"{counted(results.missing_count, 'image')} missing or damaged{first}")
-    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
-    if results.truncated_texts:
-        cut = counted(results.truncated_texts, "text")
-        lines.append(f"{cut} cut: longer than the model's context")
-    if results.clean is not None:
-        lines.append(clean_note(results, results.clean))
-    return lines
-
-
-def clean_note(results: Results, clean: Clean) -> str:
-    """The headline without faulty items beside that of all items."""
-    if not clean.left_out:
-        return "clean: an audit found no faulty item among these"
-    kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
-    part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
-    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
-    left += "ties wrong"
-    score, all_items = clean.aggregates.get(results.headline), results.aggregates[results.headline]
-    if score is None:
-        return f"{left} nothing is left of {results.headline}"
-    return (
-        f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
-        f"instead of {100 * all_items.value:.1f}"
+def _row(result: Results) -> CardResult:
+    score = result.headline_score
+    part = f" ({score.n:,} of {score.expected:,} items)" if result.partial else ""
+    return CardResult(
+        result.benchmark + part,
+        result.headline,
+        score.value,
+        score.low,
+        score.high,
+        score.chance,
+        score.n,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -13,66 +14,46 @@ from compoclip.benchmarks.audit import Audit
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
-    Classification,
     Content,
-    Form,
-    Retrieval,
     TiePolicy,
     image_key,
     present,
-    without,
 )
-from compoclip.benchmarks.edition import listed
-from compoclip.benchmarks.files import classification_rules
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import RESAMPLES, rule_to_json
-from compoclip.evaluation.classification import CLASS_LABEL, SUBTASK, score_classification
-from compoclip.evaluation.clean import clean_scores, same_faults
 from compoclip.evaluation.encode import (
     EncodeOptions,
-    FeatureCache,
     distinct_images,
     distinct_texts,
     encode_contents,
 )
 from compoclip.evaluation.encoder import Encoder, Score, require_pairs, with_matches
-from compoclip.evaluation.items import EncodedFeatures, Items
-from compoclip.evaluation.results import Results, file_stem, load_results, save_results
-from compoclip.evaluation.retrieval import score_retrieval
-from compoclip.evaluation.score import (
+from compoclip.evaluation.forms import form_of, score
+from compoclip.evaluation.forms.cases import (
     Sizes,
     group_sizes,
     groups_by_part,
-    score_binary,
-    score_cases,
-    with_joint,
 )
-from compoclip.evaluation.summary import Listed, summarise
-from compoclip.ranks import ALONE, Ranks
+from compoclip.evaluation.items import EncodedFeatures, Items
+from compoclip.evaluation.results import Results, file_stem, load_results, save_results
+from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.summary import clean_scores, same_faults, summarise
 
 _LISTED_MISSING = 20
 
 
 @dataclass(frozen=True)
-class Options:
-    """batch_size: images or texts at once. workers: threads that read images. max_bad: damaged
-    images to tolerate. allow_partial: score what is there and mark it. cache: folder of features
-    to keep and reuse. resamples, seed: of the bootstrap. fresh: ignore results already there.
-    audits: benchmark -> its audit, for clean scores beside those of all items. ranks: the
-    processes that share the encoding; the first one scores and writes. score: cosines of features,
-    or what a matching head says of pairs."""
+class Options(EncodeOptions):
+    """How to encode, and: allow_partial: score what is there and mark it. resamples, seed: of the
+    bootstrap. fresh: ignore results already there. audits: benchmark -> its audit, for clean scores
+    beside those of all items. score: cosines of features, or what a matching head says of pairs.
+    Of several ranks, rank 0 scores and writes."""
 
-    batch_size: int = 64
-    workers: int = 2
-    max_bad: int = 0
     allow_partial: bool = False
-    cache: Path | None = None
     resamples: int = RESAMPLES
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
-    ranks: Ranks = ALONE
     score: Score = "itc"
 
 
@@ -91,13 +72,26 @@ def evaluate(
     out: Path,
     options: Options | None = None,
 ) -> list[Results]:
-    """Measure `encoder` on all benchmarks; results in their order, written below `<out>/<name>/`.
+    """Measure a model on all benchmarks; results are written below `<out>/<name>/`.
 
     All distinct images and texts of all benchmarks are encoded once, before any scoring. Results
-    that are already there for the same model, data and protocol are not computed again. Of several
-    processes (`Options.ranks`) all but the first return nothing. Raises
-    UsageError for two benchmarks of one name, CompoclipError for missing images unless
-    `allow_partial`, damaged images beyond `max_bad`, and anything that cannot be read or written.
+    that are already there for the same model, data and protocol are not computed again.
+
+    Args:
+        name: of the model, in results.
+        encoder: the model.
+        benchmarks: what to measure, each once.
+        out: folder of the results of all models.
+        options: how; by default as the command line does.
+
+    Returns:
+        One result a benchmark, in their order. Of several ranks all but rank 0 return nothing.
+
+    Raises:
+        UsageError: two benchmarks have one name, or a matching head is asked for what it cannot
+            score.
+        CompoclipError: images are missing without `allow_partial`, more than `max_bad` are damaged,
+            or something cannot be read or written.
     """
     options = options or Options()
     names = [each.name for each in benchmarks]
@@ -122,16 +116,11 @@ def evaluate(
         start = time.monotonic()
         if options.score == "itm":
             require_pairs([job.benchmark for job in todo])
-        cache = FeatureCache(options.cache, encoder) if options.cache else None
-        features = encode_contents(
-            encoder,
-            [job.content for job in todo],
-            EncodeOptions(options.batch_size, options.workers, options.max_bad, cache, ranks),
-        )
+        contents = [job.content for job in todo]
+        features = encode_contents(encoder, contents, options)
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             if options.score == "itm" and ranks.first:
-                contents = [job.content for job in todo]
                 features = with_matches(encoder, contents, features, options.batch_size)
             for job in todo if ranks.first else ():
                 result = _measure(name, encoder, job, features, folder, options, encoding)
@@ -142,8 +131,12 @@ def evaluate(
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
     """Refuse what `evaluate` would refuse for lack of data; needs no model.
 
-    Raises CompoclipError for missing images or annotations unless `allow_partial`, and where
-    nothing is left to score.
+    Args:
+        benchmarks: what is to be measured.
+        allow_partial: whether a part of a benchmark will do.
+
+    Raises:
+        CompoclipError: images or annotations are missing, or nothing is left to score.
     """
     for benchmark in benchmarks:
         _job(benchmark, allow_partial)
@@ -152,8 +145,8 @@ def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
 def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
     """What can be scored, after refusing incomplete data."""
     content, missing = present(benchmark)
-    here = _counts(content)
-    known = listed(benchmark)
+    here = content.counts()
+    known = benchmark.content.counts()
     expected = {
         part: max(known.get(part, 0), benchmark.expected.get(part, 0))
         for part in {**known, **benchmark.expected}
@@ -173,11 +166,6 @@ def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
         where = f"; none of its images exists, e.g. {missing[0]}" if missing else ""
         raise CompoclipError(f"{benchmark.name}: no items to score{where}")
     return _Job(benchmark, content, expected, missing)
-
-
-def _counts(content: Content) -> dict[str, int]:
-    """Items by sub-task."""
-    return listed(Benchmark(name="", content=content, data_hash=""))
 
 
 def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Results | None:
@@ -211,15 +199,13 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
 
 
 def _rules_json(job: _Job) -> dict[str, object]:
-    return {name: rule_to_json(rule) for name, rule in _rules(job)[0].items()}
+    return {name: rule.to_json() for name, rule in _rules(job)[0].items()}
 
 
 def _plain(encoder: Encoder) -> dict[str, object]:
     """The identity as it looks after a trip through JSON."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in encoder.identity.to_json().items()
-    }
+    plain: dict[str, object] = json.loads(json.dumps(encoder.identity.to_json()))
+    return plain
 
 
 def _measure(
@@ -234,18 +220,17 @@ def _measure(
     start = time.monotonic()
     benchmark = job.benchmark
     bad = {ref for ref in distinct_images([job.content]) if ref in features.bad}
-    content = without(job.content, bad.__contains__) if bad else job.content
-    here = _counts(content)
+    content = job.content.without(bad.__contains__) if bad else job.content
+    here = content.counts()
     if not sum(here.values()):
         raise CompoclipError(
             f"{benchmark.name}: no items left, all images are damaged; replace them"
         )
-    items = _score(benchmark, content, features)
+    items = score(benchmark, features, content)
     _unique(benchmark, items)
     rules, headline = _rules(job)
-    listed_items = _listed(benchmark.content)
     summary = summarise(
-        items, rules, _scored(job), options.resamples, options.seed, listed=listed_items
+        items, rules, _scored(job), options.resamples, options.seed, listed=benchmark.content.listed
     )
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
@@ -282,31 +267,9 @@ def _measure(
     return save_results(results, items.to_arrow(), folder)
 
 
-def _score(benchmark: Benchmark, content: Content, features: EncodedFeatures) -> Items:
-    ties = _ties(benchmark)
-    if isinstance(content, Retrieval):
-        return score_retrieval(content, features, ties)
-    if isinstance(content, Classification):
-        return score_classification(content, features, ties)
-    if any(case.form is Form.BINARY for case in content):
-        return score_binary(content, features, benchmark.tuned_on)
-    items = score_cases(content, features, ties)
-    return with_joint(items, benchmark.joint, _sizes(benchmark)) if benchmark.joint else items
-
-
 def _sizes(benchmark: Benchmark) -> Sizes:
     """Sizes of the groups of the joint metrics, images there or not."""
-    content = benchmark.content
-    return group_sizes(content if isinstance(content, tuple) else (), benchmark.joint)
-
-
-def _listed(content: Content) -> Listed:
-    if isinstance(content, Classification):
-        labels = [{CLASS_LABEL: content.classes[label]} for label in content.labels]
-        return Listed([SUBTASK] * len(labels), labels, [0] * len(labels))
-    if isinstance(content, Retrieval):
-        return Listed()
-    return Listed(*zip(*((case.subtask, case.labels, case.truth) for case in content)))
+    return group_sizes(benchmark.content.cases, benchmark.joint)
 
 
 def _scored(job: _Job) -> dict[str, int]:
@@ -317,9 +280,8 @@ def _scored(job: _Job) -> dict[str, int]:
 
 
 def _ties(benchmark: Benchmark) -> dict[str, TiePolicy]:
-    """The benchmark's policies, with the default for its kind under ""."""
-    cases = isinstance(benchmark.content, tuple)
-    return {"": TiePolicy.STRICT if cases else TiePolicy.FIRST, **benchmark.ties}
+    """The benchmark's policies, with the default of its form under ""."""
+    return {"": form_of(benchmark.content).ties, **benchmark.ties}
 
 
 def _unique(benchmark: Benchmark, items: Items) -> None:
@@ -336,21 +298,12 @@ def _unique(benchmark: Benchmark, items: Items) -> None:
 
 def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
     """The benchmark's aggregates and plain ones where it has none, with the headline."""
-    benchmark, content = job.benchmark, job.content
-    if isinstance(content, Retrieval):
-        default = {"r1": Aggregate(("i2t", "t2i"), metric="r1")}
-    elif isinstance(content, Classification):
-        default = classification_rules(content)
-    else:
-        tuning = set(benchmark.tuned_on.values())
-        parts = tuple(part for part in job.expected if part not in tuning)
-        default = {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}
+    benchmark = job.benchmark
+    tuning = set(benchmark.tuned_on.values())
+    parts = [part for part in job.expected if part not in tuning]
+    default, headline = form_of(job.content).rules(job.content, parts)
     rules = {**default, **benchmark.aggregates}
-    if benchmark.headline in rules:
-        return rules, benchmark.headline
-    if isinstance(content, Classification):
-        return rules, content.metric
-    return rules, next(iter(default))
+    return rules, benchmark.headline if benchmark.headline in rules else headline
 
 
 def _versions() -> dict[str, str]:

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.audit import Audit
+from compoclip.benchmarks.case import Aggregate, Benchmark, Cases, Listed
 from compoclip.evaluation.aggregate import (
     RANKED,
-    RESAMPLES,
-    Interval,
-    Leaf,
-    Mean,
     Plan,
-    ScoreCurve,
-    averaged,
     evaluate,
     leaf,
     leaves,
-    percentile_interval,
     plan,
     plan_or_none,
     resample,
     rows_of,
+    ruled_values,
+)
+from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
+from compoclip.evaluation.items import MAIN, POLICIES, POSITIVE_SCORE, Items, Outcomes, Values
+from compoclip.evaluation.results import Clean, Score
+from compoclip.evaluation.statistics import (
+    RESAMPLES,
+    Interval,
+    percentile_interval,
     wilson,
 )
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Indices, Items, Outcomes, Values
-from compoclip.evaluation.results import Score
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,6 @@ class Summary:
 
     scores: dict[str, dict[str, Score]]
     aggregates: dict[str, Score]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """All items of the annotation files, photos there or not: what they are, one entry each."""
-
-    subtasks: Sequence[str] = ()
-    labels: Sequence[Mapping[str, str]] = ()
-    truth: Sequence[int] = ()
 
 
 def summarise(
@@ -91,10 +83,10 @@ def summarise(
     for name, rule in {**rules, POSITIVE_SCORE: everything}.items():
         if here.keys() & rule.subtasks():
             gap = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
-            about = (items.subtasks, items.labels, frame.applies, frame.main, items.truth)
+            about = Listed(items.subtasks, items.labels, items.truth), frame.applies, frame.main
             found = plan_or_none(rule, *about) if gap or lenient else plan(rule, *about)
             if found is not None:
-                if gap and listed is not None and _by_label(rule):
+                if gap and listed is not None and rule.by_label():
                     all_items = _listed_items(rule, listed, frame, expected or {})
                     gap = max(0, all_items - len(rows_of(found)))
                 trees["", name], lacking["", name] = found, gap
@@ -109,19 +101,12 @@ def summarise(
     )
 
 
-def _by_label(rule: Aggregate) -> bool:
-    """Whether the rule looks at labels of items, and may leave out some of a sub-task."""
-    return rule.macro_by is not None or any(
-        isinstance(part, Aggregate) and _by_label(part) for part in rule.parts
-    )
-
-
 def _listed_items(
     rule: Aggregate, listed: Listed, frame: _Frame, expected: Mapping[str, int]
 ) -> int:
     """Items that the rule uses of the full benchmark. Those that no file lists may be any."""
     everything = {name: np.ones(len(listed.subtasks), dtype=bool) for name in frame.applies}
-    whole = plan_or_none(rule, listed.subtasks, listed.labels, everything, frame.main, listed.truth)
+    whole = plan_or_none(rule, listed, everything, frame.main)
     here = Counter(listed.subtasks)
     unlisted = sum(max(0, expected.get(part, 0) - here[part]) for part in rule.subtasks())
     return unlisted + (0 if whole is None else len(rows_of(whole)))
@@ -147,23 +132,21 @@ class _Frame:
         n = len(items)
         names = tuple(items.outcomes)
         main_of = np.full(n, -1)
-        arrays = {part: np.full(n, np.nan) for part in ("used", "strict", "fractional", "chance")}
+        main = Outcomes.nowhere(n)
         for number, each in enumerate(items.outcomes.values()):
             new = (main_of < 0) & ~np.isnan(each.used)
             main_of[new] = number
-            for part, out in arrays.items():
-                out[new] = getattr(each, part)[new]
-        outcomes = {**items.outcomes, MAIN: Outcomes(**arrays)}
-        used = {name: each.used for name, each in outcomes.items()}
-        applies = {**used, POSITIVE_SCORE: items.positive}
-        scores = np.array([each[0] for each in items.scores]) if RANKED.keys() & names else None
-        ranked = {} if scores is None else {name: scores for name in names if name in RANKED}
+            for whole, part in zip(main, each):
+                whole[new] = part[new]
+        outcomes = {**items.outcomes, MAIN: main}
+        used = {name: each.used for name, each in items.outcomes.items()}
+        applies = {**used, MAIN: main.used, POSITIVE_SCORE: items.positive}
         return cls(
             metrics=(*names, POSITIVE_SCORE),
-            main=next(iter(ranked), MAIN),
+            main=next((name for name in names if name in RANKED), MAIN),
             applies={name: ~np.isnan(each) for name, each in applies.items()},
             outcomes=outcomes,
-            used={**used, POSITIVE_SCORE: items.positive, **ranked},
+            used=ruled_values(used, items.scores, items.positive),
             main_of=np.array([*names, MAIN], dtype=object)[main_of],
         )
 
@@ -176,20 +159,14 @@ class _Frame:
         }
 
     def policy(self, part: str) -> dict[str, Values]:
-        """Values by metric under "strict" or "fractional" ties, or of guessing ("chance")."""
-        values = {name: getattr(each, part) for name, each in self.outcomes.items()}
-        ranked = (
-            {} if part == "chance" else {name: self.used[name] for name in RANKED if name in values}
-        )
-        return {**values, **ranked}
+        """Values by metric under "strict" or "fractional" ties."""
+        place = POLICIES.index(part)
+        values = {name: each[place] for name, each in self.outcomes.items()}
+        return {**values, **{name: self.used[name] for name in RANKED if name in values}}
 
-    def tied(self, each: Leaf) -> Indices:
-        """Rows of a leaf whose outcome hangs on equal scores."""
-        if not isinstance(each, ScoreCurve):
-            return each.rows[self.outcomes[each.metric].tied[each.rows]]
-        values = self.used[each.metric]
-        shared = np.intersect1d(values[each.true], values[each.false])
-        return each.rows[np.isin(values[each.rows], shared)]
+    def chance(self, tree: Plan) -> float:
+        """What a plan makes of what each item's outcome is by guessing."""
+        return float(tree.combine(lambda leaf: self.outcomes[leaf.metric].chance[leaf.rows].mean()))
 
     def metric_name(self, tree: Plan) -> str:
         """Which metric a plan averages; several are joined by "+"."""
@@ -225,11 +202,11 @@ def _score_all(
         parts: dict[str, float] = {}
         ties = 0
         if not any(each.metric == POSITIVE_SCORE for each in leaves(tree)):
-            for part in ("strict", "fractional", "chance"):
-                tie = 0.0 if part == "strict" else 0.5
-                asked = averaged(tree) if part == "chance" else tree
-                parts[part] = evaluate(asked, frame.policy(part), tie)
-            ties = len({row for each in leaves(tree) for row in frame.tied(each).tolist()})
+            for part, tie in (("strict", 0.0), ("fractional", 0.5)):
+                parts[part] = evaluate(tree, frame.policy(part), tie)
+            parts["chance"] = frame.chance(tree)
+            hang = (each.tied(frame.used, frame.outcomes).tolist() for each in leaves(tree))
+            ties = len({row for rows in hang for row in rows})
         scores[key] = Score(
             metric=frame.metric_name(tree),
             value=value,
@@ -249,19 +226,77 @@ def _score_all(
 
 def _all_alike(tree: Plan, values: Mapping[str, Values]) -> bool:
     """Whether all items are right, or all wrong: resamples of them then say nothing."""
-    found = [
-        values[each.metric][each.rows]
-        for each in leaves(tree)
-        if isinstance(each, Mean) and each.metric != POSITIVE_SCORE
-    ]
-    if len(found) < len(leaves(tree)):
+    if not all(each.share for each in leaves(tree)):
         return False
-    every = np.concatenate(found)
+    every = np.concatenate([values[each.metric][each.rows] for each in leaves(tree)])
     return bool((every == 0).all() or (every == 1).all())
 
 
 def _independent(tree: Plan, clusters: np.ndarray) -> bool:
     """Whether the plan is one proportion of items that share no photo."""
-    if not isinstance(tree, Mean) or tree.metric == POSITIVE_SCORE:
-        return False
-    return len(np.unique(clusters[tree.rows])) == len(tree.rows)
+    rows = rows_of(tree)
+    return tree.share and len(np.unique(clusters[rows])) == len(rows)
+
+
+# --- Scores without the items that an audit found faulty, ties wrong. ---
+
+
+def clean_scores(
+    items: Items,
+    audit: Audit,
+    benchmark: Benchmark,
+    rules: Mapping[str, Aggregate],
+    expected: Mapping[str, int],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Clean:
+    """Every sub-task and rule over the items without a fault, as `summarise`, with strict ties.
+
+    benchmark: as audited, images there or not. expected: items of the full benchmark by sub-task.
+    A group of which one item is faulty is left out of joint metrics. What was fitted or ranked
+    against all items stays: the thresholds of true-or-false statements and the galleries of
+    retrieval hold the faulty ones.
+    """
+    faulty = audit.faulty
+    keep = np.array(
+        [k for k, each in enumerate(zip(items.subtasks, items.ids)) if each not in faulty],
+        dtype=np.int64,
+    )
+    kept = items.take(keep)
+    kept = replace(kept, outcomes={n: o._replace(used=o.strict) for n, o in kept.outcomes.items()})
+    sizes = group_sizes(benchmark.content.cases, benchmark.joint)
+    if benchmark.joint:
+        own = {name: each for name, each in kept.outcomes.items() if name not in benchmark.joint}
+        kept = with_joint(replace(kept, outcomes=own), benchmark.joint, sizes)
+    clean: dict[str, int] = {
+        part: n - sum(subtask == part for subtask, _ in faulty) for part, n in expected.items()
+    }
+    if benchmark.joint:
+        left = group_sizes(
+            (case for case in benchmark.content.cases if (case.subtask, case.id) not in faulty),
+            benchmark.joint,
+        )
+        whole = {group: n for group, n in sizes.items() if left.get(group) == n}
+        clean |= groups_by_part(whole)
+    listed = Cases(
+        case for case in benchmark.content.cases if (case.subtask, case.id) not in faulty
+    ).listed
+    summary = (
+        summarise(kept, rules, clean, resamples, seed, lenient=True, listed=listed)
+        if len(kept)
+        else None
+    )
+    return Clean(
+        faulty=len(faulty),
+        left_out=len(items) - len(keep),
+        faults=audit.faults,
+        scores=summary.scores if summary else {},
+        aggregates=summary.aggregates if summary else {},
+    )
+
+
+def same_faults(clean: Clean | None, audit: Audit | None) -> bool:
+    """Whether a result holds the clean scores that `audit` asks for; without one, anything does."""
+    if audit is None:
+        return True
+    return clean is not None and (clean.faulty, clean.faults) == (len(audit.faulty), audit.faults)

@@ -1,39 +1,209 @@
-"""Results and comparisons as plain text: percentages, with all that is needed to judge them."""
+"""Results and comparisons as tables: aligned text, Markdown, LaTeX or CSV, in percent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
 
 from compoclip.console import counted, table
-from compoclip.evaluation.compare import Comparison, Difference, compare, not_judged
+from compoclip.evaluation.comparison import Comparison, Difference, compare, not_judged
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.layout import Layout, bracketed, laid_out, span
-from compoclip.evaluation.results import Results, Score, chance_flag, data_notes
+from compoclip.evaluation.results import Clean, Results, Score, too_few
+
+Layout = Literal["text", "markdown", "latex", "csv"]
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def span(low: float | None, high: float | None, sign: str = "") -> str:
+    """An interval of fractions in percent, "70.1 to 75.9"; "-" where there is none. sign: "+" for
+    differences."""
+    return (
+        "-" if low is None or high is None else f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
+    )
+
+
+def bracketed(low: float | None, high: float | None, sign: str = "") -> str:
+    """The same beside a number: "[70.1, 75.9]"; "[-]" where there is none."""
+    return f"[{span(low, high, sign).replace(' to ', ', ')}]"
+
+
+def laid_out(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    layout: Layout = "text",
+    *,
+    title: str = "",
+    left: int = 1,
+    muted: Collection[int] = (),
+    strong: Collection[tuple[int, int]] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The table in a layout; the first `left` columns are words, the others numbers.
+
+    title: line above the table. muted: numbers of rows that are not ours, grey in LaTeX (package
+    xcolor) and in italics in Markdown. strong: (row, column) of cells in bold, in LaTeX and
+    Markdown. notes: lines below the table. In LaTeX title and notes are comments; CSV has neither.
+    """
+    above = [title] if title else []
+    if layout == "csv":
+        return _csv(rows, header)
+    if layout == "markdown":
+        return "\n\n".join([*above, _markdown(rows, header, left, muted, strong, notes)])
+    if layout == "latex":
+        return _latex(rows, header, left, muted, strong, [*above, *notes])
+    return "\n".join([*above, table(rows, header, left), *(f"  {line}" for line in notes)])
+
+
+def _csv(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue().rstrip("\n")
+
+
+def _markdown(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    left: int,
+    muted: Collection[int],
+    strong: Collection[tuple[int, int]],
+    notes: Sequence[str],
+) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
+
+    def styled(cell: str, row: int, column: int) -> str:
+        if (row, column) in strong:
+            return f"**{cell}**"
+        return f"*{cell}*" if cell and row in muted else cell
+
+    body = [
+        line([styled(cell, number, column) for column, cell in enumerate(row)])
+        for number, row in enumerate(rows)
+    ]
+    remarks = ["", *(f"- {each}" for each in notes)] if notes else []
+    return "\n".join([line(header), f"|{'|'.join(rule)}|", *body, *remarks])
+
+
+def _latex(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    left: int,
+    muted: Collection[int],
+    strong: Collection[tuple[int, int]],
+    notes: Sequence[str],
+) -> str:
+    def line(cells: Sequence[str], grey: bool = False, row: int = -1) -> str:
+        words = ["".join(_LATEX.get(c, c) for c in cell) for cell in cells]
+        words = [f"\\textbf{{{w}}}" if (row, k) in strong else w for k, w in enumerate(words)]
+        words = [f"\\textcolor{{gray}}{{{word}}}" if grey and word else word for word in words]
+        return f"{' & '.join(words)} \\\\"
+
+    kinds = "l" * left + "r" * (len(header) - left)
+    return "\n".join(
+        [
+            *(f"% {each}" for each in notes),
+            f"\\begin{{tabular}}{{{kinds}}}",
+            "\\hline",
+            line(header),
+            "\\hline",
+            *(line(row, number in muted, number) for number, row in enumerate(rows)),
+            "\\hline",
+            "\\end{tabular}",
+        ]
+    )
+
+
+# --- What must be said about a score wherever it is shown: chance, coverage, texts that were
+# cut. ---
+
+_NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
+
+
+def chance_flag(score: Score) -> str:
+    """ "at chance", "below chance", "too few photos: 7" for a score that is not judged, or "" for
+    one above chance and for rates that are no score."""
+    where = score.standing
+    if where == "above" or score.metric in _NO_ACCURACIES:
+        return ""
+    return f"{where} chance" if where else too_few(score.photos)
+
+
+def data_notes(results: Results) -> list[str]:
+    """What is missing or was left out of the data, and how many texts the model cannot read whole;
+    one line each."""
+    lines = []
+    if results.missing_count:
+        first = f", e.g. {results.missing[0]}" if results.missing else ""
+        lines.append(f"{counted(results.missing_count, 'image')} missing or damaged{first}")
+    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
+    if results.truncated_texts:
+        cut = counted(results.truncated_texts, "text")
+        lines.append(f"{cut} cut: longer than the model's context")
+    if results.clean is not None:
+        lines.append(clean_note(results, results.clean))
+    return lines
+
+
+def clean_note(results: Results, clean: Clean) -> str:
+    """The headline without faulty items beside that of all items."""
+    if not clean.left_out:
+        return "clean: an audit found no faulty item among these"
+    kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
+    part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
+    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
+    left += "ties wrong"
+    score = clean.aggregates.get(results.headline)
+    if score is None:
+        return f"{left} nothing is left of {results.headline}"
+    return (
+        f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
+        f"instead of {100 * results.headline_score.value:.1f}"
+    )
+
+
+# --- One model, and two. ---
 
 
 def results_text(results: Results) -> str:
-    """One benchmark: sub-tasks and aggregates with interval, chance, ties, items used of expected.
+    """One benchmark as a table: sub-tasks and aggregates with interval, chance, ties and items.
 
     The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
-    number is followed by the strict and the fractional value. Where scores without faulty items
-    were measured, they stand in a column of their own with their interval and number of items.
+    number is followed by the strict and the fractional value. Scores without faulty items, where
+    they were measured, have a column of their own.
+
+    Args:
+        results: of one model on one benchmark.
+
+    Returns:
+        Aligned text, with notes on the data below the table.
     """
     title = f"{results.model} on {results.benchmark}"
     clean = results.clean
+
+    def row(name: str, score: Score, twin: Score | None) -> list[str]:
+        own = [clean_cell(twin)] if clean else []
+        return [name, *_cells(score), *own, chance_flag(score)]
+
     rows = []
     for part, metrics in results.scores.items():
-        own = clean.scores.get(part, {}) if clean else {}
+        twins = clean.scores.get(part, {}) if clean else {}
         for metric, score in metrics.items():
             if metric != POSITIVE_SCORE:
-                rows.append([part, *_cells(score), clean_cell(own.get(metric)), chance_flag(score)])
+                rows.append(row(part, score, twins.get(metric)))
     for name, score in results.aggregates.items():
         mark = " (headline)" if name == results.headline else ""
-        twin = clean.aggregates.get(name) if clean else None
-        rows.append([f"= {name}{mark}", *_cells(score), clean_cell(twin), chance_flag(score)])
-    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", "clean", ""]
-    if clean is None:
-        column = header.index("clean")
-        header, rows = _without(header, column), [_without(row, column) for row in rows]
+        rows.append(row(f"= {name}{mark}", score, clean.aggregates.get(name) if clean else None))
+    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties"]
+    header += ["clean", ""] if clean else [""]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     notes += data_notes(results)
     return "\n".join([title, table(rows, header), *(f"  {line}" for line in notes)])
@@ -46,21 +216,16 @@ def clean_cell(score: Score | None) -> str:
     return f"{percent(score.value)} ({span(score.low, score.high)}) of {score.n}"
 
 
-def _without(cells: list[str], column: int) -> list[str]:
-    return cells[:column] + cells[column + 1 :]
-
-
 def _cells(score: Score) -> list[str]:
     positive = score.metric == POSITIVE_SCORE
     tied = tie_values(score)
     ties = f"{score.ties} ({tied})" if tied else str(score.ties)
-    n = str(score.n) if score.n == score.expected else f"{score.n} of {score.expected}"
     return [
         score.metric,
         percent(score.value),
         span(score.low, score.high),
         "" if positive else percent(score.chance),
-        n,
+        score.items(),
         "" if positive else ties,
     ]
 
@@ -73,7 +238,15 @@ def tie_values(score: Score) -> str:
 
 
 def comparison_text(comparison: Comparison, layout: Layout = "text") -> str:
-    """Headlines, their mean, and sub-tasks of two models: both values, difference, interval, p."""
+    """Two models as a table: headlines, their mean, and sub-tasks, with difference, interval and p.
+
+    Args:
+        comparison: as `compare` makes it.
+        layout: of the table.
+
+    Returns:
+        The table.
+    """
     title = f"{comparison.other} against {comparison.base} (base), on the same items"
     header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
     header += ["p", "p (Holm)", ""]
@@ -120,13 +293,21 @@ _SIGNS = {"higher": "+", "lower": "-"}
 
 
 def overview_text(results: Sequence[Results], base: str) -> str:
-    """An aligned table: headlines of every benchmark, and sub-tasks of those that map skills.
+    """Several models side by side: the headline of every benchmark, and its sub-tasks.
 
     A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
-    there shows how many of its items were used. "+" or "-" marks scores that `compare` finds higher
-    or lower than those of `base`. The last column is chance. Below the table stand the headlines in
-    which equal scores decide outcomes, with the strict and the fractional value. Raises
-    CompoclipError as `compare` does.
+    measured says so. Marks tell what is reliably higher or lower than the base. Where ties decide
+    a headline, a line below gives the strict and the fractional value.
+
+    Args:
+        results: of all models.
+        base: name of the model compared with.
+
+    Returns:
+        Aligned text.
+
+    Raises:
+        CompoclipError: as `compare` does.
     """
     models = list(dict.fromkeys(each.model for each in results))
     models.sort(key=lambda name: name != base)
@@ -162,7 +343,7 @@ def _parts(columns: Iterable[Results | None]) -> list[str]:
 
 
 def _part_of(results: Results) -> str:
-    score = results.aggregates[results.headline]
+    score = results.headline_score
     return f", {score.n} of {score.expected} items" if results.partial else ""
 
 
@@ -171,10 +352,7 @@ def _headline(results: Results | None) -> Score | None:
 
 
 def _main(results: Results | None, part: str) -> Score | None:
-    """The first metric of a sub-task is its main one."""
-    if results is None or part not in results.scores:
-        return None
-    return next(iter(results.scores[part].values()))
+    return results.main(part) if results is not None and part in results.scores else None
 
 
 def _compared(

@@ -65,9 +65,19 @@ class Target:
 
 
 def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) -> list[Target]:
-    """All targets that `texts` name; `root` and `images` hold where a target names no other.
+    """Read what a user names after `--on`.
 
-    Raises UsageError for malformed targets, CompoclipError for a malformed suite.
+    Args:
+        texts: targets, in the forms that this module describes.
+        root: data root of targets that name no other.
+        images: photo folder of targets that name no other.
+
+    Returns:
+        The benchmarks to load.
+
+    Raises:
+        UsageError: a target is malformed.
+        CompoclipError: a suite is malformed.
     """
     targets: list[Target] = []
     for text in texts:

@@ -18,7 +18,7 @@ from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip.language.engine import Answer, AskError, Engine, PromptTask, Sampling
-from compoclip.language.judge import NONE, Judged, judge
+from compoclip.language.judge import NONE, Judged, judge_answers
 from compoclip.recordfile import Record, Track, appending
 
 #: A further try of an answer that was of no use draws at this temperature at least.
@@ -73,7 +73,9 @@ class Collected:
 
 def judged(task: PromptTask, caption: str, record: Record) -> Judged:
     """What the answers on record are worth by the present rules."""
-    return judge(task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]])
+    return judge_answers(
+        task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]]
+    )
 
 
 def collect(
@@ -150,7 +152,7 @@ def _question(
             refused = str(error)
             break
         with judging:  # taggers are not made for threads
-            found = judge(task, caption, [(a.text, a.cut_off) for a, _ in answers])
+            found = judge_answers(task, caption, [(a.text, a.cut_off) for a, _ in answers])
         if found.accepted or any(reason == NONE for _, reason in found.rejected):
             break
     return {

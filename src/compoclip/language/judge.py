@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.language.engine import PromptTask
 from compoclip.rewrites.base import fits_context, token_key
@@ -127,7 +127,7 @@ def _clean(line: str) -> str:
 # --- Whether a text that a language model wrote may be used. ---
 
 #: Raise it whenever a text may be judged otherwise than before.
-RULES_VERSION = "1"
+RULES_VERSION = "2"
 REFUSAL, NONE, ECHO, REPEATED = "refusal", "answers-none", "echoes-the-prompt", "repeated"
 NO_VERB, NO_PREPOSITION, WORDS_CHANGED = (
     "no-verb-changed",
@@ -158,7 +158,7 @@ class Judged:
     rejected: tuple[tuple[str, str], ...]
 
 
-def judge(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
+def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
     """Read and check the answers to a caption, in order; at most `task.most` texts are accepted.
 
     answers: each with whether it was cut off at the token limit.

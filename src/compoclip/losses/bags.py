@@ -9,8 +9,8 @@ from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.rows import RowIndex, caption_index, check, texts_by_owner
 
 
-def bag_rows(layout: Layout, bag: int) -> RowIndex:
-    """(B, 1+M) the sentences of every image's bag: its POSITIVE texts of rewrite `bag`.
+def bag_rows(layout: Layout, bag: str) -> RowIndex:
+    """(B, 1+M) the sentences of every image's bag: its POSITIVE texts of kind `bag`.
 
     An image without any has its caption (column 0) for a bag. Raises ValueError when it has none.
     """
@@ -27,7 +27,7 @@ def _lse(rows: RowIndex, scores: Tensor) -> Tensor:
     return rows.spread(scores).masked_fill(~rows.valid, -torch.inf).logsumexp(1)
 
 
-def bag_loss(features: Features, layout: Layout, bag: int) -> Tensor:
+def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
     r"""Multiple-instance contrast of images with the sentences of all bags (L_MIL).
 
     With z_ib = s u_i . b for image i and sentence b, and S_i the bag of image i:
@@ -39,11 +39,18 @@ def bag_loss(features: Features, layout: Layout, bag: int) -> Tensor:
     An image's own pairs occur twice in the first sum, once for each direction, as in the released
     code.
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; bag: index of the rewrite of the
-    sentences, which are POSITIVE texts, any number an image; an image without any has its caption
-    for a bag. Equal scores, with M sentences each, give ln(2 B).
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The texts of the batch.
+        bag: The kind of the sentences, which are POSITIVE texts, any number an image; an image
+            without any has its caption for a bag.
 
-    Raises: ValueError when an image has no caption.
+    Returns:
+        A scalar; ln(2 B) when all scores are equal and all bags have as many sentences.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: with bags of one, the two softmaxes of `clip_loss` share one denominator. Only the
     best-fitting sentences of a bag need to score high, where `multi_text_loss` asks it of all.
     Reference: Doveh et al., Dense and Aligned Captions (DAC) Promote Compositional Reasoning in VL
@@ -60,7 +67,7 @@ def bag_loss(features: Features, layout: Layout, bag: int) -> Tensor:
         return (torch.logaddexp(to_text, to_image) - own).mean()
 
 
-def bag_negative_loss(features: Features, layout: Layout, bag: int, bag_negative: int) -> Tensor:
+def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative: str) -> Tensor:
     r"""The sentences of a bag against their own negatives (L_MILneg).
 
     .. math::
@@ -69,12 +76,20 @@ def bag_negative_loss(features: Features, layout: Layout, bag: int, bag_negative
 
     with S_i^- the negatives of the bag of image i and R the images that have one.
 
-    Inputs: as for `bag_loss`; bag_negative: index of the rewrite of the negatives, which are
-    NEGATIVE texts; the negatives of captions have other indices and are not read. Images without a
-    bag negative do not count; without any the loss is exactly zero, with zero gradient. Equal
-    scores give the mean of ln(1 + |S_i^-| / |S_i|).
+    Args:
+        features: As for `bag_loss`.
+        layout: The texts of the batch.
+        bag: The kind of the sentences.
+        bag_negative: The kind of their negatives, which are NEGATIVE texts; the negatives of
+            captions are of other kinds and not read.
 
-    Raises: ValueError when an image has no caption.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any negative of a bag. The mean of
+        ln(1 + |S_i^-| / |S_i|) when all scores are equal.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: with bags of one this is `global_hn_loss`.
     Reference: as for `bag_loss`.
     """

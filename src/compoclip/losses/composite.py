@@ -1,7 +1,7 @@
 """Losses for composites of two images with several descriptions each and one negative (CLIC).
 
 Image i has the descriptions p_1i (its CAPTION) and p_2i, p_3i, ... (POSITIVE texts, told apart by
-the index of their rewrite, which the caller names in this order), and its NEGATIVE texts.
+their kind, which the caller names in this order), and its NEGATIVE texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compoclip.losses.contrastive import symmetric_contrast
 from compoclip.losses.rows import caption_index, check, first_text
 
 
-def description_index(layout: Layout, positives: Sequence[int]) -> Tensor:
+def description_index(layout: Layout, positives: Sequence[str]) -> Tensor:
     """(L, B) the L = 1 + len(positives) descriptions of every image.
 
     One that an image lacks is replaced by the one two places before it, the second by the caption:
@@ -27,23 +27,30 @@ def description_index(layout: Layout, positives: Sequence[int]) -> Tensor:
     Raises: ValueError when an image has no caption.
     """
     found = [caption_index(layout)]
-    for place, rewrite in enumerate(positives, start=1):
-        index, valid = first_text(layout, Role.POSITIVE, rewrite)
+    for place, kind in enumerate(positives, start=1):
+        index, valid = first_text(layout, Role.POSITIVE, kind)
         found.append(torch.where(valid, index, found[max(place - 2, 0)]))
     return torch.stack(found)
 
 
-def composite_contrast_loss(features: Features, layout: Layout, positives: Sequence[int]) -> Tensor:
+def composite_contrast_loss(features: Features, layout: Layout, positives: Sequence[str]) -> Tensor:
     r"""A contrast of all images with each kind of description, averaged (L_cont).
 
     .. math::
         L = \frac1L \sum_l \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot p_{lj},\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, p_{li} \cdot u_j,\ i) \Big]
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; positives: indices of the rewrites
-    that make p_2, p_3, ... Negatives are not read. Equal scores give ln B.
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION of each image is p_1; negatives are not read.
+        positives: The kinds of p_2, p_3, ..., which are POSITIVE texts.
 
-    Raises: ValueError when an image has no caption.
+    Returns:
+        A scalar; ln B when all scores are equal.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: with captions alone this is `clip_loss`. Unlike in `multi_text_loss`, descriptions of
     different kinds never meet in one softmax.
     Reference: Peleg et al., Advancing Compositional Awareness in CLIP with Efficient Fine-Tuning
@@ -58,7 +65,9 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
         return torch.stack(contrasts).mean()
 
 
-def single_negative_loss(features: Features, layout: Layout, positives: Sequence[int]) -> Tensor:
+def single_negative_loss(
+    features: Features, layout: Layout, positives: Sequence[str], negative: str | None = None
+) -> Tensor:
     r"""Every description of an image must score above the negative of the image (L_sneg).
 
     .. math::
@@ -66,32 +75,53 @@ def single_negative_loss(features: Features, layout: Layout, positives: Sequence
 
     with N the pairs of an image and one of its negatives: one an image in the published method.
 
-    Inputs: as for `composite_contrast_loss`, and all NEGATIVE texts. Images without a negative do
-    not count; without any the loss is exactly zero, with zero gradient. Equal scores give ln 2.
+    Args:
+        features: As for `composite_contrast_loss`.
+        layout: The texts of the batch.
+        positives: The kinds of p_2, p_3, ...
+        negative: The kind of the negatives; None reads all NEGATIVE texts.
 
-    Raises: ValueError when an image has no caption.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any negative; ln 2 when all scores are
+        equal.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: `global_hn_loss` with one negative and one description an image is the same function.
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)
-    negative = (layout.role == int(Role.NEGATIVE)).nonzero().squeeze(1)
-    owner = layout.owner[negative]
+    wanted = layout.role == int(Role.NEGATIVE)
+    if negative is not None:
+        wanted = wanted & layout.kind(negative)
+    wrong = wanted.nonzero().squeeze(1)
+    owner = layout.owner[wrong]
     with full_precision(features) as f:
         description = f.text[description_index(layout, positives)[:, owner]]
-        margin = (f.image[owner] * (f.text[negative] - description)).sum(-1)
+        margin = (f.image[owner] * (f.text[wrong] - description)).sum(-1)
         return F.softplus(f.logit_scale * margin).sum() / max(1, margin.numel())
 
 
-def unimodal_loss(features: Features, layout: Layout, positive: int) -> Tensor:
+def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
     r"""Squared distance of an image's caption to its description of another order (L_uni).
 
     .. math::
         L = \frac{1}{|R|} \sum_{i \in R} \lVert p_{1i} - p_{2i} \rVert^2
 
-    with R the images that have a p_2, whose rewrite index is `positive`. Inputs: `text` (T, D).
-    Without any p_2 the loss is exactly zero, with zero gradient.
+    with R the images that have a p_2.
 
-    Raises: ValueError when an image has no caption.
+    Args:
+        features: Of them `text` (T, D).
+        layout: The first CAPTION of each image is p_1.
+        positive: The kind of p_2, which is a POSITIVE text.
+
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any p_2.
+
+    Raises:
+        ValueError: When an image has no caption.
+
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)

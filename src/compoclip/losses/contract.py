@@ -24,37 +24,50 @@ class Role(IntEnum):
 class Layout:
     """How the T texts of a batch belong to its B images.
 
-    owner: (T,) int64, index of the image a text belongs to; one owner's texts need not be adjacent.
-    role: (T,) int64, a `Role`.
-    rewrite: (T,) int64, index into the method's list of rewrites; -1 for captions.
-    images: B, all images of the batch, also those that a method adds (neighbours, negative images).
-    text_id: (T,) int64, equal exactly where two texts are equal after tokenisation, or None.
-    image_id: (B,) int64, equal exactly where two images are the same photo, or None.
-    side: (B,) int64, 0 for the images of the data, 1 for the generated negative image that a row
-    brought along (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
-    pair: (B,) int64, for an image of side 1 the index of the image of side 0 that brought it along,
-    for one of side 0 its own index, or None when every image is of side 0.
+    Args:
+        owner: (T,) int64, index of the image a text belongs to; one owner's texts need not be
+            adjacent.
+        role: (T,) int64, a `Role`.
+        rewrite: (T,) int64, the kind of a text as an index into `kinds`; -1 for captions.
+        images: B, all images of the batch, also those that a method adds (neighbours, negative
+            images).
+        kinds: The names of the kinds of text, by which losses ask for them (`kind`).
+        text_id: (T,) int64, equal exactly where two texts are equal after tokenisation, or None.
+        image_id: (B,) int64, equal exactly where two images are the same photo, or None.
+        side: (B,) int64, 0 for the images of the data, 1 for the generated negative image that a
+            row brought along (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
+        pair: (B,) int64, for an image of side 1 the index of the image of side 0 that brought it
+            along, for one of side 0 its own index, or None when every image is of side 0.
     """
 
     owner: Tensor
     role: Tensor
     rewrite: Tensor
     images: int
+    kinds: tuple[str, ...] = ()
     text_id: Tensor | None = None
     image_id: Tensor | None = None
     side: Tensor | None = None
     pair: Tensor | None = None
+
+    def kind(self, *names: str) -> Tensor:
+        """(T,) bool, the texts of these kinds: none for a name that no text of the batch has."""
+        wanted = [place for place, name in enumerate(self.kinds) if name in names]
+        return torch.isin(self.rewrite, self.rewrite.new_tensor(wanted))
 
 
 @dataclass(frozen=True)
 class Features:
     """What the encoder returns for a batch; all a loss may see.
 
-    image: (B, D) float32, unit length. text: (T, D) float32, unit length.
-    logit_scale: scalar, already exponentiated (s = exp(parameter)).
-    patches: (B, P, D) projected image tokens without class token, not normalised, or None.
-    tokens: (T, L, D) projected text tokens, not normalised, or None.
-    token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or None.
+    Args:
+        image: (B, D) float32, unit length.
+        text: (T, D) float32, unit length.
+        logit_scale: Scalar, already exponentiated (s = exp(parameter)).
+        patches: (B, P, D) projected image tokens without class token, not normalised, or None.
+        tokens: (T, L, D) projected text tokens, not normalised, or None.
+        token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or
+            None.
     """
 
     image: Tensor

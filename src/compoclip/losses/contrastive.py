@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,10 +32,15 @@ def symmetric_contrast(
 ) -> Tensor:
     """Half the contrast of images with texts, half that of captions with images.
 
-    The shared core of every loss of the CLIP kind. Inputs: `image` (B, D); `text` (B+N, D), the
-    caption of each image, then N texts that are columns for every image but have no image to
-    rank. masked: (B, B+N) bool, pairs to leave out of both directions; no target may be among
-    them. phantoms: scalar, how many columns of logit 0 join every image.
+    The shared core of every loss of the CLIP kind.
+
+    Args:
+        logit_scale: Scalar s.
+        image: (B, D).
+        text: (B+N, D), the caption of each image, then N texts that are columns for every image but
+            have no image to rank.
+        masked: (B, B+N) bool, pairs to leave out of both directions; no target may be among them.
+        phantoms: Scalar, how many columns of logit 0 join every image.
     """
     to_text = logit_scale * image @ text.T
     if masked is not None:
@@ -53,12 +60,17 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
         L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot t_j,\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s. The first CAPTION of each image is
-    t_i; further captions, positives and negatives are not read.
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: Of it the first CAPTION of each image, which is t_i; further captions, positives and
+            negatives are not read.
 
-    Equal scores everywhere give ln B. Computed in at least float32.
+    Returns:
+        A scalar, in at least float32; ln B when all scores are equal.
 
-    Raises: ValueError when an image has no caption.
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: `negclip_loss` without negatives is this loss.
     Reference: Radford et al., Learning Transferable Visual Models From Natural Language
     Supervision (ICML 2021), figure 3.
@@ -72,7 +84,7 @@ def negclip_loss(
     features: Features,
     layout: Layout,
     missing_hn: MissingHN = "mask",
-    rewrites: int | None = None,
+    kinds: Sequence[str] = (),
     mask_duplicates: bool = False,
 ) -> Tensor:
     r"""Contrastive loss whose image-to-text direction also ranks every negative of the batch.
@@ -81,21 +93,29 @@ def negclip_loss(
         L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}(s\, u_i \cdot [t_1 .. t_B, n_1 .. n_N],\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; n_1 .. n_N are all NEGATIVE texts of
-    all images. The text-to-image direction reads captions only: a negative has no image.
+    The text-to-image direction reads captions only: a negative has no image. With hard images (the
+    original NegCLIP) the batch holds neighbours as well: 2B images, the 2B captions and the
+    negatives of both. Neighbours may already be in the batch; hence `mask_duplicates`.
 
-    missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0 in
-    the place of each, which is what zero-filled features of the released code amount to.
-    rewrites: how many kinds of negative a caption should have; read under "zero" only.
-    mask_duplicates: leave out of both directions the pairs of image and text that are true without
-    being the target: the text equals a caption of the image or of the same photo (`true_pairs`).
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
+            images.
+        missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0
+            in the place of each, which is what zero-filled features of the released code amount to.
+        kinds: The kinds of negative a caption should have; read under "zero" only.
+        mask_duplicates: Leave out of both directions the pairs of image and text that are true
+            without being the target: the text equals a caption of the image or of the same photo
+            (`true_pairs`).
 
-    With hard images (the original NegCLIP) the batch holds neighbours as well: 2B images, the 2B
-    captions and the negatives of both. Neighbours may already be in the batch; hence the mask.
+    Returns:
+        A scalar, in at least float32.
 
-    Raises: ValueError when an image has no caption, when "zero" comes without `rewrites`, or when
-    duplicates shall be masked and the layout tells neither which texts nor which images are the
-    same.
+    Raises:
+        ValueError: When an image has no caption, when "zero" comes without `kinds`, or when
+            duplicates are to be masked and the layout tells neither which texts nor which images
+            are the same.
+
     Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
     the negatives share the softmax with the other captions.
     Reference: Yuksekgonul et al., When and Why Vision-Language Models Behave like Bags-of-Words
@@ -111,6 +131,6 @@ def negclip_loss(
         masked = true_pairs(layout)[:, column].fill_diagonal_(False)
     phantoms = None
     if missing_hn == "zero":
-        phantoms = phantom_count(layout, missing_hn, rewrites).sum()
+        phantoms = phantom_count(layout, missing_hn, kinds).sum()
     with full_precision(features) as f:
         return symmetric_contrast(f.logit_scale, f.image, f.text[column], masked, phantoms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -57,17 +59,25 @@ def selective_calibrated_loss(
         y_{i0} = 1 - \beta + \tfrac{\beta}{1+K_i}, \quad y_{ik} = \tfrac{\beta}{1+K_i}, \quad
         \ell_i = - \sum_k y_{ik} (1 - p_{ik})^\gamma \log p_{ik}
 
-    Inputs: `logits` (B, 1+K) any float dtype; `valid` (B, 1+K) bool. Entries that are not valid may
-    hold anything, NaN included. Rows without a valid negative, or without a valid target, do not
-    count. The factor (1-p)^gamma carries gradient. gamma = beta = 0 is plain cross-entropy; equal
-    logits then give ln(1+K_i).
+    Rows without a valid negative, or without a valid target, do not count. The factor (1-p)^gamma
+    carries gradient. gamma = beta = 0 is plain cross-entropy; equal logits then give ln(1+K_i).
 
-    reduction: "valid" divides by the rows that count, "batch" by all B rows. Without any row that
-    counts the loss is exactly zero, with zero gradient.
-    phantoms: (B,) number of entries of logit 0 that join the softmax of a row without being a
-    negative (no target, not in K_i): how the released code treats negatives that do not exist.
+    Args:
+        logits: (B, 1+K), of any float dtype.
+        valid: (B, 1+K) bool. Entries that are not valid may hold anything, NaN included.
+        gamma: Focal exponent.
+        beta: Label smoothing over the valid entries of a row.
+        reduction: "valid" divides by the rows that count, "batch" by all B rows.
+        phantoms: (B,) number of entries of logit 0 that join the softmax of a row without being a
+            negative (no target, not in K_i): how the released code treats negatives that do not
+            exist.
 
-    Raises: ValueError for gamma < 0 or beta outside [0, 1].
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any row that counts.
+
+    Raises:
+        ValueError: For gamma < 0 or beta outside [0, 1].
+
     Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
     Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
     Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the
@@ -87,7 +97,7 @@ def global_hn_loss(
     beta: float = 0.0,
     reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
-    rewrites: int | None = None,
+    kinds: Sequence[str] = (),
 ) -> Tensor:
     r"""Hard-negative loss on global features: each image ranks its caption above its own negatives.
 
@@ -95,15 +105,22 @@ def global_hn_loss(
         z_{i0} = s\, u_i \cdot t_i, \quad z_{ik} = s\, u_i \cdot n_{ik}, \quad
         L = \mathrm{SCR}(z;\ \gamma, \beta)
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION and all NEGATIVE
-    texts of each image, any number of them.
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
+        gamma: Focal exponent, see `selective_calibrated_loss`.
+        beta: Label smoothing, see there.
+        reduction: Divide by the images that have a negative, or by all.
+        missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of
+            logit 0 in the softmax of its row, as the released code does.
+        kinds: The kinds of negative a caption should have; read under "zero" only.
 
-    gamma, beta, reduction: see `selective_calibrated_loss`.
-    missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of logit
-    0 in the softmax of its row, as the released code does.
-    rewrites: how many kinds of negative a caption should have; read under "zero" only.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without negatives.
 
-    Raises: ValueError when an image has no caption, or "zero" comes without `rewrites`.
+    Raises:
+        ValueError: When an image has no caption, or "zero" comes without `kinds`.
+
     Relation: added to `clip_loss`, whose softmax holds no negatives; `local_hn_loss` is the same
     loss on patch-token scores.
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
@@ -113,5 +130,5 @@ def global_hn_loss(
     with full_precision(features) as f:
         image, text = f.image[layout.owner[rows.texts]], f.text[rows.texts]
         logits = rows.spread(f.logit_scale * (image * text).sum(-1))
-        phantoms = phantom_count(layout, missing_hn, rewrites)
+        phantoms = phantom_count(layout, missing_hn, kinds)
         return selective_calibrated_loss(logits, rows.valid, gamma, beta, reduction, phantoms)

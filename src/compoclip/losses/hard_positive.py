@@ -16,17 +16,23 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
         L = \frac{1}{2 |H|} \sum_{i \in H} \Big[ \mathrm{CE}_{j \in H}(s\, u_i \cdot v_j,\ i)
             + \mathrm{CE}_{j \in H}(s\, t_i \cdot v_j,\ i) \Big]
 
-    with H the images that have a hard positive. The second term compares texts with texts.
+    with H the images that have a hard positive. The second term compares texts with texts. Images
+    without a positive are neither rows nor columns.
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION t_i and the first
-    POSITIVE v_i of each image; further ones and negatives are not read. Images without a positive
-    are neither rows nor columns. Without any, the loss is exactly zero, with zero gradient. Equal
-    scores give ln |H|.
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION t_i and the first POSITIVE v_i of each image; further ones and
+            negatives are not read.
+        symmetric_pos: Average each of the two terms with its reverse, in which the positive v_i,
+            i in H, ranks all B images (or all B captions).
 
-    symmetric_pos: average each of the two terms with its reverse, in which the positive v_i, i in
-    H, ranks all B images (or all B captions); equal scores then give (ln |H| + ln B) / 2.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any positive. ln |H| when all scores are
+        equal, (ln |H| + ln B) / 2 with `symmetric_pos`.
 
-    Raises: ValueError when an image has no caption.
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: added to `negclip_loss` (positives take no part in that) and to `global_hn_loss` with
     gamma = beta = 0, which is the L_neg of the same objective.
     Reference: Kamath et al., The Hard Positive Truth about Vision-Language Compositionality (ECCV

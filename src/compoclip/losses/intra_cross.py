@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -24,15 +24,22 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
         L = \frac1B \sum_i \mathrm{CE}\big([\,s\, u_i \cdot t_i;\ s\, t_i \cdot n_1 .. s\, t_i \cdot
             n_N\,],\ 0\big)
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s; the first CAPTION t_i of each image;
-    n_1 .. n_N are all NEGATIVE texts of all images. Without negatives the loss is exactly zero,
-    with zero gradient. Equal scores give ln(1 + N).
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
+            images.
+        imc: "head" leaves out the first score, so that the target of every caption is a negative,
+            the first of the first image that has one. That is what the last released code
+            computes; it pulls all captions towards that text, depends on the order of the batch,
+            and is for comparison only.
 
-    imc: "head" leaves out the first score, so that the target of every caption is a negative, the
-    first of the first image that has one. That is what the last released code computes; it pulls
-    all captions towards that text, depends on the order of the batch, and is for comparison only.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without negatives; ln(1 + N) when all scores are
+        equal.
 
-    Raises: ValueError when an image has no caption.
+    Raises:
+        ValueError: When an image has no caption.
+
     Relation: added to `negclip_loss`, where the same negatives compete with the image instead.
     Reference: Zhang et al., Contrasting Intra-Modal and Ranking Cross-Modal Hard Negatives to
     Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
@@ -57,37 +64,37 @@ class RankingLoss:
         \theta_k \leftarrow \mathrm{clamp}\Big(\frac1B \sum_i s\, u_i \cdot t_i
             - \frac{1}{|V_k|} \sum_{(i,n) \in V_k} s\, u_i \cdot n,\ 0,\ \theta_{\max}\Big)
 
-    with V the pairs of an image and one of its NEGATIVE texts, V_k those whose `rewrite` is k.
+    with V the pairs of an image and one of its NEGATIVE texts of these kinds, V_k those of kind k.
     A call uses the margins that the call before left, without gradient, and leaves new ones: the
     gap between captions and negatives of kind k that the batch had, in units of logits. A margin
     stays when the batch lacks its kind, or when the gap is not finite.
 
-    kinds: how many kinds of negative there are; rewrite must lie in [0, kinds). largest: the upper
-    limit. The margins start at 0.
+    The margins start at 0. A call reads `image` u (B, D), `text` (T, D) and `logit_scale` s, and
+    raises ValueError when an image has no caption; without negatives it gives exactly zero, with
+    zero gradient.
 
-    Inputs: `image` u (B, D), `text` (T, D), `logit_scale` s. Without negatives the loss is exactly
-    zero, with zero gradient.
+    Args:
+        kinds: The kinds of negative it ranks; others are not read.
+        largest: Upper limit of the margins, in units of logits.
 
-    Raises: ValueError when an image has no caption, or a negative is of an unknown kind.
     Relation: `single_negative_loss` is the smooth form with margin 0.
     Reference: Zhang et al. (CVPR 2024), cross-modal rank loss with adaptive threshold.
     """
 
-    def __init__(self, kinds: int, largest: float = 10.0) -> None:
-        self.kinds = kinds
+    def __init__(self, kinds: Sequence[str], largest: float = 10.0) -> None:
+        self.kinds = tuple(kinds)
         self.largest = largest
-        self._margins = torch.zeros(kinds)
+        self._margins = torch.zeros(len(self.kinds))
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """The loss of this batch under the margins of the batch before; see the class."""
         check(features, layout)
         caption = caption_index(layout)
-        negative = (layout.role == int(Role.NEGATIVE)).nonzero().squeeze(1)
-        owner, kind = layout.owner[negative], layout.rewrite[negative]
-        if ((kind < 0) | (kind >= self.kinds)).any():
-            raise ValueError(
-                f"a negative's rewrite lies outside the {self.kinds} kinds of the loss"
-            )
+        read = (layout.role == int(Role.NEGATIVE)) & layout.kind(*self.kinds)
+        negative = read.nonzero().squeeze(1)
+        # (V, kinds) which of the loss's own kinds each negative is of.
+        is_of = torch.stack([layout.kind(name)[negative] for name in self.kinds], dim=1)
+        owner, kind = layout.owner[negative], is_of.int().argmax(1)
         with full_precision(features) as f:
             right = f.logit_scale * (f.image * f.text[caption]).sum(-1)
             wrong = f.logit_scale * (f.image[owner] * f.text[negative]).sum(-1)
@@ -98,7 +105,7 @@ class RankingLoss:
 
     def _next(self, margins: Tensor, right: Tensor, wrong: Tensor, kind: Tensor) -> Tensor:
         """(kinds,) margins that this batch asks for."""
-        own = kind == torch.arange(self.kinds, device=kind.device)[:, None]
+        own = kind == torch.arange(len(self.kinds), device=kind.device)[:, None]
         count = own.sum(1)
         mean = wrong.expand(own.shape).masked_fill(~own, 0.0).sum(1) / count.clamp_min(1)
         gap = right.mean() - mean
@@ -106,7 +113,7 @@ class RankingLoss:
         return torch.where((count > 0) & gap.isfinite(), wanted, margins)
 
     def state_dict(self) -> dict[str, float]:
-        """The margin of every kind, by its number."""
+        """The margin of every kind, by its place among `kinds`."""
         return {str(kind): margin for kind, margin in enumerate(self._margins.tolist())}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
@@ -114,9 +121,9 @@ class RankingLoss:
 
         Raises: ValueError for a kind that this loss does not have or a margin that is not finite.
         """
-        margins = [0.0] * self.kinds
+        margins = [0.0] * len(self.kinds)
         for name, margin in state.items():
-            if name not in map(str, range(self.kinds)) or not math.isfinite(margin):
-                raise ValueError(f"no margin {name} = {margin} in a loss of {self.kinds} kinds")
+            if name not in map(str, range(len(margins))) or not math.isfinite(margin):
+                raise ValueError(f"no margin {name} = {margin} in a loss of {len(margins)} kinds")
             margins[int(name)] = float(margin)
         self._margins = torch.tensor(margins, dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Literal
 
@@ -54,13 +55,20 @@ def local_similarity(
 
     with a_wp = `patch_attention` of the raw dot products t_w . v_p.
 
-    Inputs: `tokens` t (N, L, D) and `patches` v (N, P, D), neither normalised; `token_mask` (N, L)
-    bool, at least one True a row; `logit_scale` s. Positions outside the mask may hold anything,
-    NaN included. The largest intermediate is (N, L, max(P, D)). A vector of length zero has
-    cosine zero and no gradient.
+    The largest intermediate is (N, L, max(P, D)). A vector of length zero has cosine zero and no
+    gradient.
 
-    attention_grad: let gradient flow through a_wp; the released code does not.
-    Returns: (N,) log scores.
+    Args:
+        tokens: t (N, L, D), not normalised; positions outside the mask may hold anything, NaN
+            included.
+        token_mask: (N, L) bool, at least one True a row.
+        patches: v (N, P, D), not normalised.
+        logit_scale: Scalar s.
+        attention: How similarities become weights, see `patch_attention`.
+        attention_grad: Let gradient flow through a_wp; the released code does not.
+
+    Returns:
+        (N,) log scores.
     """
     tokens = tokens.masked_fill(~token_mask[..., None], 0.0)
     with nullcontext() if attention_grad else torch.no_grad():
@@ -79,7 +87,7 @@ def local_hn_loss(
     beta: float = 0.0,
     reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
-    rewrites: int | None = None,
+    kinds: Sequence[str] = (),
 ) -> Tensor:
     r"""Local hard-negative loss (LHN): as `global_hn_loss`, on log local scores.
 
@@ -87,15 +95,26 @@ def local_hn_loss(
         z_{i0} = \log S(i, t_i), \quad z_{ik} = \log S(i, n_{ik}), \quad
         L = \mathrm{SCR}(z;\ \gamma, \beta)
 
-    Inputs: `patches` (B, P, D), `tokens` (T, L, D), `token_mask` (T, L), `logit_scale` s; the first
-    CAPTION and all NEGATIVE texts of each image, any number of them. Every text meets the patches
-    of its own image only: memory grows with T, not with B T.
+    Every text meets the patches of its own image only: memory grows with T, not with B T.
 
-    attention, attention_grad: see `local_similarity`. gamma, beta, reduction: see
-    `selective_calibrated_loss`. missing_hn, rewrites: see `global_hn_loss`.
+    Args:
+        features: `patches` (B, P, D), `tokens` (T, L, D), `token_mask` (T, L), `logit_scale` s.
+        layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
+        attention: How token-patch similarities become weights, see `patch_attention`.
+        attention_grad: Let gradient flow through these weights.
+        gamma: Focal exponent, see `selective_calibrated_loss`.
+        beta: Label smoothing, see there.
+        reduction: Divide by the images that have a negative, or by all.
+        missing_hn: What stands for a negative that does not exist, see `global_hn_loss`.
+        kinds: The kinds of negative a caption should have; read under "zero" only.
 
-    Raises: ValueError when an image has no caption, when "zero" comes without `rewrites`, or when
-    the features hold no patches or tokens.
+    Returns:
+        A scalar; exactly zero, with zero gradient, without negatives.
+
+    Raises:
+        ValueError: When an image has no caption, when "zero" comes without `kinds`, or when the
+            features hold no patches or tokens.
+
     Relation: the fine-grained companion of `global_hn_loss`; adds resistance to the loss of
     multi-modal ability that hard negatives on global features cause.
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
@@ -114,7 +133,7 @@ def local_hn_loss(
             attention,
             attention_grad,
         )
-        phantoms = phantom_count(layout, missing_hn, rewrites)
+        phantoms = phantom_count(layout, missing_hn, kinds)
         return selective_calibrated_loss(
             rows.spread(scores), rows.valid, gamma, beta, reduction, phantoms
         )

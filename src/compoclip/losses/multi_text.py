@@ -31,17 +31,26 @@ def multi_text_loss(
         L_{t2i} = \frac{1}{|P|} \sum_{j \in P} [\mathrm{LSE}_i z_{ij} - z_{o(j) j}], \quad
         L = \tfrac12 (L_{i2t} + L_{t2i})
 
-    Inputs: `image` u (B, D), `text` v (T, D), `logit_scale` s; all texts. The softmax of an image
-    runs over all texts, its own other positives among them; the softmax of a positive text over all
-    images. Negatives are columns only, so it does not matter which image owns one: sentences of
-    earlier batches (a sentence cache) join as NEGATIVE texts of any image.
+    The softmax of an image runs over all texts, its own other positives among them; the softmax of
+    a positive text over all images. Negatives are columns only, so it does not matter which image
+    owns one: sentences of earlier batches (a sentence cache) join as NEGATIVE texts of any image.
 
-    reduction: "sum" drops the factors 1/B and 1/|P| (but not 1/|P(i)|), as printed in the paper.
-    mask_duplicates: leave out of both directions the pairs of image and text that are true without
-    being a target: the text equals a positive of the image or of the same photo (`true_pairs`).
+    Args:
+        features: `image` u (B, D), `text` v (T, D), `logit_scale` s.
+        layout: Of all texts; every image has a CAPTION.
+        reduction: "sum" drops the factors 1/B and 1/|P| (but not 1/|P(i)|), as printed in the
+            paper.
+        mask_duplicates: Leave out of both directions the pairs of image and text that are true
+            without being a target: the text equals a positive of the image or of the same photo
+            (`true_pairs`).
 
-    Raises: ValueError when an image has no caption, or when duplicates shall be masked and the
-    layout tells neither which texts nor which images are the same.
+    Returns:
+        A scalar, in at least float32.
+
+    Raises:
+        ValueError: When an image has no caption, or when duplicates are to be masked and the layout
+            tells neither which texts nor which images are the same.
+
     Relation: with captions alone this is `clip_loss`. Unlike `negclip_loss`, positives are targets
     too.
     Reference: Singh et al., Coarse-to-Fine Contrastive Learning in Image-Text-Graph Space for

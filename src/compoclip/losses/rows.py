@@ -6,7 +6,7 @@ negatives an image has varies; the rows here are the only place where that becom
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -69,15 +69,15 @@ def check(features: Features, layout: Layout) -> None:
         raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
 
 
-def texts_by_owner(layout: Layout, role: Role, rewrite: int | None = None) -> tuple[Tensor, Tensor]:
-    """Per image its texts of one role (and of one rewrite, if given), in the order of the list.
+def texts_by_owner(layout: Layout, role: Role, kind: str | None = None) -> tuple[Tensor, Tensor]:
+    """Per image its texts of one role (and of one kind, if given), in the order of the list.
 
     Returns (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the
     largest number that any image has.
     """
     wanted = layout.role == int(role)
-    if rewrite is not None:
-        wanted = wanted & (layout.rewrite == rewrite)
+    if kind is not None:
+        wanted = wanted & layout.kind(kind)
     position = torch.nonzero(wanted).squeeze(1)
     owner, order = torch.sort(layout.owner[position], stable=True)
     position = position[order]
@@ -91,12 +91,12 @@ def texts_by_owner(layout: Layout, role: Role, rewrite: int | None = None) -> tu
     return index, torch.arange(width, device=owner.device) < count[:, None]
 
 
-def first_text(layout: Layout, role: Role, rewrite: int | None = None) -> tuple[Tensor, Tensor]:
-    """Per image its first text of one role (and of one rewrite, if given).
+def first_text(layout: Layout, role: Role, kind: str | None = None) -> tuple[Tensor, Tensor]:
+    """Per image its first text of one role (and of one kind, if given).
 
     Returns (B,) indices into the texts (0 where there is none) and a (B,) mask.
     """
-    index, valid = texts_by_owner(layout, role, rewrite)
+    index, valid = texts_by_owner(layout, role, kind)
     if index.shape[1] == 0:
         return index.new_zeros(layout.images), valid.new_zeros(layout.images)
     return index[:, 0], valid[:, 0]
@@ -123,28 +123,26 @@ def hard_negative_rows(layout: Layout) -> RowIndex:
     )
 
 
-def missing_negatives(layout: Layout, rewrites: int) -> Tensor:
-    """(B,) how many of the `rewrites` kinds of negative each image lacks.
-
-    Kinds are the values 0 .. rewrites-1 of `layout.rewrite`.
-    """
-    negative = (layout.role == int(Role.NEGATIVE)) & (layout.rewrite >= 0)
-    present = torch.zeros((layout.images, rewrites), dtype=torch.bool, device=layout.owner.device)
-    present[layout.owner[negative], layout.rewrite[negative]] = True
-    return rewrites - present.sum(1)
+def missing_negatives(layout: Layout, kinds: Sequence[str]) -> Tensor:
+    """(B,) how many of these kinds of negative each image lacks."""
+    role = layout.role == int(Role.NEGATIVE)
+    present = torch.zeros((layout.images, len(kinds)), dtype=torch.bool, device=role.device)
+    for place, kind in enumerate(kinds):
+        present[layout.owner[role & layout.kind(kind)], place] = True
+    return len(kinds) - present.sum(1)
 
 
-def phantom_count(layout: Layout, missing_hn: MissingHN, rewrites: int | None) -> Tensor:
+def phantom_count(layout: Layout, missing_hn: MissingHN, kinds: Sequence[str]) -> Tensor:
     """(B,) logits of 0 that stand for missing negatives: none under "mask".
 
-    Raises ValueError under "zero" when the number of rewrites is not given: a kind that is empty
-    for the whole batch cannot be seen in the layout.
+    Raises ValueError under "zero" when no kinds are named: a kind that is empty for the whole batch
+    cannot be seen in the layout.
     """
     if missing_hn == "mask":
         return torch.zeros(layout.images, dtype=torch.int64, device=layout.owner.device)
-    if rewrites is None:
-        raise ValueError('missing_hn="zero" needs the number of rewrites a caption should have')
-    return missing_negatives(layout, rewrites)
+    if not kinds:
+        raise ValueError('missing_hn="zero" needs the kinds of negative a caption should have')
+    return missing_negatives(layout, kinds)
 
 
 # --- Which texts of a batch are true of which images, beside the pairs it was made of. ---
@@ -208,46 +206,21 @@ def select_texts(features: Features, layout: Layout, keep: Tensor) -> tuple[Feat
 
 
 @dataclass(frozen=True)
-class OnlyRewrites:
-    """A loss that sees the captions, and of the other texts those of the named rewrites.
+class OnlyKinds:
+    """A loss that sees the captions, and of the other texts those of the named kinds.
 
-    For recipes whose terms read different texts: in DAC, the contrast with hard negatives must not
-    see the negatives of bags. Wrap losses without state.
+    For terms that must not read what others do: in DAC the contrast with hard negatives must not
+    see the negatives of bags, and a term that joins another method sees the texts of its own.
+    loss: the loss, which may remember numbers from step to step.
     """
 
     loss: Loss
-    rewrites: tuple[int, ...]
+    kinds: tuple[str, ...]
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """`loss` on the texts that remain."""
-        wanted = torch.tensor(self.rewrites, dtype=torch.int64, device=layout.rewrite.device)
-        keep = (layout.role == int(Role.CAPTION)) | torch.isin(layout.rewrite, wanted)
+        keep = (layout.role == int(Role.CAPTION)) | layout.kind(*self.kinds)
         return self.loss(*select_texts(features, layout, keep))
-
-
-# --- Lets a loss that knows kinds of text by number join a method that numbers them otherwise. ---
-
-
-@dataclass(frozen=True)
-class Translated:
-    """A loss that sees the captions and its own kinds of text, under its own numbers.
-
-    loss: the loss, which may have a state. kinds: entry k is the batch's number (`Layout.rewrite`)
-    of the kind that the loss knows as k; texts of other kinds are not shown to it.
-    """
-
-    loss: Loss
-    kinds: tuple[int, ...]
-
-    def __call__(self, features: Features, layout: Layout) -> Tensor:
-        """`loss` on the texts that remain, renumbered."""
-        kinds = torch.tensor(self.kinds, dtype=torch.int64, device=layout.rewrite.device)
-        same = layout.rewrite[:, None] == kinds
-        own = same.any(1)
-        number = (same * torch.arange(len(kinds), device=kinds.device)).sum(1)
-        renumbered = replace(layout, rewrite=number.masked_fill(~own, -1))
-        keep = own | (layout.role == int(Role.CAPTION))
-        return self.loss(*select_texts(features, renumbered, keep))
 
     def state_dict(self) -> dict[str, float]:
         """What the loss remembers; nothing for one without a state."""

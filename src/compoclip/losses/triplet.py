@@ -20,16 +20,22 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
     of the data is an image I with its caption T; its T' is the caption of its generated image I'
     or, in a row without I', the NEGATIVE texts of I.
 
-    Inputs: `image` (B, D), `text` (T, D), `logit_scale`; `layout.side` tells data images (0) from
-    generated ones (1), `layout.pair` which data image a generated one belongs to. The first term
-    ranks, for every I, all captions T and all T'. The second ranks, for every I', the captions of
-    all generated images and all captions T. NEGATIVE texts of rows that have an I', and of the I'
-    themselves, are not read.
+    The first term ranks, for every I, all captions T and all T'. The second ranks, for every I',
+    the captions of all generated images and all captions T.
 
-    Equal scores, B full rows: ln(2 B) + ln B.
+    Args:
+        features: `image` (B, D), `text` (T, D), `logit_scale`.
+        layout: `side` tells data images (0) from generated ones (1), `pair` which data image a
+            generated one belongs to. NEGATIVE texts of rows that have an I', and of the I'
+            themselves, are not read.
 
-    Raises: ValueError when an image has no caption, when a generated image has no data image to
-    belong to, or when two belong to the same.
+    Returns:
+        A scalar; ln(2 B) + ln B when all scores are equal in B full rows.
+
+    Raises:
+        ValueError: When an image has no caption, when a generated image has no data image to belong
+            to, or when two belong to the same.
+
     Relation: without generated images only the first term is left, which is `negclip_loss`.
     Reference: Patel et al., TripletCLIP: Improving Compositional Reasoning of CLIP via Synthetic
     Vision-Language Negatives (NeurIPS 2024).

@@ -8,14 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from compoclip.console import note
-from compoclip.data.plans import (
-    CaptionPlan,
-    ImagePlan,
-    NegativeImages,
-    Single,
-    image_kinds,
-    image_name,
-)
+from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss, Role
 from compoclip.models.lora import Lora
@@ -40,11 +34,15 @@ _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A weighted loss. `needs_local` asks the encoder for patch and token features.
+    """A weighted loss.
 
-    on: the kind of batch ("composed", "single") whose loss it is part of; "" is every batch. reads:
-    the roles of the texts it reads beside captions. by_kind: whether it tells kinds of text apart
-    by their number, `Layout.rewrite`.
+    Args:
+        name: Of the term, in logs and for `--set terms.NAME.weight`.
+        loss: The function.
+        weight: What it is multiplied by.
+        needs_local: Whether it asks the encoder for patch and token features.
+        on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
+        reads: The roles of the texts it reads beside captions.
     """
 
     name: str
@@ -53,7 +51,6 @@ class LossTerm:
     needs_local: bool = False
     on: str = ""
     reads: tuple[Role, ...] = ()
-    by_kind: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,9 +131,13 @@ class Optim:
 class PaperDifference:
     """An option over which a paper and its released code differ, or one of them is silent.
 
-    option: a parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
-    ("lora_init"). why: the reason for the default. paper, released: the values of the option that
-    are the paper's and the code's; None where it says nothing that a value stands for.
+    Args:
+        option: A parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
+            ("lora_init").
+        why: The reason for the default.
+        paper: The value of the option that is the paper's; None where it says nothing that a value
+            stands for.
+        released: The same of the released code.
     """
 
     option: str
@@ -164,12 +165,23 @@ LORA_DIFFERENCES = (
 class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
-    lora: adapters that learn in place of all weights of the towers that train; the rest, the
-    temperature too, is then frozen. crop: whether images are shown as random crops of themselves,
-    or whole as in evaluation. composed: what was changed in the recipe. paper: where it was
-    published. `settings` records the recipe's own hyper-parameters for logs and checkpoints.
-    stand_ins: a rewrite -> what to say at the start of training about what it takes the place of.
-    differences: where released code differs from the paper, and which the defaults follow.
+    Args:
+        name: As on the command line.
+        plan: The texts beside captions.
+        losses: The terms of the loss.
+        optim: Optimiser and schedule defaults.
+        trains: Which parameters learn.
+        images: Which images make a batch.
+        settings: The recipe's own hyper-parameters, for logs and checkpoints; `recipe` records
+            them.
+        lora: Adapters that learn in place of all weights of the towers that train; the rest, the
+            temperature too, is then frozen.
+        crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
+        composed: What was changed in the recipe.
+        paper: Where it was published.
+        stand_ins: A rewrite -> what to say at the start of training about what it takes the place
+            of.
+        differences: Where released code differs from the paper, and which the defaults follow.
     """
 
     name: str
@@ -200,20 +212,18 @@ class Method:
         return replace(self, losses=tuple(losses))
 
     def for_data(self, brings: frozenset[str]) -> Method:
-        """This method for data that brings these columns (see `brought`).
+        """This method for data that brings these columns (see `Source.brings`).
 
-        One that shows negative images trains on the texts alone where the data has none, under the
-        name NAME-text; what is left out is noted.
+        One whose images the data lacks trains on the texts alone, under the name NAME-text; what is
+        left out is noted.
         """
-        if not isinstance(self.images, NegativeImages) or "negative_image" in brings:
+        images, lacking = self.images.for_data(brings)
+        if not lacking:
             return self
         base, plus, added = self.name.partition("+")
         name = f"{base}-text{plus}{added}"
-        note(
-            f"{self.name}: the data brings no negative images (column neg_image); without the loss "
-            f"on them this is {name}"
-        )
-        return replace(self, name=name, images=Single())
+        note(f"{self.name}: {lacking}; without the loss on them this is {name}")
+        return replace(self, name=name, images=images)
 
     @property
     def needs_local(self) -> bool:
@@ -222,16 +232,13 @@ class Method:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of all rewrites; `Layout.rewrite` is an index into them.
-
-        What a method brings is in front of what is added to it, so that its losses find it.
-        """
-        return tuple(dict.fromkeys((*image_kinds(self.images), *self.plan.kinds)))
+        """The names of all kinds of text beside captions."""
+        return tuple(dict.fromkeys((*self.images.kinds, *self.plan.kinds)))
 
     @property
     def needs_parsing(self) -> bool:
         """Whether any text is made from parsed captions."""
-        return self.plan.needs_parsing or bool(image_kinds(self.images))
+        return self.plan.needs_parsing or bool(self.images.kinds)
 
     def record(self) -> dict[str, Any]:
         """Terms, texts, images and what was composed, for logs, checkpoints and signatures."""
@@ -240,7 +247,7 @@ class Method:
                 {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
             ],
             "texts": asdict(self.plan),
-            "images": {"plan": image_name(self.images), **asdict(self.images)},
+            "images": self.images.record(),
             "composed": list(self.composed),
         }
 

@@ -7,6 +7,7 @@ from functools import partial
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=10, batch_size=1512)
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
@@ -25,6 +26,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def ce_clip(
     *,
     ranking_weight: float = 0.2,
@@ -55,10 +57,10 @@ def ce_clip(
             target is a negative; for comparison only.
         optim: Optimiser and schedule.
     """
-    ranking = RankingLoss(kinds=len(PLAN.kinds), largest=largest_margin)
+    ranking = RankingLoss(PLAN.kinds, largest=largest_margin)
     terms = (
         LossTerm("negclip", negclip_loss, reads=NEGATIVES),
-        LossTerm("ranking", ranking, weight=ranking_weight, reads=NEGATIVES, by_kind=True),
+        LossTerm("ranking", ranking, weight=ranking_weight, reads=NEGATIVES),
         LossTerm(
             "intra_modal", partial(intra_modal_loss, imc=imc), weight=intra_weight, reads=NEGATIVES
         ),
@@ -69,12 +71,6 @@ def ce_clip(
         plan=PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
-        settings={
-            "ranking_weight": ranking_weight,
-            "intra_weight": intra_weight,
-            "largest_margin": largest_margin,
-            "imc": imc,
-        },
         stand_ins=STAND_INS,
         differences=DIFFERENCES,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.plans import Composed
+from compoclip.data.images.composed import CLIC_TEXTS, CROSS_SWAP, Composed
 from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (
@@ -18,6 +18,7 @@ from compoclip.methods.base import (
     PaperDifference,
     Trains,
 )
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(
     epochs=1,
@@ -37,9 +38,9 @@ DIFFERENCES = (
     ),
     PaperDifference("crop", "As the published runs showed single images: whole.", released=False),
 )
-TEXTS = (0, 1, 2)  # "clic-2", "clic-3", "clic-4", the first kinds of text of the method
 
 
+@recipe
 def clic(
     *,
     contrast_weight: float = 0.5,
@@ -79,23 +80,14 @@ def clic(
             Parquet {"caption", "positive"}, a text, several, or "None".
         optim: Optimiser and schedule.
     """
-    contrast = partial(composite_contrast_loss, positives=TEXTS)
-    negative = partial(single_negative_loss, positives=TEXTS)
-    uni = partial(unimodal_loss, positive=TEXTS[0])
+    contrast = partial(composite_contrast_loss, positives=CLIC_TEXTS)
+    negative = partial(single_negative_loss, positives=CLIC_TEXTS, negative=CROSS_SWAP)
+    uni = partial(unimodal_loss, positive=CLIC_TEXTS[0])
     both = (*POSITIVES, *NEGATIVES)
     terms = (
-        LossTerm(
-            "contrast",
-            contrast,
-            weight=contrast_weight,
-            on="composed",
-            reads=POSITIVES,
-            by_kind=True,
-        ),
-        LossTerm(
-            "negative", negative, weight=negative_weight, on="composed", reads=both, by_kind=True
-        ),
-        LossTerm("uni", uni, weight=uni_weight, on="composed", reads=POSITIVES, by_kind=True),
+        LossTerm("contrast", contrast, weight=contrast_weight, on="composed", reads=POSITIVES),
+        LossTerm("negative", negative, weight=negative_weight, on="composed", reads=both),
+        LossTerm("uni", uni, weight=uni_weight, on="composed", reads=POSITIVES),
     )
     single = (LossTerm("clip", clip_loss, on="single"),) if alternate else ()
     return Method(
@@ -107,15 +99,5 @@ def clic(
         trains=Trains(image_tower=False),
         crop=False,
         optim=optim,
-        settings={
-            "contrast_weight": contrast_weight,
-            "negative_weight": negative_weight,
-            "uni_weight": uni_weight,
-            "layout": layout,
-            "normalisation": normalisation,
-            "alternate": alternate,
-            "sentences": sentences,
-            "paraphrases": paraphrases,
-        },
         differences=DIFFERENCES,
     )

@@ -7,10 +7,12 @@ from dataclasses import replace
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods import mosaic_clip
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.registry import recipe, variant
 
 OPTIM = Optim(epochs=30, lr=5e-4, warmup=500)
 
 
+@recipe
 def clip(*, optim: Optim = OPTIM) -> Method:
     """Plain CLIP pre-training; use with --from-scratch.
 
@@ -34,6 +36,7 @@ def clip(*, optim: Optim = OPTIM) -> Method:
 CLIP_FT_OPTIM = Optim()
 
 
+@recipe
 def clip_ft(*, optim: Optim = CLIP_FT_OPTIM) -> Method:
     """Plain fine-tuning on image-caption pairs, the baseline without negatives.
 
@@ -54,21 +57,14 @@ def clip_ft(*, optim: Optim = CLIP_FT_OPTIM) -> Method:
 
 # --- CLIP-FT with the optimiser settings of MosaiCLIP. ---
 
-CLIP_FT_MOSAIC_OPTIM = Optim(lr=1e-5)
 
-
-def clip_ft_mosaic(*, optim: Optim = CLIP_FT_MOSAIC_OPTIM) -> Method:
+@variant(clip_ft, optim=Optim(lr=1e-5))
+def clip_ft_mosaic(method: Method) -> Method:
     """Plain fine-tuning as in the MosaiCLIP paper, at twice the learning rate of `clip-ft`.
 
     Image-caption contrastive loss; the baseline to compare `mosaic-clip` with. Singh et al. (EMNLP
     2023).
-
-    Args:
-        optim: Optimiser and schedule.
     """
     return replace(
-        clip_ft(optim=optim),
-        name="clip-ft-mosaic",
-        paper="Singh et al., EMNLP 2023",
-        differences=(mosaic_clip.WEIGHT_DECAY,),
+        method, paper="Singh et al., EMNLP 2023", differences=(mosaic_clip.WEIGHT_DECAY,)
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=100, batch_size=2048, lr=1e-6, warmup=2000)
 
 
+@recipe
 def clove(*, optim: Optim = OPTIM) -> Method:
     """Contrastive loss with one replaced word a caption; interpolate with the base afterwards.
 

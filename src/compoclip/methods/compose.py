@@ -9,10 +9,11 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from compoclip.console import note
-from compoclip.data.plans import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf, Single
+from compoclip.data.caption_plan import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
+from compoclip.data.images import SINGLE
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
-from compoclip.losses.rows import Translated
+from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.base import get_rewrite, rewrite_names
@@ -35,7 +36,7 @@ def compose(
     or, from the file texts.written, "written-positive" and "written-negative"; names without +
     replace the method's own texts. terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM"
     one of them; they see captions and that method's kinds of text. The method's own terms see all
-    texts, but for those that tell kinds apart by number. settings: PATH=VALUE, with PATH such as
+    texts, but for those that name the kinds they read. settings: PATH=VALUE, with PATH such as
     terms.local_hn.weight, texts.hn_fraction, images.count or trains.image_tower.
 
     Notes on standard error texts that no term reads. Raises UsageError, with the closest names, for
@@ -54,7 +55,6 @@ def compose(
         *(f"set {setting}" for setting in settings),
     ]
     if texts or terms:
-        composed = _keeping_numbers(method, composed)
         _note_unread(composed)
     return replace(composed, composed=(*method.composed, *changes))
 
@@ -107,43 +107,27 @@ def _with_terms(method: Method, name: str) -> Method:
     found = _method_named(origin)
     if found is None:
         raise UsageError(f"--terms {name}: no method '{origin}'; {_hint(origin, method_names())}")
-    if not isinstance(found.images, Single):
+    if found.images != SINGLE:
         raise UsageError(
             f"--terms {name}: the terms of {found.name} need its own batches of images"
         )
     known = [term.name for term in found.losses]
     if wanted and wanted not in known:
         raise UsageError(f"--terms {name}: no term '{wanted}'; {_hint(wanted, known)}")
-    kinds = {kind: place for place, kind in enumerate(method.kinds)}
-    lacking = [kind for kind in found.kinds if kind not in kinds]
+    has_texts = bool(set(found.kinds) & set(method.kinds))
     taken = {term.name for term in method.losses}
     added: list[LossTerm] = []
     for term in found.losses:
         if wanted not in ("", term.name):
             continue
-        if term.reads and len(lacking) == len(found.kinds):
+        if term.reads and not has_texts:
             raise UsageError(
                 f"--terms {name}: {method.name} has none of its texts; add --texts +{found.name}"
             )
-        places = tuple(kinds.get(kind, -2) for kind in found.kinds)  # -2 is no text's number
         full = f"{found.name}.{term.name}" if term.name in taken else term.name
-        loss = Translated(term.loss, places) if term.reads else term.loss
+        loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
         added.append(replace(term, name=full, loss=loss))
     return replace(method, losses=(*method.losses, *added))
-
-
-def _keeping_numbers(method: Method, composed: Method) -> Method:
-    """Terms that know kinds of text by number keep their numbers, whatever was added."""
-    kinds = {kind: place for place, kind in enumerate(composed.kinds)}
-    places = tuple(kinds.get(kind, -2) for kind in method.kinds)
-    own = {term.name for term in method.losses}
-    losses = tuple(
-        replace(term, loss=Translated(term.loss, places))
-        if term.by_kind and term.name in own
-        else term
-        for term in composed.losses
-    )
-    return replace(composed, losses=losses)
 
 
 def _note_unread(method: Method) -> None:

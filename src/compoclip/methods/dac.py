@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.plans import BAG, BAG_NEGATIVE, WRITTEN_NEGATIVE, BagPlan, OneOf
+from compoclip.data.caption_plan import BAG, BAG_NEGATIVE, WRITTEN_NEGATIVE, BagPlan, OneOf
 from compoclip.errors import UsageError
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.rows import OnlyRewrites
+from compoclip.losses.rows import OnlyKinds
 from compoclip.methods import tsvlc
 from compoclip.methods.base import (
     NEGATIVES,
@@ -22,6 +22,7 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(batch_size=32, warmup=10_000, warmup_share=0.1)
 DIFFERENCES = (
@@ -39,6 +40,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def dac(
     *,
     bags: str = "",
@@ -98,24 +100,16 @@ def dac(
         bags=BagPlan(bags, bag_size, either if both_types else (by_rule,), bag_draw),
         written=negatives,
     )
-    # Losses know the texts by their place among the kinds of the method: negatives of captions, the
-    # sentences of bags, their negatives.
-    places = {kind: place for place, kind in enumerate(plan.kinds)}
-    own = tuple(range(places[BAG]))
-    bag = partial(bag_loss, bag=places[BAG])
-    against = partial(bag_negative_loss, bag=places[BAG], bag_negative=places[BAG_NEGATIVE])
+    # The negatives of bags are for their own loss alone.
+    contrast, negative = (OnlyKinds(f, plan.rewrite_names) for f in (negclip_loss, global_hn_loss))
+    bag = partial(bag_loss, bag=BAG)
+    against = partial(bag_negative_loss, bag=BAG, bag_negative=BAG_NEGATIVE)
     both = (*POSITIVES, *NEGATIVES)
     terms = (
-        LossTerm("negclip", OnlyRewrites(negclip_loss, own), reads=NEGATIVES, by_kind=True),
-        LossTerm(
-            "negative",
-            OnlyRewrites(global_hn_loss, own),
-            weight=negative_weight,
-            reads=NEGATIVES,
-            by_kind=True,
-        ),
-        LossTerm("bag", bag, weight=bag_weight, reads=POSITIVES, by_kind=True),
-        LossTerm("bag_negative", against, weight=bag_negative_weight, reads=both, by_kind=True),
+        LossTerm("negclip", contrast, reads=NEGATIVES),
+        LossTerm("negative", negative, weight=negative_weight, reads=NEGATIVES),
+        LossTerm("bag", bag, weight=bag_weight, reads=POSITIVES),
+        LossTerm("bag_negative", against, weight=bag_negative_weight, reads=both),
     )
     return Method(
         name="dac",
@@ -124,17 +118,6 @@ def dac(
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         lora=Lora(),
-        settings={
-            "bags": bags,
-            "bag_size": bag_size,
-            "bag_draw": bag_draw,
-            "neg_type": neg_type,
-            "negatives": negatives,
-            "actions": actions,
-            "negative_weight": negative_weight,
-            "bag_weight": bag_weight,
-            "bag_negative_weight": bag_negative_weight,
-        },
         stand_ins=tsvlc.STAND_INS,
         differences=DIFFERENCES,
     )

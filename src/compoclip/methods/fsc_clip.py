@@ -21,6 +21,7 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.registry import recipe, variant
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
@@ -45,6 +46,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def fsc_clip(
     *,
     global_weight: float = 0.5,
@@ -88,7 +90,7 @@ def fsc_clip(
         beta=beta,
         reduction=hn_reduction,
         missing_hn=missing_hn,
-        rewrites=len(PLAN.rewrites),
+        kinds=PLAN.kinds,
     )
     local_hn = partial(
         local_hn_loss,
@@ -98,7 +100,7 @@ def fsc_clip(
         beta=beta,
         reduction=hn_reduction,
         missing_hn=missing_hn,
-        rewrites=len(PLAN.rewrites),
+        kinds=PLAN.kinds,
     )
     terms = (
         LossTerm("clip", clip_loss),
@@ -111,23 +113,12 @@ def fsc_clip(
         plan=PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
-        settings={
-            "global_weight": global_weight,
-            "local_weight": local_weight,
-            "gamma": gamma,
-            "beta": beta,
-            "attention": attention,
-            "attention_grad": attention_grad,
-            "hn_reduction": hn_reduction,
-            "missing_hn": missing_hn,
-        },
         differences=DIFFERENCES,
     )
 
 
 # --- FSC-CLIP as released for ViT-B/16. ---
 
-FSC_CLIP_B16_OPTIM = Optim(batch_size=128)
 FSC_CLIP_B16_DIFFERENCES = (
     PaperDifference(
         "local_weight",
@@ -144,48 +135,14 @@ FSC_CLIP_B16_DIFFERENCES = (
 )
 
 
-def fsc_clip_b16(
-    *,
-    global_weight: float = 0.5,
-    local_weight: float = 0.5,
-    gamma: float = 2.0,
-    beta: float = 0.02,
-    attention: Attention = "minmax",
-    attention_grad: bool = False,
-    hn_reduction: Reduction = "valid",
-    missing_hn: MissingHN = "mask",
-    optim: Optim = FSC_CLIP_B16_OPTIM,
-) -> Method:
+@variant(fsc_clip, local_weight=0.5, optim=Optim(batch_size=128))
+def fsc_clip_b16(method: Method) -> Method:
     """FSC-CLIP with the released settings for ViT-B/16.
 
     Batch of 128, and a local weight of 0.5 in place of 0.2. All else as `fsc-clip`: Oh et al.
     (EMNLP 2024).
-
-    Args:
-        global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
-        local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
-        gamma: Focal exponent of both hard-negative losses; 0 switches it off.
-        beta: Label smoothing over the valid negatives of both losses; 0 switches it off.
-        attention: How token-patch similarities become weights over patches.
-        attention_grad: Let gradient flow through these weights; off in the released code.
-        hn_reduction: Divide hard-negative losses by the captions that have a negative (valid,
-            released code) or by all (batch, paper).
-        missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
-            logit of 0, as in released code; for comparison only.
-        optim: Optimiser and schedule.
     """
-    method = fsc_clip(
-        global_weight=global_weight,
-        local_weight=local_weight,
-        gamma=gamma,
-        beta=beta,
-        attention=attention,
-        attention_grad=attention_grad,
-        hn_reduction=hn_reduction,
-        missing_hn=missing_hn,
-        optim=optim,
-    )
-    return replace(method, name="fsc-clip-b16", differences=FSC_CLIP_B16_DIFFERENCES)
+    return replace(method, differences=FSC_CLIP_B16_DIFFERENCES)
 
 
 # --- FSC-CLIP as released for CC3M captions. ---
@@ -201,53 +158,18 @@ FSC_CLIP_CC3M_DIFFERENCES = (
 )
 
 
-def fsc_clip_cc3m(
-    *,
-    global_weight: float = 1.0,
-    local_weight: float = 0.2,
-    gamma: float = 2.0,
-    beta: float = 0.02,
-    attention: Attention = "minmax",
-    attention_grad: bool = False,
-    hn_reduction: Reduction = "valid",
-    missing_hn: MissingHN = "mask",
-    optim: Optim = OPTIM,
-) -> Method:
+@variant(fsc_clip, global_weight=1.0)
+def fsc_clip_cc3m(method: Method) -> Method:
     """FSC-CLIP with the released settings for CC3M captions.
 
     The paper states 0.5 for the global weight, the released command has 1.0. All else as
     `fsc-clip`: Oh et al. (EMNLP 2024).
-
-    Args:
-        global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
-        local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
-        gamma: Focal exponent of both hard-negative losses; 0 switches it off.
-        beta: Label smoothing over the valid negatives of both losses; 0 switches it off.
-        attention: How token-patch similarities become weights over patches.
-        attention_grad: Let gradient flow through these weights; off in the released code.
-        hn_reduction: Divide hard-negative losses by the captions that have a negative (valid,
-            released code) or by all (batch, paper).
-        missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
-            logit of 0, as in released code; for comparison only.
-        optim: Optimiser and schedule.
     """
-    method = fsc_clip(
-        global_weight=global_weight,
-        local_weight=local_weight,
-        gamma=gamma,
-        beta=beta,
-        attention=attention,
-        attention_grad=attention_grad,
-        hn_reduction=hn_reduction,
-        missing_hn=missing_hn,
-        optim=optim,
-    )
-    return replace(method, name="fsc-clip-cc3m", differences=FSC_CLIP_CC3M_DIFFERENCES)
+    return replace(method, differences=FSC_CLIP_CC3M_DIFFERENCES)
 
 
 # --- FSC-CLIP as released for ViT-L/14. ---
 
-FSC_CLIP_L14_OPTIM = Optim(batch_size=256)
 # Of the released run. The temperature is the exception: its gradient is whole in every process.
 PROCESSES = 4
 FSC_CLIP_L14_DIFFERENCES = (
@@ -265,19 +187,8 @@ FSC_CLIP_L14_DIFFERENCES = (
 )
 
 
-def fsc_clip_l14(
-    *,
-    global_weight: float = 0.5,
-    local_weight: float = 0.5,
-    weights: Literal["stated", "effective"] = "stated",
-    gamma: float = 2.0,
-    beta: float = 0.02,
-    attention: Attention = "minmax",
-    attention_grad: bool = False,
-    hn_reduction: Reduction = "valid",
-    missing_hn: MissingHN = "mask",
-    optim: Optim = FSC_CLIP_L14_OPTIM,
-) -> Method:
+@variant(fsc_clip, local_weight=0.5, optim=Optim(batch_size=256))
+def fsc_clip_l14(method: Method, *, weights: Literal["stated", "effective"] = "stated") -> Method:
     """FSC-CLIP with the released settings for ViT-L/14.
 
     Batch of 256 (released: 64 in each of 4 processes), and a local weight of 0.5 in place of 0.2.
@@ -287,44 +198,16 @@ def fsc_clip_l14(
     `--weights effective`. All else as `fsc-clip`: Oh et al. (EMNLP 2024).
 
     Args:
-        global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
-        local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
         weights: stated takes both weights as they are, effective times 4: what the gradients of the
             released run of 4 processes amount to (2.0 and 2.0).
-        gamma: Focal exponent of both hard-negative losses; 0 switches it off.
-        beta: Label smoothing over the valid negatives of both losses; 0 switches it off.
-        attention: How token-patch similarities become weights over patches.
-        attention_grad: Let gradient flow through these weights; off in the released code.
-        hn_reduction: Divide hard-negative losses by the captions that have a negative (valid,
-            released code) or by all (batch, paper).
-        missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
-            logit of 0, as in released code; for comparison only.
-        optim: Optimiser and schedule.
     """
-    method = fsc_clip(
-        global_weight=global_weight,
-        local_weight=local_weight,
-        gamma=gamma,
-        beta=beta,
-        attention=attention,
-        attention_grad=attention_grad,
-        hn_reduction=hn_reduction,
-        missing_hn=missing_hn,
-        optim=optim,
-    )
     if weights == "effective":
         method = method.scaled(PROCESSES, "global_hn", "local_hn")
-    return replace(
-        method,
-        name="fsc-clip-l14",
-        settings={**method.settings, "weights": weights},
-        differences=FSC_CLIP_L14_DIFFERENCES,
-    )
+    return replace(method, differences=FSC_CLIP_L14_DIFFERENCES)
 
 
 # --- FSC-CLIP trained with low-rank adapters. ---
 
-FSC_CLIP_LORA_OPTIM = Optim(lr=5e-5)
 FSC_CLIP_LORA_DIFFERENCES = (
     PaperDifference(
         "lr",
@@ -336,45 +219,11 @@ FSC_CLIP_LORA_DIFFERENCES = (
 )
 
 
-def fsc_clip_lora(
-    *,
-    global_weight: float = 0.5,
-    local_weight: float = 0.2,
-    gamma: float = 2.0,
-    beta: float = 0.02,
-    attention: Attention = "minmax",
-    attention_grad: bool = False,
-    hn_reduction: Reduction = "valid",
-    missing_hn: MissingHN = "mask",
-    optim: Optim = FSC_CLIP_LORA_OPTIM,
-) -> Method:
+@variant(fsc_clip, optim=Optim(lr=5e-5))
+def fsc_clip_lora(method: Method) -> Method:
     """FSC-CLIP with low-rank adapters: rank 4, ten times the learning rate.
 
     Better than FSC-CLIP on compositionality and zero-shot when trained on LAION-COCO, in the
     paper's table. All else as `fsc-clip`: Oh et al. (EMNLP 2024).
-
-    Args:
-        global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
-        local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
-        gamma: Focal exponent of both hard-negative losses; 0 switches it off.
-        beta: Label smoothing over the valid negatives of both losses; 0 switches it off.
-        attention: How token-patch similarities become weights over patches.
-        attention_grad: Let gradient flow through these weights; off in the released code.
-        hn_reduction: Divide hard-negative losses by the captions that have a negative (valid,
-            released code) or by all (batch, paper).
-        missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
-            logit of 0, as in released code; for comparison only.
-        optim: Optimiser and schedule.
     """
-    method = fsc_clip(
-        global_weight=global_weight,
-        local_weight=local_weight,
-        gamma=gamma,
-        beta=beta,
-        attention=attention,
-        attention_grad=attention_grad,
-        hn_reduction=hn_reduction,
-        missing_hn=missing_hn,
-        optim=optim,
-    )
-    return replace(method, name="fsc-clip-lora", lora=Lora(), differences=FSC_CLIP_LORA_DIFFERENCES)
+    return replace(method, lora=Lora(), differences=FSC_CLIP_LORA_DIFFERENCES)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.plans import Groups
+from compoclip.data.images.groups import Groups
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0)
 DIFFERENCES = (
@@ -19,6 +20,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def gnm_clip(
     *,
     variations: int = 2,
@@ -51,11 +53,5 @@ def gnm_clip(
         losses=(LossTerm("clip", clip_loss),),
         optim=optim,
         crop=False,
-        settings={
-            "variations": variations,
-            "pairs": pairs,
-            "caption_words": caption_words,
-            "cleaned": cleaned,
-        },
         differences=DIFFERENCES,
     )

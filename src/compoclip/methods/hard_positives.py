@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.data.plans import WRITTEN_POSITIVE, OneOf
+from compoclip.data.caption_plan import WRITTEN_POSITIVE, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
@@ -17,6 +17,7 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
@@ -40,6 +41,7 @@ DIFFERENCES = (
 HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
 
 
+@recipe
 def hard_positives(
     *,
     positives: str = "",
@@ -98,14 +100,6 @@ def hard_positives(
         ),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
-        settings={
-            "positives": positives,
-            "positive_weight": positive_weight,
-            "negative_weight": negative_weight,
-            "hn_fraction": hn_fraction,
-            "strict_synonyms": strict_synonyms,
-            "symmetric_positives": symmetric_positives,
-        },
         stand_ins=STAND_INS,
         differences=DIFFERENCES,
     )

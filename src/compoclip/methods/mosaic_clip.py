@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.data.plans import GraphPlan
+from compoclip.data.caption_plan import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
 from compoclip.methods.base import (
     NEGATIVES,
@@ -15,6 +15,7 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim(lr=1e-5)
 WEIGHT_DECAY = PaperDifference(
@@ -37,6 +38,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def mosaic_clip(
     *,
     object_share: float = 0.08,
@@ -79,14 +81,6 @@ def mosaic_clip(
         plan=CaptionPlan(graph=graph),
         losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=optim,
-        settings={
-            "object_share": object_share,
-            "second_stage": second_stage,
-            "reduction": reduction,
-            "mask_duplicates": mask_duplicates,
-            "filter_negatives": filter_negatives,
-            "vocabulary": vocabulary,
-        },
         differences=DIFFERENCES,
     )
 
@@ -96,6 +90,7 @@ def mosaic_clip(
 MOSAIC_CLIP_PRETRAIN_OPTIM = Optim(epochs=32, batch_size=4096, lr=1e-3, warmup=5000)
 
 
+@recipe
 def mosaic_clip_pretrain(
     *,
     object_share: float = 0.15,
@@ -125,9 +120,4 @@ def mosaic_clip_pretrain(
         plan=CaptionPlan(rewrites=("negclip",), graph=graph),
         losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=optim,
-        settings={
-            "object_share": object_share,
-            "mask_duplicates": mask_duplicates,
-            "vocabulary": vocabulary,
-        },
     )

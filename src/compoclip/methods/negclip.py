@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.plans import GIVEN, Neighbours
+from compoclip.data.caption_plan import GIVEN
+from compoclip.data.images.neighbours import Neighbours
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip",))
@@ -21,6 +23,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
     """Contrastive loss in which swapped captions compete for every image.
 
@@ -33,14 +36,13 @@ def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
             logit of 0, as in released code; for comparison only.
         optim: Optimiser and schedule.
     """
-    loss = partial(negclip_loss, missing_hn=missing_hn, rewrites=len(PLAN.rewrites))
+    loss = partial(negclip_loss, missing_hn=missing_hn, kinds=PLAN.kinds)
     return Method(
         name="negclip",
         paper="Yuksekgonul et al., ICLR 2023",
         plan=PLAN,
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
-        settings={"missing_hn": missing_hn},
         differences=DIFFERENCES,
     )
 
@@ -62,6 +64,7 @@ NEGCLIP_ORIGINAL_DIFFERENCES = (
 )
 
 
+@recipe
 def negclip_original(
     *,
     negatives: Literal["given", "negclip"] = "given",
@@ -99,11 +102,5 @@ def negclip_original(
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
         optim=optim,
-        settings={
-            "negatives": negatives,
-            "hard_images": hard_images,
-            "neighbours": neighbours,
-            "mask_duplicates": mask_duplicates,
-        },
         differences=NEGCLIP_ORIGINAL_DIFFERENCES,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.plans import GIVEN, NegativeImages, Single
+from compoclip.data.caption_plan import GIVEN
+from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 DIFFERENCES = (
@@ -19,6 +21,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def triplet_clip(
     *,
     negatives: Literal["given", "negclip"] = "given",
@@ -55,5 +58,4 @@ def triplet_clip(
         optim=optim,
         crop=False,
         differences=DIFFERENCES,
-        settings={"negatives": negatives, "negative_images": negative_images},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from compoclip.data.plans import WRITTEN_NEGATIVE, CaptionPlan, OneOf
+from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
@@ -19,6 +19,7 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.registry import recipe, variant
 
 Actions = Literal["spatial", "verbs", "released"]
 """Which words count as actions, and which word takes the place of one (see `tsvlc`)."""
@@ -46,6 +47,7 @@ DIFFERENCES = (
 )
 
 
+@recipe
 def tsvlc(
     *,
     negative_weight: float = 1.0,
@@ -87,18 +89,12 @@ def tsvlc(
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         lora=Lora(),
-        settings={
-            "negative_weight": negative_weight,
-            "positive_weight": positive_weight,
-            "actions": actions,
-        },
         differences=DIFFERENCES,
     )
 
 
 # --- TSVLC with rule-based and language-model negatives. ---
 
-TSVLC_LLM_OPTIM = OPTIM
 FILLED = "replace"  # what stands in for the masked language model
 STAND_INS = {
     FILLED: "`replace`, which takes words from a lexicon, stands in for the masked language model "
@@ -113,12 +109,13 @@ TSVLC_LLM_DIFFERENCES = (
 )
 
 
+@recipe
 def tsvlc_llm(
     *,
     negatives: str = "",
     negative_weight: float = 1.0,
     actions: Actions = "spatial",
-    optim: Optim = TSVLC_LLM_OPTIM,
+    optim: Optim = OPTIM,
 ) -> Method:
     """TSVLC whose negatives are by rule or, half of the time, a replacement of any word.
 
@@ -141,7 +138,6 @@ def tsvlc_llm(
         method,
         name="tsvlc-llm",
         plan=CaptionPlan(rewrites=(OneOf("hard-negative", either),), written=negatives),
-        settings={"negatives": negatives, "negative_weight": negative_weight, "actions": actions},
         stand_ins=STAND_INS,
         differences=TSVLC_LLM_DIFFERENCES,
     )
@@ -149,16 +145,9 @@ def tsvlc_llm(
 
 # --- TSVLC with hard positives beside its negatives. ---
 
-TSVLC_POS_OPTIM = OPTIM
 
-
-def tsvlc_pos(
-    *,
-    negative_weight: float = 1.0,
-    positive_weight: float = 1.0,
-    actions: Actions = "spatial",
-    optim: Optim = TSVLC_POS_OPTIM,
-) -> Method:
+@variant(tsvlc, positive_weight=1.0)
+def tsvlc_pos(method: Method) -> Method:
     r"""TSVLC, and a synonym or exchanged conjuncts of each caption that are as true.
 
     To the losses of `tsvlc` comes, with hard positives v+ and captions t,
@@ -170,17 +159,6 @@ def tsvlc_pos(
     All else as `tsvlc`: Doveh et al. (CVPR 2023).
 
     Args:
-        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
         positive_weight: Weight of the loss on hard positives; 0 is `tsvlc`.
-        actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
-            exclude the old one. released has the 47 words of the released code's list of actions
-            (in, on, with, holding, wearing), and puts any other word of a list for one of it.
-        optim: Optimiser and schedule.
     """
-    method = tsvlc(
-        negative_weight=negative_weight,
-        positive_weight=positive_weight,
-        actions=actions,
-        optim=optim,
-    )
-    return replace(method, name="tsvlc-pos")
+    return method

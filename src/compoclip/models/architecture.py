@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import open_clip
 import timm
 import torch
+import torch.nn.functional as F
 from open_clip.coca_model import CoCa
 from open_clip.model import CLIP, CustomTextCLIP, set_model_preprocess_cfg
 from timm.models import is_model, list_models, register_model
-from torch import nn
+from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.memory import installed
-from compoclip.models import blip
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
 
@@ -170,8 +171,8 @@ def build_model(
 
 def _network(config: Mapping[str, Any]) -> nn.Module:
     options = deepcopy(dict(config))
-    if blip.KEY in options:
-        return blip.Blip(options[blip.KEY])
+    if BLIP in options:
+        return Blip(options[BLIP])
     if options["vision_cfg"].get("timm_model_name"):
         options["vision_cfg"]["timm_model_pretrained"] = False
     hugging_face = bool(options["text_cfg"].get("hf_model_name"))
@@ -197,6 +198,14 @@ def _outline(config: Mapping[str, Any]) -> nn.Module | None:
         return None
 
 
+def installed() -> int | None:
+    """Bytes of memory of this machine; None where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no such call
+        return None
+
+
 def _require_room(numbers: int) -> None:
     memory = installed()
     if memory is not None and 4 * numbers > memory:
@@ -208,7 +217,7 @@ def _require_room(numbers: int) -> None:
 
 def _require_possible(config: Mapping[str, Any]) -> None:
     """Raise CompoclipError for sizes that take long or much memory even to outline."""
-    theirs = section(config, blip.KEY, _WHAT)
+    theirs = section(config, BLIP, _WHAT)
     parts = [section(config, key, _WHAT) for key in ("vision_cfg", "text_cfg", "multimodal_cfg")]
     parts += [section(theirs, key, _WHAT) for key in ("vision_config", "text_config")]
     for part in parts:
@@ -266,7 +275,98 @@ def published_stats(name: str) -> dict[str, Any]:
     return {key: value for key, value in published[0].items() if value is not None}
 
 
-# --- Whether `torch.compile` works here. ---
+BLIP = "blip_cfg"
+"""Entry of a model configuration that makes it a BLIP: the content of transformers' config.json."""
+BLIP_VOCABULARY = 30524
+"""Tokens of BERT with "[DEC]" and "[ENC]"."""
+_BLIP_ENC = 30523
+BLIP_TEMPERATURE = 0.07  # of ITC training; transformers' checkpoints leave it out
+
+
+class BlipImage(nn.Module):
+    """The image tower: pooled (B, D) features, not normalised."""
+
+    def __init__(self, vision_model: nn.Module, vision_proj: nn.Module, image_size: int) -> None:
+        super().__init__()
+        self.vision_model = vision_model
+        self.vision_proj = vision_proj
+        self.image_size = (image_size, image_size)
+
+    def states(self, pixels: Tensor) -> Tensor:
+        """(B, 1 + patches, W) states, what the matching head looks at."""
+        out: Tensor = self.vision_model(pixel_values=pixels).last_hidden_state
+        return out
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(B, D)."""
+        pooled: Tensor = self.vision_proj(self.states(pixels)[:, 0])
+        return pooled
+
+
+class Blip(nn.Module):
+    """What `DualEncoder` needs of an open_clip model, and the matching head."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """A network with random weights. config: transformers' `config.json`. Raises CompoclipError
+        when transformers is not installed, ValueError or TypeError for an unusable configuration.
+        """
+        super().__init__()
+        try:
+            from transformers import BlipConfig, BlipForImageTextRetrieval
+        except ImportError as error:
+            raise CompoclipError(
+                "BLIP needs the transformers package: pip install 'compoclip[hf]'"
+            ) from error
+        theirs = BlipForImageTextRetrieval(BlipConfig(**config))
+        whole: Any = theirs.config
+        text, vision = whole.text_config, whole.vision_config
+        self.visual = BlipImage(theirs.vision_model, theirs.vision_proj, int(vision.image_size))
+        self.text_encoder = theirs.text_encoder
+        self.text_proj = theirs.text_proj
+        self.itm_head = theirs.itm_head
+        self.logit_scale = nn.Parameter(torch.tensor(-math.log(BLIP_TEMPERATURE)))
+        self.vocab_size = int(text.vocab_size)
+        self.pad_id = int(text.pad_token_id)
+
+    def encode_text(self, ids: Tensor, normalize: bool = False) -> Tensor:
+        """(T, context) ids -> (T, D), without the image."""
+        ids = self._cut(ids)
+        states = self.text_encoder(input_ids=ids, attention_mask=ids != self.pad_id)
+        pooled: Tensor = self.text_proj(states.last_hidden_state[:, 0])
+        return F.normalize(pooled, dim=-1) if normalize else pooled
+
+    def match(self, states: Tensor, ids: Tensor) -> Tensor:
+        """(T,) log-odds that each text matches its image, by the matching head.
+
+        states: (T, 1 + patches, W) of `BlipImage.states`. With BLIP's vocabulary the first token is
+        "[ENC]", as the head was trained (transformers leaves "[CLS]" there).
+        """
+        ids = self._cut(ids).clone()
+        if self.vocab_size == BLIP_VOCABULARY:
+            ids[:, 0] = _BLIP_ENC
+        seen = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
+        read = self.text_encoder(
+            input_ids=ids,
+            attention_mask=ids != self.pad_id,
+            encoder_hidden_states=states,
+            encoder_attention_mask=seen,
+        )
+        logits: Tensor = self.itm_head(read.last_hidden_state[:, 0])
+        return logits[:, 1] - logits[:, 0]
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute activations in backward, in both towers."""
+        for part in (self.visual.vision_model, self.text_encoder):
+            tower = cast(Any, part)
+            if enable:
+                tower.gradient_checkpointing_enable()
+            else:
+                tower.gradient_checkpointing_disable()
+
+    def _cut(self, ids: Tensor) -> Tensor:
+        """Without the columns that are padding in every row; what is left does not see them."""
+        longest = int((ids != self.pad_id).sum(dim=1).max())
+        return ids[:, :longest]
 
 
 def require_compiler(device: torch.device) -> None:

@@ -1,253 +1,176 @@
-"""Get a model by what a user writes for it; the one door to models for every verb."""
+"""Models loaded by what a user writes for them, and saved; the formats that do either.
+
+A `LoadedModel` is a network with all that its features depend on. `load_model` and `save_model` are
+the door to models for every verb. Both ask the table of `formats`: a file of `models/formats` holds
+a format, an object that recognises what is its own, loads it, writes it and describes it. Nobody
+else knows which formats there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import replace
-from importlib.resources import files
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import open_clip
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
-from compoclip.models.adapter import RECORD, is_adapter, load_adapter, read_record
+from compoclip.models import formats as folder_of_formats
 from compoclip.models.architecture import (
     activation_of,
-    has_quickgelu_twin,
-    named_config,
-    published_stats,
+    architecture_name,
+    attach_preprocess,
+    build_model,
     with_activation,
 )
-from compoclip.models.config import ModelConfig, read_config
-from compoclip.models.directory import load_directory, save_model
-from compoclip.models.hub import HUB, downloading, fetch, plain_spec
-from compoclip.models.loaded import LoadedModel, assemble, current_identity, override_activation
-from compoclip.models.lora import LoralibFile, lora_of, merged_state, split
-from compoclip.models.peft_lora import base_of, is_peft, read_peft
-from compoclip.models.weights import WeightsFile, kinship, load_into, read_state_dict, read_weights
+from compoclip.models.config import RECORD, ModelConfig, ModelIdentity, read_object, read_record
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.lora import Lora
+from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
+from compoclip.models.weights import (
+    counts,
+    dtypes,
+    fitting,
+    kinship,
+    load_into,
+    named_like,
+    read_state_dict,
+    read_weights,
+    require_finite,
+    weights_hash,
+)
 
-__all__ = [
-    "LoadedModel",
-    "ModelConfig",
-    "create_model",
-    "current_identity",
-    "load_adapter",
-    "load_model",
-    "merge_peft",
-    "read_config",
-    "save_model",
-]
-
-
-# --- Weights files that others published: tensors alone, without a record of what they are. ---
-#
-# What a file does not say is never guessed: the architecture is named by the user or is that of a
-# base; the activation is the user's word, or that of a base which the weights are near to (see
-# `weights`). What a file does say is followed: LoRA weights beside plain ones are merged (TSVLC,
-# DAC, FSC-CLIP), and a shorter table of text positions is a shorter context (CLoVe's 64).
-
-_POSITIONS = ("positional_embedding", "text.positional_embedding")
-
-
-def load_file(spec: str, architecture: str, file: Path, activation: str | None) -> LoadedModel:
-    """The weights in `file` as open_clip's built-in `architecture`.
-
-    spec: what the user wrote; the model's name. activation: the user's word on it. Raises
-    UsageError for an unknown architecture; CompoclipError when the file does not fit it, or nothing
-    says which activation the weights were trained with.
-    """
-    config = named_config(architecture)
-    if activation is None and has_quickgelu_twin(architecture):
-        raise CompoclipError(
-            f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
-            f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
-            f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
-        )
-    model = ModelConfig(with_activation(config, activation), published_stats(architecture))
-    return _load(spec, file, read_weights(file), model, "stated by the user")
-
-
-def load_tuned_file(
-    file: Path, base: LoadedModel, activation: str | None = None, name: str | None = None
-) -> LoadedModel:
-    """The weights in `file` as the architecture of `base`, which they were trained from.
-
-    Without `activation` the weights must be near those of the base; the activation is then that of
-    the base. Raises CompoclipError when they are not, or the file does not fit the architecture.
-    """
-    found = read_weights(file)
-    parts = split(found.state)
-    own = base.encoder.model.state_dict()
-    known = "stated by the user"
-    if not parts.plain and parts.adapters:
-        found = replace(found, state={**own, **found.state})
-        known = f"that of the base {base.name}, which the adapters are put on"
-    elif activation is None:
-        kin = kinship(named_like(parts.plain, own), own, str(file))
-        if kin.verdict not in ("same", "derived"):
-            raise CompoclipError(
-                f"{file}: is not a fine-tune of {base.name} ({kin.describe()}; "
-                "unrelated weights are near 1.4), so its activation is unknown: name its own base "
-                "or give --activation"
-            )
-        known = f"that of the base {base.name}: {kin.describe()}"
-    config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
-    loaded = _load(name or str(file), file, found, config, known)
-    parent = loaded.identity.base or base.identity.weights
-    return replace(loaded, identity=replace(loaded.identity, base=parent))
-
-
-def candidates(state: Mapping[str, Tensor]) -> list[str]:
-    """open_clip's built-in architectures with towers of the shapes in a state dict (OpenAI's
-    layout: ViT or ResNet images, causal text), whatever their activation and context length.
-
-    The number of heads cannot be seen in weights; it is the architecture's.
-    """
-    plain = split(state).plain
-    return [name for name in open_clip.list_models() if _fits(plain, name)]
-
-
-def fitted(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The configuration with the context length that a state dict has positions for, if shorter."""
-    copy = deepcopy(dict(config))
-    rows = next((state[key].shape[0] for key in _POSITIONS if key in state and state[key].ndim), 0)
-    text = copy["text_cfg"]
-    if 0 < rows < int(text.get("context_length", 77)):
-        text["context_length"] = rows
-    return copy
-
-
-def _load(
-    name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
-) -> LoadedModel:
-    parts = split(found.state)
-    config = replace(config, model_cfg=fitted(config.model_cfg, parts.plain))
-    provenance: dict[str, Any] = {
-        "file": {"name": file.name, **found.facts},
-        "activation": f"{activation_of(config.model_cfg)}, {known}",
-    }
-    if not parts.adapters:
-        loaded = assemble(config, name, state=parts.plain, path=file)
-        return replace(loaded, provenance=provenance)
-    return _merged(name, file, config, parts, provenance)
-
-
-def _merged(
-    name: str, file: Path, config: ModelConfig, parts: LoralibFile, provenance: dict[str, Any]
-) -> LoadedModel:
-    if not parts.plain:
-        raise CompoclipError(
-            f"{file}: holds LoRA weights alone; say what they were trained on: "
-            f"compoclip convert {file} DST --to open-clip --base BASE"
-        )
-    lora = lora_of(parts.adapters, parts.plain, str(file))
-    start = assemble(config, name, state=parts.plain, path=file)
-    state = merged_state(start.encoder.model.state_dict(), parts.adapters, lora.scaling)
-    loaded = assemble(config, name, state=state, path=file)
-    identity = replace(loaded.identity, base=start.identity.weights, adapter=lora.describe())
-    provenance["lora"] = {
-        "rank": lora.rank,
-        "alpha": lora.alpha,
-        "adapted": len(parts.adapted()),
-        "note": "merged on load; alpha is the default of the code these files come from",
-    }
-    return replace(loaded, identity=identity, provenance=provenance)
-
-
-def named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict under the names of `own`: text tower at top level or below "text."."""
-    if "text.positional_embedding" in own and "text.positional_embedding" not in state:
-        return {(f"text.{k}" if f"text.{k}" in own else k): v for k, v in state.items()}
-    return dict(state)
-
-
-_PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
-
-
-def _fits(state: Mapping[str, Tensor], name: str) -> bool:
-    config = open_clip.get_model_config(name)
-    vision, text = config["vision_cfg"], config["text_cfg"]
-    plain = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
-    if config.get("custom_text") or not plain:
-        return False
-    width, text_width = vision.get("width", 768), text.get("width", 512)
-    expected: dict[str, tuple[int, ...]] = {
-        "token_embedding.weight": (text.get("vocab_size", 49408), text_width),
-        "text_projection": (text_width, config["embed_dim"]),
-        "ln_final.weight": (text_width,),
-        f"transformer.resblocks.{text['layers'] - 1}.ln_1.weight": (text_width,),
-    }
-    absent = [f"transformer.resblocks.{text['layers']}.ln_1.weight"]
-    if isinstance(vision["layers"], int):
-        patch = vision["patch_size"]
-        hidden = int(width * vision.get("mlp_ratio", 4.0))
-        block = f"visual.transformer.resblocks.{vision['layers'] - 1}"
-        expected |= {
-            "visual.conv1.weight": (width, 3, patch, patch),
-            "visual.positional_embedding": ((vision["image_size"] // patch) ** 2 + 1, width),
-            "visual.proj": (width, config["embed_dim"]),
-            f"{block}.mlp.c_fc.weight": (hidden, width),
-        }
-        absent.append(f"visual.transformer.resblocks.{vision['layers']}.ln_1.weight")
-    else:
-        grid = vision["image_size"] // 32
-        expected |= {
-            "visual.layer1.0.conv1.weight": (width, width, 1, 1),
-            "visual.attnpool.positional_embedding": (grid * grid + 1, width * 32),
-            "visual.attnpool.c_proj.weight": (config["embed_dim"], width * 32),
-        }
-        for stage, blocks in enumerate(vision["layers"], 1):
-            expected[f"visual.layer{stage}.{blocks - 1}.bn1.weight"] = (width * 2 ** (stage - 1),)
-            absent.append(f"visual.layer{stage}.{blocks}.bn1.weight")
-    return not any(key in state for key in absent) and all(
-        key in state and tuple(state[key].shape) == shape for key, shape in expected.items()
-    )
-
-
-# --- Get a model by what a user writes for it; the one door to models for every verb. ---
-
+LOCAL = "local-dir:"
+Above = tuple[Path, ...]
 _FORMS = (
     "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
     "hf-hub:ORG/REPO, local-dir:FOLDER, bundled, or random:ARCHITECTURE[:SEED]"
 )
 
 
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with all that its features depend on.
+
+    Attributes:
+        encoder: The network, in eval mode when it is loaded.
+        tokenizer: Captions to token ids.
+        preprocess: Images to pixels.
+        config: The open_clip configuration that the network was built from.
+        identity: Describes the weights as loaded; `current_identity` describes them now.
+        name: What the user asked for.
+        path: The directory or file it came from, if any.
+        provenance: How it was made (method, settings, data, steps); empty when unknown.
+    """
+
+    encoder: DualEncoder
+    tokenizer: Tokenizer
+    preprocess: Preprocess
+    config: ModelConfig
+    identity: ModelIdentity
+    name: str
+    path: Path | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
 def load_model(
     spec: str | Path, *, activation: str | None = None, device: str | torch.device = "cpu"
 ) -> LoadedModel:
-    """The model a user names, in eval mode on `device`.
+    """Load a model by what a user writes for it.
 
-    spec: a checkpoint directory (open_clip's layout, or a CLIPModel folder of transformers); an
-    adapter directory (own or PEFT, merged into its base, which it names);
-    `ViT-B-32-quickgelu@file.pt` (an open_clip state dict);
-    `ViT-B-32-quickgelu:openai` (open_clip's published weights); `hf-hub:org/repo` (any of these
-    folders); `local-dir:FOLDER` (the same as FOLDER);
-    `bundled` (the small base model in the package); `random:ViT-B-32[:SEED]`.
-    activation: "quick_gelu" or "gelu", to override what the source says; recorded in the identity.
+    Args:
+        spec: A checkpoint directory (open_clip's layout, or a folder of transformers); an adapter
+            directory (own or PEFT, merged into the base that it names);
+            `ViT-B-32-quickgelu@file.pt` (an open_clip state dict); `ViT-B-32-quickgelu:openai`
+            (weights that open_clip publishes); `hf-hub:org/repo` (any of these folders);
+            `local-dir:FOLDER` (the same as FOLDER); `bundled` (the small base model of this
+            package); `random:ViT-B-32[:SEED]`.
+        activation: "quick_gelu" or "gelu", to override what the source says; recorded in the
+            identity.
+        device: Where the network is put.
 
-    Raises UsageError for a spec that is none of these, CompoclipError when files are missing,
-    damaged, of another architecture, or do not say which activation they were trained with.
+    Returns:
+        The model in eval mode, its identity verified against the checkpoint's record.
+
+    Raises:
+        UsageError: `spec` is none of these.
+        CompoclipError: Files are missing, damaged or of another architecture, or do not say which
+            activation they were trained with.
     """
     try:
-        loaded = _resolve(plain_spec(str(spec)), activation)
+        loaded = open_model(plain_spec(str(spec)), activation)
     except OSError as error:
         raise unreadable(Path(error.filename or str(spec)[:200]), error) from error
     loaded.encoder.to(device)
     return loaded
 
 
+def open_model(spec: str, activation: str | None, above: Above = ()) -> LoadedModel:
+    """`load_model` for formats, on the CPU. above: the adapters whose base this is, if any."""
+    return format_of(spec).load(spec, spec, activation, above)
+
+
+def save_model(
+    loaded: LoadedModel,
+    directory: Path,
+    *,
+    form: str = "open-clip",
+    provenance: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
+    adapter: str | None = None,
+) -> ModelIdentity:
+    """Write a model folder in one step: it is complete or not there.
+
+    Args:
+        loaded: The model; its weights are taken as they are now.
+        directory: Folder to write, which must not exist.
+        form: What `compoclip convert --to` calls the layout: "open-clip", "hf", "hf-vision",
+            "onnx".
+        provenance: JSON-ready record of how the weights were made (default: what was loaded).
+        dtype: "float32" or "float16", which halves the files: matrices are rounded, vectors and
+            scalars stay float32.
+        adapter: Description of the adapter that was merged into the weights.
+
+    Returns:
+        The identity as saved.
+
+    Raises:
+        CompoclipError: The model has no such form, the place is taken or not writable, or a value
+            does not fit float16.
+    """
+    if provenance is not None:
+        loaded = replace(loaded, provenance=provenance)
+    if adapter is not None:
+        loaded = replace(loaded, identity=replace(current_identity(loaded), adapter=adapter))
+    return writer_of(form, loaded).save(loaded, directory, form, dtype)
+
+
 def create_model(
     config: ModelConfig, *, seed: int = 0, image_weights: Path | None = None
 ) -> LoadedModel:
-    """A new model for pre-training, with parameters drawn from `seed`.
+    """Make a new model for pre-training.
 
-    image_weights: optional pretrained weights of the image trunk (timm's parameter names; a
-    classifier in the file is dropped). Raises CompoclipError when they do not fit.
+    Args:
+        config: The open_clip configuration, as `read_config` reads it.
+        seed: Parameters are drawn from it.
+        image_weights: Pretrained weights of the image trunk (timm's parameter names); a classifier
+            in the file is dropped.
+
+    Returns:
+        The model on the CPU, in eval mode.
+
+    Raises:
+        CompoclipError: The configuration cannot be built, or the image weights do not fit it.
     """
     loaded = assemble(config, f"new model (seed {seed})", seed=seed)
     if image_weights is None:
@@ -267,119 +190,362 @@ def create_model(
     return assemble(config, loaded.name, network=loaded.encoder.model)
 
 
-def _resolve(spec: str, activation: str | None, above: tuple[Path, ...] = ()) -> LoadedModel:
-    """above: the adapters whose base this is, if any."""
-    if spec == "bundled":
-        return _bundled(activation)
-    if spec.startswith("random:"):
-        return _random(spec, activation)
-    if spec.startswith(HUB):
-        folder = fetch(spec)
-        if is_adapter(folder) or is_peft(folder):
-            return _resolve(str(folder), activation, above)
-        return load_directory(folder, spec, activation)
-    if is_adapter(Path(spec)):
-        return _from_adapter(Path(spec), activation, above)
-    if is_peft(Path(spec)):
-        return _from_peft(Path(spec), activation)
-    if Path(spec).is_dir():
-        return load_directory(Path(spec), spec, activation)
-    name, at, file = spec.partition("@")
-    if at:
-        return load_file(spec, name, Path(file), activation)
-    name, colon, tag = spec.partition(":")
-    if colon:
-        return _from_tag(spec, name, tag, activation)
-    if Path(spec).is_file():
-        raise UsageError(
-            f"{spec}: which architecture is it? write ARCHITECTURE@{spec}{_fitting(Path(spec))}"
-        )
-    if spec in open_clip.list_models():
-        raise UsageError(
-            f"'{spec}' is an architecture without weights: write {spec}:PRETRAINED_TAG, "
-            f"{spec}@FILE or random:{spec}"
-        )
-    raise UsageError(f"no model '{spec}': expected {_FORMS}")
+def plain_spec(spec: str) -> str:
+    """A model as a user names it, without open_clip's "local-dir:".
 
-
-def _fitting(file: Path) -> str:
-    """What to say of the architectures that the tensors of a file fit."""
-    try:
-        names = candidates(read_state_dict(file))
-    except CompoclipError:
-        return ""
-    return f" (its tensors fit {', '.join(names)})" if names else ""
-
-
-def _from_adapter(path: Path, activation: str | None, above: tuple[Path, ...]) -> LoadedModel:
-    record = read_record(path)
-    try:
-        if path.resolve() in above:
-            raise CompoclipError("it is the base of itself")
-        base = _resolve(record.base, record.identity.activation, (*above, path.resolve()))
-    except CompoclipError as error:
-        raise CompoclipError(
-            f"{path}: its base {record.base} cannot be loaded ({error}); say where it is in "
-            f"{path / RECORD}"
-        ) from error
-    return override_activation(load_adapter(base, path), activation)
-
-
-def _from_peft(path: Path, activation: str | None) -> LoadedModel:
-    base = base_of(path)
-    if base is None:
-        raise CompoclipError(
-            f"{path}: does not say what it was trained on: compoclip convert {path} DST "
-            "--to merged --base BASE"
-        )
-    return merge_peft(_resolve(base if Path(base).is_dir() else f"{HUB}{base}", activation), path)
-
-
-def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
-    """A plain model: `base`, which stays as it is, with a PEFT adapter merged.
-
-    Raises CompoclipError when the folder is damaged, or does not fit the base.
+    Raises UsageError when there is no such folder.
     """
-    adapters, lora = read_peft(folder, base.encoder.model)
-    state = merged_state(base.encoder.model.state_dict(), adapters, lora.scaling)
-    loaded = assemble(base.config, str(folder), state=state, path=folder)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
-    return replace(loaded, identity=identity, provenance={"peft": {"base": base.name}})
+    if not spec.startswith(LOCAL):
+        return spec
+    folder = spec.removeprefix(LOCAL)
+    if not Path(folder).is_dir():
+        raise UsageError(f"{spec}: no such folder")
+    return folder
 
 
-def _bundled(activation: str | None) -> LoadedModel:
-    path = Path(str(files("compoclip"))) / "world" / "base"
-    if not path.is_dir():
-        raise CompoclipError(f"{path}: this installation has no bundled base model; name another")
-    return load_directory(path, "bundled", activation)
+def assemble(
+    config: ModelConfig,
+    name: str,
+    *,
+    state: Mapping[str, Tensor] | None = None,
+    network: nn.Module | None = None,
+    seed: int = 0,
+    path: Path | None = None,
+) -> LoadedModel:
+    """Network, tokenizer, preprocessing and identity of a configuration, on the CPU in eval mode.
 
+    Weights are `state` when given, those of `network` when given, else drawn from `seed`. Raises
+    CompoclipError when the parts do not fit together.
+    """
+    source = str(path or name)
 
-def _random(spec: str, activation: str | None) -> LoadedModel:
-    name, _, number = spec.removeprefix("random:").partition(":")
-    if number and not (number.isdecimal() and len(number) < 19):
-        raise UsageError(f"{spec}: the seed '{number}' is not a number below 10^18")
-    config = ModelConfig(with_activation(named_config(name), activation), published_stats(name))
-    return assemble(config, spec, seed=int(number or 0))
+    def fits(outline: nn.Module) -> None:
+        if state is not None:
+            fitting(outline, state, source, architecture_name(config.model_cfg))
 
-
-def _from_tag(spec: str, name: str, tag: str, activation: str | None) -> LoadedModel:
-    config = named_config(name)
-    tags = open_clip.list_pretrained_tags_by_model(name)
-    if tag not in tags:
-        known = f"its tags: {', '.join(tags)}" if tags else "it has no published weights"
-        raise UsageError(f"open_clip has no weights '{tag}' for {name}; {known}")
-    published = open_clip.get_pretrained_cfg(name, tag)
-    trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
-    built = activation_of(config)
-    if activation is None and trained != built and "timm_model_name" not in config["vision_cfg"]:
-        other = f"{name}-quickgelu" if trained == "quick_gelu" else name.removesuffix("-quickgelu")
+    with _naming(source):
+        model = build_model(config.model_cfg, seed, fits) if network is None else network
+    if state is not None:
+        load_into(model, state, source, architecture_name(config.model_cfg))
+    require_finite(model.state_dict(), source)
+    with _naming(source):
+        tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)
+        preprocess = attach_preprocess(model, config.preprocess_cfg)
+    rows = getattr(model, "vocab_size", None)
+    if rows and tokenizer.vocab_size > rows:
+        remedy = f"set text_cfg.vocab_size to {tokenizer.vocab_size}"
+        if state is not None:
+            remedy = "they are of two models: restore the tokenizer's files"
         raise CompoclipError(
-            f"{spec}: the weights were trained with {trained} and {name} has {built}: "
-            f"use {other}:{tag}"
+            f"{source}: the tokenizer needs {tokenizer.vocab_size} token ids and the text tower "
+            f"has {rows}: {remedy}"
         )
-    config = with_activation(config, activation)
-    with downloading(spec):
-        network = open_clip.create_model(
-            name, pretrained=tag, quick_gelu=config.get("quick_gelu", False)
+    encoder = DualEncoder(model, freeze_bn=config.freeze_batch_norm).eval()
+    identity = ModelIdentity(
+        architecture=architecture_name(with_activation(config.model_cfg, "gelu")),
+        activation=activation_of(config.model_cfg),
+        tokenizer=tokenizer.id,
+        context_length=tokenizer.context_length,
+        image_size=preprocess.size,
+        image_mean=preprocess.mean,
+        image_std=preprocess.std,
+        interpolation=preprocess.interpolation,
+        resize_mode=preprocess.resize_mode,
+        base="",
+        adapter="",
+        weights=weights_hash(model.state_dict()),
+    )
+    return LoadedModel(encoder, tokenizer, preprocess, config, identity, name, path)
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """Let errors of the block name what is loaded."""
+    try:
+        yield
+    except CompoclipError as error:
+        if source in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from error
+
+
+def current_identity(loaded: LoadedModel) -> ModelIdentity:
+    """The identity of a model with its weights as they are now.
+
+    Args:
+        loaded: The model, trained further or not since it was loaded.
+
+    Returns:
+        The loaded identity when no weight has changed; else one with the new hash, the loaded
+        weights as base, and no adapter.
+    """
+    now = weights_hash(loaded.encoder.model.state_dict())
+    if now == loaded.identity.weights:
+        return loaded.identity
+    return replace(loaded.identity, base=loaded.identity.weights, adapter="", weights=now)
+
+
+def override_activation(loaded: LoadedModel, activation: str | None) -> LoadedModel:
+    """The same weights with that activation, recorded in the identity; unchanged for None."""
+    if activation is None or activation == loaded.identity.activation:
+        return loaded
+    config = replace(loaded.config, model_cfg=with_activation(loaded.config.model_cfg, activation))
+    state = loaded.encoder.model.state_dict()
+    other = assemble(config, loaded.name, state=state, path=loaded.path)
+    identity = replace(loaded.identity, activation=activation)
+    return replace(other, identity=identity, provenance=loaded.provenance)
+
+
+def verified(loaded: LoadedModel, record: Path) -> LoadedModel:
+    """`loaded` with the identity and provenance of its record.
+
+    Raises CompoclipError when the record is damaged, or says otherwise than what was loaded.
+    """
+    stored, provenance = read_record(record)
+    wrong = stored.differences(loaded.identity, ignore=("base", "adapter"))
+    if wrong:
+        raise CompoclipError(
+            f"{record.parent}: {record.name} and the other files disagree ({record.name} first): "
+            f"{'; '.join(wrong)}; restore the original files"
         )
-    return assemble(ModelConfig(config, published), spec, network=network.eval())
+    return replace(loaded, identity=stored, provenance=provenance)
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A base and the low-rank adapters on it, apart.
+
+    adapters: as `lora.lora_state` names them. provenance: how they were made.
+    """
+
+    base: LoadedModel
+    lora: Lora
+    adapters: Mapping[str, Tensor]
+    provenance: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of a checkpoint; what `compoclip inspect` prints.
+
+    Attributes:
+        source: What the user wrote.
+        kind: The format, in words.
+        architecture: open_clip's name, or the names its tensors fit.
+        activation: "quick_gelu", "gelu" or "not recorded".
+        activation_by: How the activation is known.
+        context: Tokens of a text, as far as the tensors or the identity say.
+        image_size: Height in pixels, as far as known.
+        vocabulary: Number of token ids, as far as known.
+        adapter: Description of LoRA weights, "" without any.
+        parameters: Numbers by part (image, text, temperature, adapter, total).
+        dtypes: Tensors by number format, as stored (as loaded when that is not known).
+        provenance: How the weights were made.
+        identity: As `ModelIdentity.to_json`; empty when it cannot be loaded without the user's
+            word.
+        base: Distance to the base that was named (name, image, text, changed, verdict).
+    """
+
+    source: str
+    kind: str
+    architecture: str
+    activation: str
+    activation_by: str
+    context: int | None
+    image_size: int | None
+    vocabulary: int | None
+    adapter: str
+    parameters: Mapping[str, int]
+    dtypes: Mapping[str, int]
+    provenance: Mapping[str, Any]
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready mapping."""
+        return asdict(self)
+
+
+def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
+    """How far tensors are from those of a base, as `Inspection.base` has it."""
+    own = base.encoder.model.state_dict()
+    kin = kinship(named_like(state, own), own, source)
+    return {
+        "name": base.name,
+        "weights": base.identity.weights,
+        "activation": base.identity.activation,
+        "verdict": kin.verdict,
+        "distance": kin.describe(),
+        "image": kin.image,
+        "text": kin.text,
+        "changed": kin.changed,
+    }
+
+
+class Format(ABC):
+    """One way in which models lie on disk or are named, and all that is asked about it.
+
+    A subclass in a file of `models/formats` is part of the table; `formats` finds it there. What a
+    format leaves out falls back to these members: it refuses, or has nothing to say.
+
+    Attributes:
+        kind: The format, in words.
+        known_by: What tells the activation, where there is no record of this program.
+        order: Formats are asked in ascending order whether a model is theirs.
+        prefix: What the names of models of this format start with, if they are no folders.
+        markers: Files that a folder of this format has, all of them.
+        stored: The file of a folder that holds the tensors.
+        downloads: Patterns of weights in a repository of the hub; the first that is there is
+            fetched, beside all small files.
+        beside: Files that go to the hub with `markers` and `stored` when they are there.
+        forms: What `compoclip convert --to` calls it; empty for what is read only.
+        adapters_only: Whether what is written are adapters without their base.
+    """
+
+    kind: ClassVar[str]
+    known_by: ClassVar[str]
+    order: ClassVar[int]
+    prefix: ClassVar[str] = ""
+    markers: ClassVar[tuple[str, ...]] = ()
+    stored: ClassVar[str] = ""
+    downloads: ClassVar[tuple[str, ...]] = ()
+    beside: ClassVar[tuple[str, ...]] = ()
+    forms: ClassVar[tuple[str, ...]] = ()
+    adapters_only: ClassVar[bool] = False
+
+    def sniff(self, source: str) -> bool:
+        """Whether a model that a user names so is of this format, by `prefix` or `markers`. Looks
+        at names and small files alone."""
+        if self.prefix:
+            return source.startswith(self.prefix)
+        folder = Path(source)
+        return bool(self.markers) and all((folder / name).is_file() for name in self.markers)
+
+    @abstractmethod
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """The model, on the CPU in eval mode.
+
+        name: what it is called. activation: the user's word, to override what the source says.
+        above: the adapters whose base this is. Raises CompoclipError when files are missing or
+        damaged, or disagree about the identity.
+        """
+
+    def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
+        """`load` where the user names the base that the weights were trained from. Raises
+        UsageError when the source itself says what it is."""
+        raise UsageError(
+            f"{source}: says itself what it is; --base is for weights files and PEFT adapters"
+        )
+
+    def has_adapter(self, source: str) -> bool:
+        """Whether there are adapters that `load` merges."""
+        return self.adapters_only
+
+    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
+        """The adapters and their base apart. Raises CompoclipError when there are none, or they are
+        not of that base."""
+        raise CompoclipError(
+            f"{source}: has no adapters (an adapter folder, a PEFT folder, or a file with LoRA "
+            "inside)"
+        )
+
+    def fits(self, loaded: LoadedModel) -> bool:
+        """Whether a model can be written so, among the formats that share a form."""
+        return True
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Write a model as `form`, in one step; the identity as saved. Raises CompoclipError when
+        it has no such form, or the place is taken or not writable."""
+        raise UsageError(f"{loaded.name}: is no adapter, and {form} is a form of adapters")
+
+    def save_adapted(self, adapted: Adapted, folder: Path) -> None:
+        """Write adapters without their base, in one step. Raises like `save`."""
+        raise UsageError(f"{adapted.base.name}: {' and '.join(self.forms)} hold no adapters alone")
+
+    def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
+        """What to tell of a folder that `save` wrote, JSON-ready."""
+        return {"architecture": identity.architecture, "weights": identity.weights}
+
+    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
+        """The files of a folder that belong on the hub: those that it must have, and others."""
+        return [*self.markers, self.stored], self.beside
+
+    def snippet(self, folder: Path) -> tuple[str, str]:
+        """The library, by the hub's name for it, that loads a folder without compoclip, and the
+        code for that with FOLDER for the place; ("", "") when there is none."""
+        return "", ""
+
+    def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
+        """What is known of `source`, compared with `base` if there is one. Raises like `load`."""
+        loaded = load_model(source, activation=activation)
+        identity = loaded.identity
+        state = loaded.encoder.model.state_dict()
+        by = f"recorded in {RECORD}" if (Path(source) / RECORD).is_file() else self.known_by
+        file = Path(source) / self.stored
+        alone = self.adapters_only or not file.is_file()  # as loaded, with adapters merged
+        named = dict(loaded.encoder.model.named_parameters())
+        return Inspection(
+            source=source,
+            kind=self.kind,
+            architecture=identity.architecture,
+            activation=identity.activation,
+            activation_by=by if activation is None else "stated by the user",
+            context=identity.context_length,
+            image_size=identity.image_size[0],
+            vocabulary=loaded.tokenizer.vocab_size,
+            adapter=identity.adapter,
+            parameters=counts({name: value.detach() for name, value in named.items()}, {}),
+            dtypes=dtypes(state if alone else read_weights(file).state),
+            provenance=loaded.provenance,
+            identity=identity.to_json(),
+            base={} if base is None else compared(state, base, source),
+        )
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """Every format of `models/formats`, in the order in which they are asked."""
+    found: list[Format] = []
+    for module in pkgutil.iter_modules(folder_of_formats.__path__):
+        names = vars(import_module(f"{folder_of_formats.__name__}.{module.name}"))
+        found += [
+            kind()
+            for kind in names.values()
+            if isinstance(kind, type)
+            and issubclass(kind, Format)
+            and not inspect.isabstract(kind)
+            and kind.__module__ == names["__name__"]
+        ]
+    return tuple(sorted(found, key=lambda each: each.order))
+
+
+def format_of(source: str) -> Format:
+    """The format of a model that a user names so.
+
+    Raises UsageError when it is of none, CompoclipError for a folder that holds no model.
+    """
+    for each in formats():
+        if each.sniff(source):
+            return each
+    if Path(source).is_dir():
+        read_object(Path(source) / "open_clip_config.json")  # says that it is missing
+    if source in open_clip.list_models():
+        raise UsageError(
+            f"'{source}' is an architecture without weights: write {source}:PRETRAINED_TAG, "
+            f"{source}@FILE or random:{source}"
+        )
+    raise UsageError(f"no model '{source}': expected {_FORMS}")
+
+
+def writer_of(form: str, loaded: LoadedModel) -> Format:
+    """The format that writes a model as `form` of `compoclip convert`. Raises UsageError for an
+    unknown form."""
+    for each in formats():
+        if form in each.forms and each.fits(loaded):
+            return each
+    raise UsageError(f"form '{form}' is not one of {', '.join(known_forms())}")
+
+
+def known_forms() -> list[str]:
+    """What `compoclip convert --to` can write."""
+    return [form for each in formats() for form in each.forms]

@@ -1,7 +1,11 @@
-"""An open_clip configuration file, read and checked."""
+"""What the files of a checkpoint say about its tensors: configuration, identity, record.
+
+Torch is not imported here, so that results can name the model they are of without it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,8 +15,11 @@ from typing import Any, Literal
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
+from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
+"""Names of the record, and of merges that are not CLIP's own, in every form of a checkpoint."""
 _MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 
@@ -28,6 +35,13 @@ class ModelConfig:
     preprocess_cfg: Mapping[str, Any] = field(default_factory=dict)
     freeze_batch_norm: bool = False
     folder: Path | None = None
+
+    @property
+    def merges(self) -> Path | None:
+        """The merges file of the tokenizer; None for CLIP's own."""
+        options = self.model_cfg["text_cfg"].get("tokenizer_kwargs") or {}
+        stated = options.get("bpe_path")
+        return None if stated is None else (self.folder or Path()) / stated
 
     def to_json(self) -> dict[str, Any]:
         """The content of `open_clip_config.json`."""
@@ -48,6 +62,12 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CompoclipError(f"{path}: expected a JSON object")
     return data
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write an object as readable JSON."""
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a lone surrogate
 
 
 def require_small(path: Path) -> None:
@@ -105,8 +125,6 @@ def read_config(path: Path) -> ModelConfig:
     )
 
 
-# --- Which part of an open_clip model a parameter belongs to. ---
-
 Tower = Literal["image", "text"]
 Part = Literal["image", "text", "temperature"]
 
@@ -120,10 +138,6 @@ def part_of(name: str) -> Part:
     if name in ("logit_scale", "logit_bias"):
         return "temperature"
     return "image" if name.startswith("visual.") else "text"
-
-
-# --- Everything that makes two checkpoints produce different features, as one comparable
-# record. ---
 
 
 @dataclass(frozen=True)
@@ -190,3 +204,29 @@ def _fits(value: object, kind: str) -> bool:
         return type(value).__name__ == kind
     number = int if "int" in kind else int | float
     return isinstance(value, list | tuple) and all(isinstance(each, number) for each in value)
+
+
+def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
+    """The identity and the provenance in a `compoclip.json`.
+
+    Raises CompoclipError when it is missing or damaged.
+    """
+    data = read_object(record)
+    if not isinstance(data.get("identity"), dict):
+        raise CompoclipError(
+            f"{record}: has no identity; delete the file or re-save the checkpoint"
+        )
+    try:
+        identity = ModelIdentity.from_json(data["identity"])
+    except CompoclipError as error:
+        raise CompoclipError(f"{record}: {error}") from error
+    return identity, section(data, "provenance", record)
+
+
+def record_of(identity: ModelIdentity, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a `compoclip.json`."""
+    return {
+        "compoclip": __version__,
+        "identity": identity.to_json(),
+        "provenance": dict(provenance),
+    }

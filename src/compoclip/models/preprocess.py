@@ -1,19 +1,284 @@
-"""From a decoded image to the pixels a model expects, for evaluation and for training."""
+"""What a model reads: captions as token ids, images as pixels."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import math
 import random
-from collections.abc import Mapping
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
 from compoclip.errors import CompoclipError
+from compoclip.files import disguised
+from compoclip.models.config import require_hub_name, section
+
+_CACHE = 200_000  # distinct captions kept, about 15 ids each
+_MOST_CONTEXT = 32_768
+_MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
+_MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
+_START = 16  # characters for each token of the context, of a piece that is merged at first
+_SPECIAL = re.compile(r"[\w<>-]+")
+_HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
+_HF_OPTIONS = ("clean", "strip_sep_token", "language")
+
+
+class Tokenizer:
+    """Wraps an open_clip tokenizer; called with texts it returns (T, context) int64 ids.
+
+    id: kind, vocabulary size and hash of vocabulary and text cleaning. vocab_size: number of rows
+    the embedding needs (highest id + 1). Ids of a text are cached.
+    """
+
+    def __init__(self, inner: Any, context_length: int) -> None:
+        self._inner = inner
+        self.context_length = context_length
+        # Ragged ids are only known for CLIP's BPE without random token dropping.
+        self._simple = isinstance(inner, SimpleTokenizer) and inner.reduction_fn is None
+        vocabulary = inner.encoder if isinstance(inner, SimpleTokenizer) else _hf_vocabulary(inner)
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.id = _identify(inner, vocabulary)
+        if self._simple:
+            self._raw = copy(inner)
+            self._raw.clean_fn = str  # of texts that are cleaned already, as a whole
+            self._longest = max(map(len, inner.encoder))
+        self._cached = lru_cache(_CACHE)(self._encode)
+
+    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
+        """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
+        token, as open_clip does. Of more than 100,000 characters the rest is not read."""
+        if not self._simple:
+            if not texts:
+                return torch.zeros(0, self.context_length, dtype=torch.int64)
+            return torch.stack([self._row(text) for text in texts])
+        rows = [self._cached(text)[0] for text in texts]
+        out = torch.zeros(len(rows), self.context_length, dtype=torch.int64)
+        for i, row in enumerate(rows):
+            out[i, : len(row)] = torch.tensor(row)
+        return out
+
+    @property
+    def simple(self) -> SimpleTokenizer | None:
+        """The CLIP byte-pair tokenizer inside; None when it is of another kind."""
+        return self._inner if self._simple else None
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files of a Hugging Face tokenizer into an existing folder, where open_clip
+        looks for them. CLIP's byte-pair encoding needs none."""
+        if not isinstance(self._inner, SimpleTokenizer):
+            self._inner.tokenizer.save_pretrained(folder)
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        """How many of the texts are longer than the context and lose words."""
+        return sum(self._cached(text)[1] for text in texts)
+
+    def words(self, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Each word of the cleaned text with its ids, words being what white space separates. One
+        after the other they are the ids between start and end of a text that is not cut.
+
+        Raises CompoclipError for tokenizers other than CLIP's BPE.
+        """
+        if not self._simple:
+            raise CompoclipError(
+                f"tokenizer {self.id} does not say which tokens are one word; only CLIP's own does"
+            )
+        words = self._inner.clean_fn(text[:_MOST_CHARACTERS]).split()
+        found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
+        return tuple((word, ids) for word, ids in found if ids)
+
+    def bounded(self, ids: Sequence[int]) -> list[int]:
+        """Start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
+        return [self._inner.sot_token_id, *ids, self._inner.eot_token_id]
+
+    def _row(self, text: str) -> torch.Tensor:
+        return torch.tensor(self._cached(text)[0], dtype=torch.int64)
+
+    def _encode(self, text: str) -> tuple[tuple[int, ...], bool]:
+        """The ids of one text after cutting, and whether it was cut."""
+        long = len(text) > _MOST_CHARACTERS
+        text = text[:_MOST_CHARACTERS]
+        if self._simple:
+            ids = [self._inner.sot_token_id]
+            for piece in self._pieces(self._inner.clean_fn(text)):
+                ids.extend(piece)
+                if len(ids) >= self.context_length:
+                    break
+            else:
+                return (*ids, self._inner.eot_token_id), long
+            return (*ids[: self.context_length - 1], self._inner.eot_token_id), True
+        row = self._inner([text], context_length=self.context_length)[0]
+        if isinstance(self._inner, SimpleTokenizer):
+            full = len(self._inner.encode(text)) + 2
+        else:
+            full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
+        return tuple(row.tolist()), long or full > self.context_length
+
+    def _pieces(self, text: str) -> Iterator[list[int]]:
+        """The ids of a cleaned text; of a long one bit by bit, as merges do not cross a word.
+
+        Merging takes time that grows with the square of a word, so of a very long one only the
+        start is merged when that fills the context already.
+        """
+        short = _START * self.context_length
+        if len(text) <= short:
+            yield self._raw.encode(text)
+            return
+        for word in self._inner.pat.findall(text):
+            ids = self._raw.encode(word[:short])
+            if len(word) > short and len(ids) <= 2 * self.context_length:
+                ids = self._raw.encode(word[: self._longest * self.context_length])
+            yield ids
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_cached"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._cached = lru_cache(_CACHE)(self._encode)
+
+
+def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> Tokenizer:
+    """The tokenizer an open_clip text configuration asks for.
+
+    CLIP's BPE by default; `tokenizer_kwargs.bpe_path` names another merges file, relative to
+    `folder`; `hf_tokenizer_name` a Hugging Face tokenizer (read from `folder` when its files are
+    there). Raises CompoclipError when a file or an optional package is missing.
+    """
+    context = text_cfg.get("context_length", 77)
+    if not isinstance(context, int) or not 2 <= context <= _MOST_CONTEXT:
+        raise CompoclipError(
+            f"context_length {str(context)[:80]}: must be a number of tokens from 2 to "
+            f"{_MOST_CONTEXT}"
+        )
+    options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
+    name = text_cfg.get("hf_tokenizer_name")
+    if name:
+        return Tokenizer(_hf_tokenizer(name, text_cfg, options, context, folder), context)
+    if "bpe_path" in options:
+        path = _merges_path(options["bpe_path"], folder)
+        _check_merges(path)
+        options["bpe_path"] = str(path)
+    for token in options.get("additional_special_tokens") or ():
+        if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
+            raise CompoclipError(
+                f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
+                "and angle brackets (open_clip reads it as a pattern)"
+            )
+    try:
+        return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
+    except Exception as error:  # open_clip takes the options for granted
+        raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
+
+
+def _merges_path(stated: object, folder: Path | None) -> Path:
+    """Where a merges file is. A file of another folder may not be named by the configuration of a
+    checkpoint: it would be read, and copied into the next one."""
+    path = Path(str(stated))
+    if folder is None:
+        return path
+    if path.is_absolute() or ".." in path.parts:
+        raise CompoclipError(
+            f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
+            "into it and name it there"
+        )
+    return folder / path
+
+
+def _check_merges(path: Path) -> None:
+    """Raise CompoclipError unless `path` is a gzipped merges file that ends in a merge."""
+    try:
+        with gzip.open(path) as file:
+            content = file.read(_MOST_MERGES + 1)
+        if len(content) > _MOST_MERGES:
+            raise CompoclipError(
+                f"{path}: unpacks to more than {_MOST_MERGES:,} bytes, as no merges file does; "
+                "restore the original file"
+            )
+        lines = content.decode("utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise CompoclipError(f"{path}: the tokenizer's merges file is missing") from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        with suppress(OSError, ValueError):
+            if other := disguised(path):
+                raise CompoclipError(f"{path}: {other}") from error
+        raise CompoclipError(f"{path}: not a gzipped BPE merges file ({error})") from error
+    wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
+    # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
+    if wrong is not None and wrong - 1 <= 49152 - 256 - 2:
+        raise CompoclipError(f"{path}: line {wrong} is not a merge of two symbols")
+
+
+def _hf_tokenizer(
+    name: object,
+    text_cfg: Mapping[str, Any],
+    options: dict[str, Any],
+    context: int,
+    folder: Path | None,
+) -> Any:
+    from open_clip.tokenizer import HFTokenizer
+
+    local = folder is not None and (folder / "tokenizer_config.json").is_file()
+    if not local:
+        require_hub_name(name, "hf_tokenizer_name")
+    source = str(folder) if local else str(name)
+    for file in sorted(folder.iterdir()) if local and folder else ():
+        if file.name in _HF_FILES and (wrong := disguised(file)):
+            raise CompoclipError(f"{file}: {wrong}")
+    # The others go to transformers, which runs code of the folder for some.
+    odd = next((key for key in options if key not in _HF_OPTIONS), None)
+    if odd is not None:
+        raise CompoclipError(
+            f"tokenizer_kwargs: '{odd[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+        )
+    try:
+        made = HFTokenizer(
+            source,
+            context_length=context,
+            tokenizer_mode=text_cfg.get("tokenizer_mode"),
+            trust_remote_code=False,  # without it the user is asked
+            **options,
+        )
+        for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
+            made([text]), made.tokenizer(text)
+        return made
+    except ImportError as error:
+        raise CompoclipError(
+            f"tokenizer '{name}' needs the transformers package: pip install 'compoclip[hf]'"
+        ) from error
+    except Exception as error:  # of the many types of transformers
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CompoclipError(f"tokenizer '{source}' cannot be loaded: {first}") from error
+
+
+def _hf_vocabulary(inner: Any) -> dict[str, int]:
+    vocabulary: dict[str, int] = inner.tokenizer.get_vocab()
+    return vocabulary
+
+
+def _identify(inner: Any, vocabulary: Mapping[str, int]) -> str:
+    kind = "clip-bpe" if isinstance(inner, SimpleTokenizer) else "hf"
+    digest = hashlib.blake2b(digest_size=6)
+    for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+        digest.update(f"{number}\t{token}\n".encode("utf-8", "surrogatepass"))
+    digest.update(getattr(inner.clean_fn, "__name__", "").encode())
+    digest.update(getattr(inner, "tokenizer_mode", "").encode())
+    digest.update(getattr(getattr(inner, "reduction_fn", None), "__name__", "").encode())
+    return f"{kind}-{max(vocabulary.values()) + 1}-{digest.hexdigest()}"
+
 
 _FILTERS = ("bicubic", "bilinear")
 _MOST_PIXELS = 8192  # a side

@@ -274,6 +274,45 @@ def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     return ""
 
 
+def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, Tensor]:
+    """Tensors on the CPU in float32; with "float16" matrices are rounded to that.
+
+    name: of the model. Raises CompoclipError for another dtype, when a value does not fit float16,
+    and when one is not finite.
+    """
+    require_finite(state, name)
+    if dtype not in ("float32", "float16"):
+        raise CompoclipError(f"checkpoint dtype '{dtype}' is not float32 or float16")
+    stored = {}
+    for name, value in state.items():
+        value = value.detach().to("cpu")
+        if value.is_floating_point():
+            half = dtype == "float16" and value.ndim >= 2
+            value = value.to(torch.float16 if half else torch.float32)
+            if half and not value.isfinite().all():
+                raise CompoclipError(f"'{name}' does not fit float16: save as float32")
+        stored[name] = value.contiguous()
+    return stored
+
+
+def counts(plain: Mapping[str, Tensor], adapters: Mapping[str, Tensor]) -> dict[str, int]:
+    """Parameters by part (image, text, temperature, adapter, total).
+
+    Running statistics of batch norms in a file are not parameters.
+    """
+    found = {"image": 0, "text": 0, "temperature": 0}
+    for name, value in plain.items():
+        if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            found[part_of(name)] += value.numel()
+    found["adapter"] = sum(value.numel() for value in adapters.values())
+    return found | {"total": sum(found.values())}
+
+
+def dtypes(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Number of tensors by number format."""
+    return dict(Counter(map(_dtype, state.values())))
+
+
 def weights_hash(state: Mapping[str, Tensor]) -> str:
     """blake2b over names, shapes and values of all tensors, in order of name.
 
@@ -333,6 +372,13 @@ class Kinship:
     def describe(self) -> str:
         """ "image tower 0.012, text tower 0.034 from it"."""
         return f"image tower {self.image:.3f}, text tower {self.text:.3f} from it"
+
+
+def named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict under the names of `own`: text tower at top level or below "text."."""
+    if "text.positional_embedding" in own and "text.positional_embedding" not in state:
+        return {(f"text.{k}" if f"text.{k}" in own else k): v for k, v in state.items()}
+    return dict(state)
 
 
 def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str) -> Kinship:

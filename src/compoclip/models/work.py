@@ -1,4 +1,4 @@
-"""Encoding a batch in pieces: what one call computes, cut so that memory can be bounded."""
+"""Encoding a batch in micro-batches: what one call computes, cut so that memory can be bounded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from compoclip.losses.contract import Features
 
 Outputs = tuple[Tensor, ...]
-Piece = Callable[[], Outputs]
-Around = Callable[[Piece], Outputs]
+MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
+Around = Callable[[MicroBatch], Outputs]
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -21,26 +21,26 @@ T_co = TypeVar("T_co", covariant=True)
 class Work(Generic[T_co]):
     """A tower's part of a batch, not computed yet.
 
-    pieces: each encodes some of the rows, whenever it is called; calling them all in order is the
-    whole. join: makes the tower's features of what the pieces gave, in the same order. learns:
+    micro_batches: calling them all in order encodes the whole. join: makes the tower's features of
+    what they gave, in the same order. learns:
     whether outputs carry a gradient to parameters, under grad mode.
     """
 
-    pieces: tuple[Piece, ...]
+    micro_batches: tuple[MicroBatch, ...]
     join: Callable[[Sequence[Outputs]], T_co]
     learns: bool = True
 
     def all(self) -> T_co:
-        """The features, all pieces computed."""
-        return self.join([piece() for piece in self.pieces])
+        """The features, all micro-batches encoded."""
+        return self.join([encode() for encode in self.micro_batches])
 
     def within(self, around: Around, learns: bool) -> Work[T_co]:
-        """The same work with every piece computed through `around`."""
+        """The same work with every micro-batch encoded through `around`."""
 
-        def wrapped(piece: Piece) -> Piece:
-            return lambda: around(piece)
+        def wrapped(micro_batch: MicroBatch) -> MicroBatch:
+            return lambda: around(micro_batch)
 
-        return Work(tuple(map(wrapped, self.pieces)), self.join, learns)
+        return Work(tuple(map(wrapped, self.micro_batches)), self.join, learns)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -50,8 +50,8 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class FeatureWork:
-    """Both towers' parts of a batch. Every piece of `image` and `text` gives tensors; `join` makes
-    of the pieces of both all that a loss may see."""
+    """Both towers' parts of a batch. Every micro-batch of `image` and `text` gives tensors; `join`
+    makes of those of both all that a loss may see."""
 
     image: Work[object]
     text: Work[object]
@@ -59,9 +59,11 @@ class FeatureWork:
 
     @property
     def whole(self) -> bool:
-        """Whether no part is in several pieces."""
-        return max(len(self.image.pieces), len(self.text.pieces)) <= 1
+        """Whether no part is in several micro-batches."""
+        return max(len(self.image.micro_batches), len(self.text.micro_batches)) <= 1
 
     def all(self) -> Features:
-        """The features, all pieces computed."""
-        return self.join(*([piece() for piece in each.pieces] for each in (self.image, self.text)))
+        """The features, all micro-batches encoded."""
+        return self.join(
+            *([encode() for encode in each.micro_batches] for each in (self.image, self.text))
+        )

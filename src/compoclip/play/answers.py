@@ -13,14 +13,14 @@ from typing import Any
 
 from PIL import Image
 
-from compoclip.analysis.patch_maps import PatchMaps, patch_maps, small_overlay
+from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph import graph_tree
-from compoclip.captions.parse import parse
+from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.data.decode import FORMATS, decode
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
 
 # --- What a page may send, checked before anything is computed. ---

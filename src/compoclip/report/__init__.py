@@ -1,1 +1,9 @@
-"""The self-contained HTML report."""
+"""Results as one HTML page that needs nothing else, and as tables and figures; no metrics here.
+
+`study` puts the results of several models side by side, `findings` says in sentences what changed,
+`tables`, `cards` and `plotting` make what the page shows, `write` puts it together.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

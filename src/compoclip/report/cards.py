@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip.benchmarks.case import SKILLS, Form
+from compoclip.evaluation.forms import FORMS
+from compoclip.evaluation.forms.form import Record, ShownItem
 from compoclip.evaluation.groups import ScorePart
+from compoclip.evaluation.items import main_values, used_outcomes
 from compoclip.evaluation.results import load_items
-from compoclip.report.looks import Look, Looker, Piece, changed_runs, word_diff
-from compoclip.report.pictures import Album, Picture
+from compoclip.report.looks import Album, Look, Looker, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
 from compoclip.report.wording import cosine
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,6 @@ class Desk:
     looker: Looker = field(default_factory=Looker)
 
 
-@dataclass(frozen=True)
-class _Content:
-    """images: (label, key). texts: (label, text, true). columns: (heading, place of the score)."""
-
-    images: Sequence[tuple[str, str]]
-    texts: Sequence[tuple[str, str, bool | None]]
-    columns: Sequence[tuple[str, int]]
-
-
 def card(
     part: ScorePart,
     records: Mapping[str, Record],
@@ -93,13 +84,15 @@ def card(
 ) -> Card:
     """records: model -> its row of the per-item table; right: model -> whether it is right.
     reason: why it is shown, where it is not for models that differ."""
-    content = _content(records, right, base)
+    row = records[base]
+    wrong = next((record for model, record in records.items() if not right[model]), row)
+    content = FORMS[row["form"]].shown(row, wrong)
     texts = _marked(content.texts)
     about = next((text for _, text, true in content.texts if true is not False), part.name)
     return Card(
         benchmark=part.benchmark,
         subtask=part.name,
-        item=records[base]["item"],
+        item=row["item"],
         photos=tuple(
             Photo(label, f"{label} of the example “{about}”", desk.album.add(key))
             for label, key in content.images
@@ -117,7 +110,7 @@ def card(
     )
 
 
-def _looks(content: _Content, texts: Sequence[Text], desk: Desk) -> tuple[Look, ...]:
+def _looks(content: ShownItem, texts: Sequence[Text], desk: Desk) -> tuple[Look, ...]:
     """Maps of what differs in the first text that has it, true ones first; of one photo alone."""
     if not desk.looker.models or len(content.images) != 1:
         return ()
@@ -131,63 +124,6 @@ def _looks(content: _Content, texts: Sequence[Text], desk: Desk) -> tuple[Look, 
 def _score(record: Record, place: int) -> str:
     scores = record["scores"]
     return cosine(scores[place]) if place < len(scores) else "–"
-
-
-def _content(records: Mapping[str, Record], right: Mapping[str, bool], base: str) -> _Content:
-    row = records[base]
-    images, texts = list(row["images"]), list(row["texts"])
-    wrong = next((record for m, record in records.items() if not right[m]), row)
-    match row["form"]:
-        case Form.TRIPLE | Form.TEXT_ONLY:
-            named = list(zip(("Caption", "Rewording", "Foil"), texts, (True, True, False)))
-            columns = ("caption", "rewording", "foil")
-            if row["form"] == Form.TEXT_ONLY:
-                columns = ("caption–rewording", "caption–foil", "rewording–foil")
-            shown = [("Photo", key) for key in images]
-            return _Content(shown, named, [(c, k) for k, c in enumerate(columns)])
-        case Form.GROUP:
-            return _Content(
-                [(f"Photo {k + 1}", key) for k, key in enumerate(images)],
-                [(f"Text {k + 1}", text, None) for k, text in enumerate(texts)],
-                [(f"photo {k // 2 + 1}, text {k % 2 + 1}", k) for k in range(4)],
-            )
-        case Form.CHOOSE_IMAGE:
-            truth, rival = row["truth"], _rival(wrong)
-            return _Content(
-                [("Right photo", images[truth]), ("Wrong photo", images[rival])],
-                [("Text", texts[0], None)],
-                [("right photo", truth), ("wrong photo", rival)],
-            )
-        case Form.CHOOSE_TEXT:
-            truth, rival = row["truth"], _rival(wrong)
-            return _Content(
-                [("Photo", images[0])],
-                [("Caption", texts[truth], True), ("Foil", texts[rival], False)],
-                [("caption", truth), ("foil", rival)],
-            )
-        case Form.BINARY:
-            said = "True" if row["truth"] else "False"
-            return _Content(
-                [("Photo", images[0])], [(said, texts[0], bool(row["truth"]))], [("cosine", 0)]
-            )
-    return _ranked(row, wrong)
-
-
-def _ranked(row: Record, wrong: Record) -> _Content:
-    """Retrieval and classification: the right candidate and the rival that beat it."""
-    columns = [("right one", 0), ("best rival", 1)]
-    if len(row["texts"]) == 1 and len(wrong["images"]) > 1:  # found the wrong photo
-        pair = [("Right photo", row["images"][0]), ("Wrong photo", wrong["images"][1])]
-        return _Content(pair, [("Text", row["texts"][0], None)], columns)
-    named: list[tuple[str, str, bool | None]] = [("Right", row["texts"][0], True)]
-    named += [("Chosen", text, False) for text in wrong["texts"][1:2]]
-    return _Content([("Photo", row["images"][0])], named, columns)
-
-
-def _rival(record: Record) -> int:
-    """The best candidate that is not the right one."""
-    scores, truth = record["scores"], record["truth"]
-    return max((k for k in range(len(scores)) if k != truth), key=lambda k: scores[k])
 
 
 def _marked(texts: Sequence[tuple[str, str, bool | None]]) -> tuple[Text, ...]:
@@ -277,24 +213,13 @@ def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
     for subtask, item in first:
         if all((subtask, item) in other for other in rest):
             common.setdefault(subtask, []).append(item)
-    rights = {model: _right(table) for model, table in tables.items()}
+    rights = {m: main_values(used_outcomes(t), t.num_rows) > 0.5 for m, t in tables.items()}
     found = {}
     for subtask, items in common.items():
         rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
         right = {m: rights[m][rows[m]] for m in tables}
         found[subtask] = Rows(ScorePart(benchmark, subtask), tuple(items), rows, right)
     return found
-
-
-def _right(table: pa.Table) -> np.ndarray:
-    """Whether each item is right by its main metric."""
-    main = np.full(table.num_rows, np.nan)
-    for column in table.column_names:
-        if column.startswith("used."):
-            values = np.array(table[column].to_numpy(zero_copy_only=False), dtype=float)
-            main = np.where(np.isnan(main), values, main)
-    right: np.ndarray = main > 0.5
-    return right
 
 
 def _tally(study: Study, model: str, rows: Sequence[Rows]) -> WinTally:
@@ -368,7 +293,7 @@ def extremes(study: Study, items: CardItems, desk: Desk) -> dict[str, tuple[Card
     """Benchmark -> the item that all models get right by the largest mean margin, and the one that
     all get wrong by the largest; those there are, of photos that no other card shows if possible.
 
-    Margins are in cosines: of the right answer over the best wrong one (`margin`).
+    Margins are in cosines: of the right answer over the best wrong one (`ItemForm.margin`).
     """
     return {name: _of(study, items, name, desk) for name in study.common}
 
@@ -376,7 +301,9 @@ def extremes(study: Study, items: CardItems, desk: Desk) -> dict[str, tuple[Card
 def _of(study: Study, items: CardItems, benchmark: str, desk: Desk) -> tuple[Card, ...]:
     parts = items.parts[benchmark].values()
     margins = {
-        model: np.array([margin(*row) for row in _columns(table)])
+        model: np.array(
+            [FORMS[form].margin(scores, truth) for form, scores, truth in _columns(table)]
+        )
         for model, table in items.tables[benchmark].items()
     }
     found = []
@@ -407,26 +334,5 @@ def _seen(
     return bool(desk.album.seen.keys() & set(images))
 
 
-def _columns(table: Any) -> zip[tuple[str, list[float], int]]:
+def _columns(table: Any) -> zip[tuple[Form, list[float], int]]:
     return zip(*(table[name].to_pylist() for name in ("form", "scores", "truth")))
-
-
-def margin(form: str, scores: Sequence[float], truth: int) -> float:
-    """By how much the right answer is above the best wrong one; below 0 when it is not. NaN where
-    an item has no such pair. Layout of the scores: as `evaluation` writes them by form."""
-    if len(scores) < 2:
-        return float("nan")
-    match form:
-        case Form.CHOOSE_TEXT | Form.CHOOSE_IMAGE:
-            rivals = [score for k, score in enumerate(scores) if k != truth]
-            return scores[truth] - max(rivals)
-        case Form.TRIPLE:
-            return min(scores[0], scores[1]) - scores[2]
-        case Form.TEXT_ONLY:
-            return scores[0] - max(scores[1:])
-        case Form.GROUP:
-            a, b, c, d = scores[:4]  # photo 1 with texts 1 and 2, photo 2 with both
-            return min(a, d) - max(b, c)
-        case Form.BINARY:
-            return float("nan")
-    return scores[0] - scores[1]  # retrieval and classification: right one, best rival

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compoclip.evaluation.aggregate import FEWEST
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
@@ -17,7 +16,8 @@ from compoclip.evaluation.groups import (
     RETRIEVAL,
     SENSITIVITY,
 )
-from compoclip.evaluation.results import Score, standing
+from compoclip.evaluation.results import Score
+from compoclip.evaluation.statistics import FEWEST
 from compoclip.report.study import Study
 from compoclip.report.wording import listed, percent, points, signed_interval, words_for
 
@@ -146,8 +146,8 @@ def _chance(study: Study, model: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
 
     def judge(name: str, before: Score, after: Score, risen: bool) -> None:
-        verdict = _AGAINST_CHANCE.get((standing(before), standing(after)))
-        if verdict and (risen or standing(after) != "above"):
+        verdict = _AGAINST_CHANCE.get((before.standing, after.standing))
+        if verdict and (risen or after.standing != "above"):
             found.setdefault(verdict, []).append(
                 f"{name} ({percent(before.value)} → {percent(after.value)}; "
                 f"chance {percent(after.chance)})"
@@ -156,11 +156,10 @@ def _chance(study: Study, model: str) -> dict[str, list[str]]:
     for skill, parts in study.skills.groups.items():
         before, after = (study.skills.scores[m][skill] for m in (study.base, model))
         judge(skill, before, after, risen=True)
-        if len(parts) > 1 and standing(after) == "above":
+        if len(parts) > 1 and after.standing == "above":
             for part in parts:
                 ours, theirs = (
-                    next(iter(study.results[m][part.benchmark].scores[part.name].values()))
-                    for m in (study.base, model)
+                    study.results[m][part.benchmark].main(part.name) for m in (study.base, model)
                 )
                 judge(f"{part.name} of {part.benchmark}", ours, theirs, risen=False)
     order = dict.fromkeys(_AGAINST_CHANCE.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.compare import (
+from compoclip.evaluation.comparison import (
     Comparison,
     Difference,
     compare,
@@ -67,11 +67,21 @@ class Study:
 
 
 def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: int) -> Study:
-    """Load results and compare every model with the base on the benchmarks that all of them have.
+    """Load results, and compare every model with the base on the benchmarks that all of them have.
 
-    base: name of a model; None takes the one whose weights others were trained from, else the
-    first. Raises UsageError for an unknown base or no paths, CompoclipError for missing, malformed
-    or contradictory results.
+    Args:
+        paths: folders of results.
+        base: name of the model compared with; None takes the one whose weights others were trained
+            from, else the first.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        All that a report shows about results.
+
+    Raises:
+        UsageError: there is no such base, or there are no paths.
+        CompoclipError: results are missing, malformed or contradictory.
     """
     results = _by_model(paths)
     models = _base_first(results, base)

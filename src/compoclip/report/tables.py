@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
-from compoclip.evaluation.compare import Difference
+from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, MATCH
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.results import Results, Score, chance_flag, data_notes
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.tables import chance_flag, data_notes
 from compoclip.report.findings import SAME, direction
 from compoclip.report.study import Study, Table
 from compoclip.report.wording import (
@@ -140,9 +141,7 @@ def _row(
 
 
 def _subtask_row(study: Study, benchmark: str, subtask: str) -> NumberRow:
-    scores = [
-        next(iter(study.results[m][benchmark].scores[subtask].values())) for m in study.models
-    ]
+    scores = [study.results[m][benchmark].main(subtask) for m in study.models]
     changes: list[Difference | None] = [None]
     for model in study.others:
         found = study.comparisons[model].subtasks
@@ -201,7 +200,7 @@ def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
     return BenchmarkSheet(
         benchmark=benchmark,
         headline=first.headline,
-        headlines=tuple((m, percent(r.aggregates[r.headline].value)) for m, r in measured.items()),
+        headlines=tuple((m, percent(r.headline_score.value)) for m, r in measured.items()),
         details=tuple(
             _with_clean(
                 _detail(part, metric, model, each.scores[part][metric]),
@@ -232,9 +231,6 @@ def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
 def _detail(part: str, metric: str, model: str, score: Score, headline: bool = False) -> Detail:
     cosine = score.metric == POSITIVE_SCORE
     flags = (chance_flag(score), "partial" if score.n < score.expected else "")
-    n = count(score.n)
-    if score.n != score.expected:
-        n += f" of {count(score.expected)}"
     tied = score.ties > 0 and score.strict is not None and score.fractional is not None
     return Detail(
         part=part,
@@ -243,7 +239,7 @@ def _detail(part: str, metric: str, model: str, score: Score, headline: bool = F
         value=percent(score.value),
         interval=interval(score.low, score.high),
         chance="–" if cosine else percent(score.chance),
-        n=n,
+        n=score.items(","),
         ties="–" if cosine else count(score.ties),
         strict=percent(score.strict) if tied and score.strict is not None else "–",
         fractional=percent(score.fractional) if tied and score.fractional is not None else "–",

@@ -35,7 +35,17 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run as train leaves it. Raises CompoclipError when there is no log or it is empty."""
+    """Read what a training run left behind.
+
+    Args:
+        folder: the run's --out folder.
+
+    Returns:
+        Its curves, and the record of its checkpoint where there is one.
+
+    Raises:
+        CompoclipError: there is no log, it is empty, or the record is malformed.
+    """
     path = folder / "train.jsonl"
     if not path.is_file():
         raise CompoclipError(f"{path}: no such file; give --runs the --out folder of train")

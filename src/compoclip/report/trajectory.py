@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from compoclip.analysis.sweep import KEPT, Point, Rule, Sweep
+from compoclip.analysis.interpolation import KEPT, Point, Rule, Sweep
 from compoclip.analysis.trees import (
     BEST,
     GREEDY,
@@ -16,10 +16,10 @@ from compoclip.analysis.trees import (
     LEFT,
     RANDOM,
     RIGHT,
-    Estimate,
     TreeScores,
 )
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+from compoclip.evaluation.statistics import Estimate
 from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, ends, error_bar, write_figure
 from compoclip.report.wording import short
 
@@ -32,9 +32,20 @@ _BESIDE = ((6, -11), (5, 5), (-22, 5))  # in points, by scope, so that lines tha
 def trajectory_plot(
     stem: Path, measured: Sweep, chosen: Point | None = None, rule: Rule | None = None
 ) -> tuple[Path, ...]:
-    """Draw to STEM.png and STEM.svg: compositionality over zero-shot accuracy and over retrieval,
-    a line a scope from the base's share 0 to 1, with 95 % intervals at the base and the tuned
-    model, and what the rule picked. Nothing, and no paths, without two axes to plot."""
+    """Draw what weight interpolation trades: compositionality over what it may cost.
+
+    One panel over zero-shot accuracy and one over retrieval; a line a scope from the base's share
+    0 to 1, with 95 % intervals at the base and the tuned model.
+
+    Args:
+        stem: path without suffix of the PNG and the SVG.
+        measured: the sweep.
+        chosen: the point that `rule` picked, to be marked.
+        rule: by which it was picked.
+
+    Returns:
+        The paths written; none without two axes to plot.
+    """
     panels = []
     for axis in (RECOGNITION, RETRIEVAL):
         if axis in measured.axes and COMPOSITION in measured.axes:
@@ -140,8 +151,16 @@ Means = Mapping[str, Sequence[Estimate]]
 
 
 def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) -> tuple[Path, ...]:
-    """Draw to STEM.png and STEM.svg: the best tree's score of all models by threshold with 95 %
-    intervals, when there are several; then each model beside the trees of other kinds."""
+    """Draw the best tree's score of all models by threshold, then each model beside other trees.
+
+    Args:
+        stem: path without suffix of the PNG and the SVG.
+        scores: of each model.
+        means: of each model, tree -> its estimates by threshold, with 95 % intervals.
+
+    Returns:
+        The paths written.
+    """
 
     def together(axes: Axes, theme: Theme) -> None:
         for k, (each, mean) in enumerate(zip(scores, means)):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compoclip.evaluation import tables
+
 MINUS = "\u2212"
 
 
 def percent(value: float) -> str:
     """A fraction as percent with one decimal: 0.731 -> "73.1"."""
-    return f"{100 * value:.1f}".replace("-", MINUS)
+    return tables.percent(value).replace("-", MINUS)
 
 
 def points(difference: float) -> str:
@@ -20,7 +22,7 @@ def points(difference: float) -> str:
 
 def interval(low: float | None, high: float | None) -> str:
     """An interval of fractions: "70.1 to 75.9"; "–" where there is none."""
-    return "–" if low is None or high is None else f"{percent(low)} to {percent(high)}"
+    return "–" if low is None or high is None else tables.span(low, high).replace("-", MINUS)
 
 
 def signed_interval(low: float | None, high: float | None) -> str:

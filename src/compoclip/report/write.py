@@ -15,22 +15,37 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.aggregate import FEWEST, RESAMPLES
 from compoclip.evaluation.groups import COMPOSITION, LOWER_IS_BETTER, MATCH, NEITHER_IS_BETTER
-from compoclip.evaluation.layout import Layout, laid_out, span
-from compoclip.evaluation.published.beside import beside, entries_of
-from compoclip.evaluation.published.read import published_table, table_names
-from compoclip.evaluation.published.show import shown
+from compoclip.evaluation.published.beside import (
+    Measured,
+    TableEntry,
+    TableLine,
+    beside,
+    entries_of,
+    header,
+    lines,
+    notes,
+    shown,
+)
+from compoclip.evaluation.published.read import (
+    PublishedRow,
+    PublishedTable,
+    published_table,
+    table_names,
+)
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.tables import comparison_text, percent
+from compoclip.evaluation.statistics import (
+    FEWEST,
+    RESAMPLES,
+)
+from compoclip.evaluation.tables import Layout, comparison_text, laid_out, percent, span
 from compoclip.files import write_atomically
-from compoclip.models.loaded import LoadedModel
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting
 from compoclip.report.cards import Desk, examples, extremes, read_items
 from compoclip.report.findings import findings
 from compoclip.report.looks import Looker, require_measured
-from compoclip.report.plotting import DARK, LIGHT
-from compoclip.report.published import published_sheets, published_tradeoffs
+from compoclip.report.plotting import DARK, LIGHT, Dot, Plot, Reference, scatter
 from compoclip.report.study import Study, read_study
 from compoclip.report.tables import invariance_rows, profile_rows, sheets, skill_rows
 from compoclip.report.training import Run, read_run
@@ -46,12 +61,24 @@ _NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a co
 
 
 def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple[Path, ...]:
-    """Write every table in every layout to `folder`; returns the paths.
+    """Write every table of a study in every layout.
 
     overall, skills, benchmarks (headlines): a row a model, a column a score. subtasks: the other
     way round. compare-MODEL: paired differences to the base. TABLE: every published table that a
     model fills a column of, with our rows below the papers'; on other items than the official ones
-    they are marked. Raises CompoclipError when a file cannot be written.
+    they are marked.
+
+    Args:
+        study: the results.
+        folder: where the files go.
+        resamples: bootstrap draws for intervals of derived columns.
+        seed: of the draws.
+
+    Returns:
+        The paths written.
+
+    Raises:
+        CompoclipError: a file cannot be written.
     """
     common = study.common
     found = {
@@ -60,7 +87,7 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
         "benchmarks": _by_model(
             study,
             "Headline scores of the benchmarks",
-            {m: {b: _headline(study.results[m][b]) for b in common} for m in study.models},
+            {m: {b: study.results[m][b].headline_score for b in common} for m in study.models},
         ),
         "subtasks": partial(_subtasks, study),
     }
@@ -81,10 +108,6 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
             write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
             written.append(path)
     return tuple(written)
-
-
-def _headline(results: Results) -> Score:
-    return results.aggregates[results.headline]
 
 
 def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> partial[str]:
@@ -110,8 +133,8 @@ def _subtasks(study: Study, layout: Layout) -> str:
     """A row a sub-task of every benchmark, a column a model."""
     rows = []
     for benchmark in study.common:
-        for part, metrics in study.results[study.base][benchmark].scores.items():
-            metric = next(iter(metrics))
+        for part in study.results[study.base][benchmark].scores:
+            metric = study.results[study.base][benchmark].main(part).metric
             found = [study.results[m][benchmark].scores[part][metric] for m in study.models]
             cells = [f"{percent(s.value)} [{_interval(s)}]" for s in found]
             rows.append([benchmark, part, metric, *cells, percent(found[0].chance)])
@@ -163,7 +186,7 @@ def coverage_rows(study: Study) -> tuple[CoverageRow, ...]:
 
 
 def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
-    heads = [each.aggregates[each.headline] for each in measured]
+    heads = [each.headline_score for each in measured]
     every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
     first, audits = measured[0], [each.clean for each in measured]
     audit = next((each for each in audits if each is not None), None)
@@ -174,12 +197,7 @@ def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
     clean = [each.aggregates.get(first.headline) if each is not None else None for each in audits]
     return CoverageRow(
         benchmark=benchmark,
-        items=_same(
-            [
-                count(s.n) if s.n == s.expected else f"{count(s.n)} of {count(s.expected)}"
-                for s in every
-            ]
-        ),
+        items=_same([s.items(",") for s in every]),
         share=_same([f"{100 * s.n / max(1, s.expected):.0f} %" for s in every]),
         missing=_same([count(each.missing_count) for each in measured]),
         left_out=", ".join(f"{count(n)} × {why}" for why, n in first.left_out.items() if n) or "0",
@@ -284,6 +302,115 @@ def _versions(study: Study) -> TableSheet:
     )
 
 
+# --- The published tables that the results have a number for, with our rows below the papers'. ---
+
+# Published table -> its columns of compositionality, and of what it may cost.
+_TRADEOFFS = {
+    "fsc-clip-table1": ("comp", {"zs": "zero-shot accuracy", "i2t": "image-to-text R@1"}),
+}
+
+
+@dataclass(frozen=True)
+class PublishedSheet:
+    """One table as shown: heads of the row labels, heads of the numbers, lines, remarks."""
+
+    id: str
+    title: str
+    labels: tuple[str, ...]
+    heads: tuple[str, ...]
+    lines: tuple[TableLine, ...]
+    notes: tuple[str, ...]
+
+
+def published_sheets(study: Study, resamples: int, seed: int) -> tuple[PublishedSheet, ...]:
+    """Every table of which some model has at least one column on the official items.
+
+    Results on items of another edition are not shown: nothing published compares with them.
+    """
+    found = []
+    for name in table_names():
+        table = published_table(name)
+        measured = beside(table, _entries(study, table), resamples=resamples, seed=seed)
+        if measured:
+            found.append(_sheet(table, measured))
+    return tuple(found)
+
+
+def _entries(study: Study, table: PublishedTable) -> list[TableEntry]:
+    """The models with what they have of the table, editions apart."""
+    names = {name for c in table.columns for s, _ in c.terms for name in (s.benchmark, s.instead)}
+    return [
+        TableEntry(model, {"": [each for each in results.values() if each.reader_name in names]})
+        for model, results in study.results.items()
+    ]
+
+
+def _sheet(table: PublishedTable, measured: Sequence[Measured]) -> PublishedSheet:
+    return PublishedSheet(
+        id=table.id,
+        title=table.title,
+        labels=table.row_labels,
+        heads=header(table)[1 + len(table.row_labels) :],
+        lines=tuple(lines(table, measured)),
+        notes=tuple(notes(table, measured)),
+    )
+
+
+@dataclass(frozen=True)
+class PublishedPoints:
+    """Trade-offs as a paper prints them. measured: models that stand among its points."""
+
+    title: str
+    source: str
+    plots: tuple[Plot, ...]
+    measured: tuple[str, ...]
+
+
+def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[PublishedPoints, ...]:
+    """Published points in grey, and among them the models measured on all of the same items."""
+    found = []
+    for name, (across, others) in _TRADEOFFS.items():
+        table = published_table(name)
+        places = {column.id: k for k, column in enumerate(table.columns)}
+        ours = beside(table, _entries(study, table), resamples=resamples, seed=seed)
+        plots: list[Plot] = []
+        shown: dict[str, None] = {}
+        for up, label in others.items():
+            x, y = places[across], places[up]
+            grey = [
+                Reference(_row_name(row, table), one / 100, other / 100)
+                for row in table.rows
+                if (one := row.values[x]) is not None and (other := row.values[y]) is not None
+            ]
+            dots = [
+                Dot(each.name, study.models.index(each.name), one_cell, other_cell)
+                for each in ours
+                if (one_cell := each.cells[x]) is not None
+                and (other_cell := each.cells[y]) is not None
+            ]
+            shown |= dict.fromkeys(dot.name for dot in dots)
+            plots.append(
+                scatter(
+                    dots,
+                    (f"{table.columns[x].label} ({table.columns[x].rule}), %", f"{label}, %"),
+                    title=f"{label[0].upper()}{label[1:]}, {table.title}",
+                    about=f"{label} against compositionality in {table.title}",
+                    front=True,
+                    references=grey,
+                )
+            )
+        found.append(PublishedPoints(table.title, table.paper, tuple(plots), tuple(shown)))
+    return tuple(found)
+
+
+def _row_name(row: PublishedRow, table: PublishedTable) -> str:
+    """Method first: "FSC-CLIP (COCO, LoRA)"."""
+    labels = dict(zip(table.row_labels, row.labels))
+    method = labels.pop("method", "")
+    more = [name if label == "yes" else label for name, label in labels.items() if label]
+    return f"{method} ({', '.join(more)})" if more else method
+
+
 # --- Results and runs -> one HTML file that needs nothing else. ---
 
 TITLE = "Compositionality report"
@@ -302,13 +429,26 @@ def write_report(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Path:
-    """Write the report on everything below the `results` folders to `out`; returns `out`.
+    """Write the report on everything below some folders of results; the same input, the same bytes.
 
-    runs: --out folders of train, for the training curves. base: the model to compare with (None:
-    the one whose weights others were trained from, else the first). maps: measured models by name,
-    whose token-patch maps the examples show. tables: folder for the tables as Markdown, LaTeX and
-    CSV. resamples, seed: of the bootstrap. The same input gives the same bytes. Raises UsageError
-    for an unknown base, CompoclipError for results, runs, models or a place that do not serve.
+    Args:
+        results: folders of results.
+        out: the HTML file.
+        runs: --out folders of train, for the training curves.
+        base: name of the model compared with; None takes the one whose weights others were trained
+            from, else the first.
+        maps: measured models by name, whose token-patch maps the examples show.
+        tables: folder for the tables as Markdown, LaTeX and CSV.
+        title: of the page.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UsageError: there is no such base, or two runs have one name.
+        CompoclipError: results, runs, models or the place do not serve.
     """
     if out.is_dir():
         raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")

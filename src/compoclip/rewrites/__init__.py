@@ -1,1 +1,5 @@
 """Caption rewrites: hard negatives (meaning changed) and hard positives (meaning kept)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -170,6 +170,19 @@ def get_rewrite(name: str) -> Rewrite:
     return rewrite
 
 
+def rewrites_named(text: str) -> tuple[str, ...]:
+    """The names in a list such as "negclip,replace" or "all", each once.
+
+    Raises UsageError for an unknown one, or none.
+    """
+    if text.strip() == "all":
+        return rewrite_names()
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
+    return tuple(get_rewrite(name).name for name in names)
+
+
 def get_pair_rewrite(name: str) -> PairRewrite:
     """The rewrite of two captions of that name. Raises UsageError for another one."""
     pairs = _found()[1]

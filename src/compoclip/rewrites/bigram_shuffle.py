@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, check, moved_text
-from compoclip.rewrites.exchange import items, parts, parts_of
-from compoclip.rewrites.structure import structure_of
+from compoclip.rewrites.legality import items, parts, parts_of
+from compoclip.rewrites.reading import read
 
 TOO_SHORT = "too-short"
 NO_NEW_ORDER = "no-new-order"
@@ -44,8 +44,8 @@ class BigramShuffle:
         texts = {(a, b): _shown(caption, a, b).lower() for a, b in units}
         texts = {unit: text for unit, text in texts.items() if any(map(str.isalnum, text))}
         before = _sense(texts, units)
-        structure = structure_of(caption)
-        said, parts_before = items(structure), parts_of(structure)
+        reading = read(caption)
+        said, parts_before = items(reading), parts_of(reading)
         reason = NO_NEW_ORDER
         for _ in range(MAX_DRAWS):
             order = rng.sample(pairs, len(pairs))

@@ -14,16 +14,15 @@ from typing import Any, Protocol
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.tagwords import PREPOSITIONS, preposition_synonyms
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, inflect
-from compoclip.rewrites.elements import Element, elements
-from compoclip.rewrites.exchange import related
+from compoclip.rewrites.exclusion import related
 from compoclip.rewrites.negclip import NegclipSwap
-from compoclip.rewrites.replace import NO_CANDIDATE, Replace, replaced
-from compoclip.rewrites.structure import Structure, structure_of
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.relations import PREPOSITIONS, preposition_synonyms
+from compoclip.rewrites.replace import NO_CANDIDATE, Element, Replace, elements, replaced
 
 # --- What fits a gap in a caption, by a masked language model. ---
 
@@ -98,7 +97,7 @@ class MaskedReplace:
     name: str
     parts: tuple[str, ...]
     filler: MaskFiller | None = None
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -107,25 +106,25 @@ class MaskedReplace:
             return Replace(name=self.name, parts=self.parts)(caption, rng)
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
-        gaps = [e for e in elements(structure) if e.pos in self.parts and e.stop - e.first == 1]
+        reading = read(caption)
+        gaps = [e for e in elements(reading) if e.pos in self.parts and e.stop - e.first == 1]
         reason = NO_CANDIDATE
         for gap in rng.sample(gaps, min(len(gaps), MAX_DRAWS)):
             token = caption.tokens[gap.first]
             before, after = caption.text[: token.start], caption.text[token.end :]
             for word in self.filler.fill(before, after):
-                lemma = _fitting(structure, gap, word)
+                lemma = _fitting(reading, gap, word)
                 if lemma is None:
                     continue
                 rule = f"masked:{gap.pos}"
-                result = replaced(structure, gap, lemma, self.name, rule)
+                result = replaced(reading, gap, lemma, self.name, rule)
                 if isinstance(result, Rewritten):
                     return result
                 reason = result.reason
         return Refused(reason)
 
 
-def _fitting(s: Structure, gap: Element, word: str) -> str | None:
+def _fitting(s: Reading, gap: Element, word: str) -> str | None:
     """The lemma of a proposed word, or None when it is no other word of the gap's kind and form."""
     low = word.strip().lower()
     token = s.caption.tokens[gap.first]

@@ -14,18 +14,19 @@ from itertools import combinations
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, apply_changes, check, inflect
-from compoclip.rewrites.elements import elements, enough_elements, may_tie_alike, states_place
-from compoclip.rewrites.exchange import (
-    UNIVERSAL,
-    families,
-    head_lemma,
-    not_things,
-    related,
-    subject_of,
-)
+from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
+from compoclip.rewrites.legality import has_namesake, may_tie_alike, states_place, subject_of
 from compoclip.rewrites.negclip import NO_PAIR, SpanPair, candidates, swapped
-from compoclip.rewrites.replace import NO_CANDIDATE, TOO_FEW, drawn_candidate, replaced
-from compoclip.rewrites.structure import MentionLink, Structure, phrases, structure_of
+from compoclip.rewrites.reading import MentionLink, Reading, read
+from compoclip.rewrites.relations import phrases
+from compoclip.rewrites.replace import (
+    NO_CANDIDATE,
+    TOO_FEW,
+    drawn_candidate,
+    elements,
+    enough_elements,
+    replaced,
+)
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
 _SWAPS = {
@@ -41,24 +42,24 @@ class CrepeAtom:
     """One object, attribute or relation gives way to another of its type that excludes it."""
 
     name: str = "crepe-atom"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn foil, or `Refused`: "too-few-elements", "no-candidate" or a rule."""
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
-        if not enough_elements(structure):
+        reading = read(caption)
+        if not enough_elements(reading):
             return Refused(TOO_FEW)
-        atoms = elements(structure)
+        atoms = elements(reading)
         kinds = [kind for kind in _TYPES if any(atom.kind == kind for atom in atoms)]
         reason = NO_CANDIDATE
         for _ in range(MAX_DRAWS if kinds else 0):
             kind = rng.choice(kinds)
             atom = rng.choice([atom for atom in atoms if atom.kind == kind])
             word, rule = drawn_candidate(atom, rng), f"atom:{_TYPES[kind]}"
-            result = replaced(structure, atom, word, self.name, rule)
+            result = replaced(reading, atom, word, self.name, rule)
             if isinstance(result, Rewritten):
                 return result
             reason = result.reason
@@ -70,7 +71,7 @@ class CrepeSwap:
     """Two objects, two attributes or two relations change places."""
 
     name: str = "crepe-swap"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -82,7 +83,7 @@ class CrepeSwap:
             for pair in candidates(caption)
             if pair.group in _SWAPS
         ]
-        pairs += _contradicting_relations(structure_of(caption))
+        pairs += _contradicting_relations(read(caption))
         reason = NO_PAIR
         for _ in range(MAX_DRAWS):
             if not pairs:
@@ -97,7 +98,7 @@ class CrepeSwap:
         return Refused(reason)
 
 
-def _contradicting_relations(s: Structure) -> Iterator[SpanPair]:
+def _contradicting_relations(s: Reading) -> Iterator[SpanPair]:
     """Pairs of prepositions that exclude each other: only their exchange denies something."""
     places = [e for e in elements(s) if e.pos == "ADP"]
     words = [" ".join(t.text.lower() for t in s.caption.tokens[e.first : e.stop]) for e in places]
@@ -122,18 +123,18 @@ class CrepeNegate:
     """Denies one relation or one object of the caption."""
 
     name: str = "crepe-negate"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn foil, or `Refused`: "nothing-to-deny", "empty-caption" or a failed check."""
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
+        reading = read(caption)
         ways = {
-            "negate:relation": list(_in_place(structure)),
-            "negate:object": list(_behind(structure)),
-            "negate:statement": list(_instead(structure)),
+            "negate:relation": list(_in_place(reading)),
+            "negate:object": list(_behind(reading)),
+            "negate:statement": list(_instead(reading)),
         }
         reason = NOTHING_TO_DENY
         for rule in rng.sample(list(ways), len(ways)):
@@ -149,7 +150,7 @@ class CrepeNegate:
 Foil = tuple[str, tuple[Edit, ...]]
 
 
-def _in_place(s: Structure) -> Iterator[Foil]:
+def _in_place(s: Reading) -> Iterator[Foil]:
     """ "A cat on a mat" -> "A cat not on a mat"; "a man rides" -> "a man does not ride"."""
     for first, _ in _relations(s):
         token = s.caption.tokens[first]
@@ -160,7 +161,7 @@ def _in_place(s: Structure) -> Iterator[Foil]:
         yield apply_changes(s.caption, [change])
 
 
-def _behind(s: Structure) -> Iterator[Foil]:
+def _behind(s: Reading) -> Iterator[Foil]:
     """ "A cat on a mat" -> "A cat on a mat. There is no cat."."""
     text = s.caption.text.rstrip()
     stop = "" if text.endswith((".", "!", "?")) else "."
@@ -172,7 +173,7 @@ def _behind(s: Structure) -> Iterator[Foil]:
             yield text + added, (edit,)
 
 
-def _instead(s: Structure) -> Iterator[Foil]:
+def _instead(s: Reading) -> Iterator[Foil]:
     """ "A black cat on a mat" -> "There is no black cat on a mat."."""
     tokens = s.caption.tokens
     for first, stop in _relations(s):
@@ -189,13 +190,13 @@ def _instead(s: Structure) -> Iterator[Foil]:
         yield new, (Edit(0, len(s.caption.text), 0, len(new)),)
 
 
-def _relations(s: Structure) -> Iterator[tuple[int, int]]:
+def _relations(s: Reading) -> Iterator[tuple[int, int]]:
     """Spans of the verbs and prepositions between a thing and the next, whose denial denies it.
 
     "A star not above a star" is true of the lower one, so things must differ.
     """
     tokens = s.caption.tokens
-    whole = dict(phrases(tokens))
+    whole = dict(phrases(s.lows))
     for place in range(1, len(s.mentions)):
         before, mention = s.mentions[place - 1], s.mentions[place]
         if mention.link in (MentionLink.START, MentionLink.COORDINATED) or not _is_thing(
@@ -210,7 +211,7 @@ def _relations(s: Structure) -> Iterator[tuple[int, int]]:
                 continue
         elif whole.get(first, first + 1) != stop or not states_place(s, first, stop):
             continue
-        if may_tie_alike(s, first, stop) or _has_namesake(s, place - 1, place):
+        if may_tie_alike(s, first, stop) or has_namesake(s, place - 1, place):
             continue
         yield first, stop
 
@@ -223,34 +224,24 @@ def _core(tokens: tuple[Token, ...], first: int, stop: int) -> tuple[int, int]:
     return (first, first) if any(t.pos in marks for t in tokens[first:stop]) else (first, stop)
 
 
-def _sides(s: Structure, first: int, stop: int) -> tuple[int, int]:
+def _sides(s: Reading, first: int, stop: int) -> tuple[int, int]:
     before = max(i for i in range(first) if s.owner[i] >= 0)
     return s.owner[before], s.owner[stop]
 
 
-def _is_thing(s: Structure, place: int) -> bool:
+def _is_thing(s: Reading, place: int) -> bool:
     """Whether the mention asserts a thing of its own, by a common noun ("is chestnut" does not)."""
     head = s.caption.tokens[s.mentions[place].head]
     return (
         head.pos == "NOUN"
         and s.mentions[place].words != ("be",)
         and s.asserted(s.mentions[place].head)
-        and head_lemma(s, place) not in not_things()
+        and s.head_lemma(place) not in NOT_THINGS
         and not families(head.lemma, "ADJ") & UNIVERSAL
     )
 
 
-def _has_namesake(s: Structure, *places: int) -> bool:
-    """Whether a further mention may be of the same kind, of which the denial may be true."""
-    return any(
-        related(head_lemma(s, place), head_lemma(s, other), "NOUN")
-        for place in places
-        for other in range(len(s.mentions))
-        if other != place
-    )
-
-
-def _name(s: Structure, place: int, *, described: bool) -> str:
+def _name(s: Reading, place: int, *, described: bool) -> str:
     """The mention without determiner and number; only its noun unless `described`."""
     mention, tokens = s.mentions[place], s.caption.tokens
     first = mention.head

@@ -10,7 +10,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compoclip.captions.tagwords import preposition_synonyms
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
@@ -22,16 +21,15 @@ from compoclip.rewrites.edit import (
     edited,
     inflect,
 )
-from compoclip.rewrites.elements import FIXED_ADJECTIVES, only_listed
-from compoclip.rewrites.exchange import RELATED, independent, not_things, related
-from compoclip.rewrites.structure import Structure, structure_of
+from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, contrast, related
+from compoclip.rewrites.legality import only_listed
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.relations import SAYING_LITTLE, preposition_synonyms
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 #: Parts of speech whose words are never exchanged.
 FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
-#: Prepositions that hold wherever a more precise one does, or state nothing one can see.
-VAGUE = frozenset(("with", "at", "by", "near", "against", "of"))
 _ONE = frozenset(("one", "1"))
 
 
@@ -46,7 +44,7 @@ class CrossSwap:
     """
 
     name: str = "cross-swap"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
 
     def __call__(
@@ -78,7 +76,7 @@ class CrossSwap:
 
 def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
     """Part of speech -> {word: its first token} of the words that may be exchanged."""
-    structure = structure_of(caption)
+    reading = read(caption)
     taken = {form for t in other.tokens for form in (t.text.lower(), t.lemma.lower())}
     uses: dict[str, set[str]] = {}
     fixed: set[str] = set()
@@ -86,12 +84,12 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
         low = token.text.lower()
         uses.setdefault(low, set()).add(token.pos)
         counts = token.pos == "ADJ" and low in FIXED_ADJECTIVES  # "other", "close" of "close up"
-        if counts or index in structure.phrasal or not structure.asserted(index):
+        if counts or index in reading.phrasal or not reading.asserted(index):
             fixed.add(low)
     found: dict[str, dict[str, Token]] = {}
     for index, token in enumerate(caption.tokens):
         low = token.text.lower()
-        if token.pos == "NOUN" and not _says_something(structure, index):
+        if token.pos == "NOUN" and not _says_something(reading, index):
             continue
         shared = low in taken or token.lemma.lower() in taken
         if token.pos in FIXED or shared or low in fixed or len(uses[low]) > 1:
@@ -101,12 +99,12 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
     return found
 
 
-def _says_something(s: Structure, index: int) -> bool:
+def _says_something(s: Reading, index: int) -> bool:
     """Whether the noun names a thing of which more is said than that it is there.
 
     "A dog" turned into "a cat" is true of a composite image that shows a cat in its other half.
     """
-    if s.caption.tokens[index].lemma.lower() in not_things():
+    if s.caption.tokens[index].lemma.lower() in NOT_THINGS:
         return False
     return s.owner[index] >= 0 and not only_listed(s, s.owner[index])
 
@@ -121,13 +119,13 @@ def exclude(a: Token, b: Token) -> bool:
     """Whether the words of two tokens of one part of speech differ in meaning (rules 5 and 6)."""
     first, second = a.lemma.lower(), b.lemma.lower()
     if a.pos == "ADP":
-        if not VAGUE.isdisjoint((first, second)):
+        if not SAYING_LITTLE.isdisjoint((first, second)):
             return False
         return first != second and second not in preposition_synonyms(first)
     if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
         return False  # "that" of "a chair that turns" is no "it"
-    if a.pos == "ADJ" and independent(first, second):
-        return False
+    if a.pos == "ADJ":
+        return contrast((first,), (second,)) is None
     if a.pos == "NUM" and not _ONE.isdisjoint((first, second)):
         return False  # "one dog" and "two dogs" differ in the noun too
     if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):

@@ -12,8 +12,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
-from compoclip.captions.types import Caption, Token, word_set
+from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip
 
 # --- Whether a word takes "a" or "an". ---
@@ -231,12 +232,7 @@ def edited(
 # --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---
 
 #: Nouns for stuff, of which there are no two: they are no replacement for a plural.
-MASS_NOUNS = word_set(
-    "bread rice meat lettuce corn grass snow sand gravel coffee tea milk beer juice soda wine "
-    "broccoli produce equipment furniture luggage food water soup cheese pasta bacon beef pork ham "
-    "butter garlic honey ice jam lemonade macaroni spaghetti sushi popcorn seafood seaweed spinach "
-    "toast stew dirt mud soil moss smoke soap toothpaste perfume champagne lightning"
-) | {"ice cream", "toilet paper"}
+MASS_NOUNS = word_lists(__file__, "rules").words("mass nouns")
 # Plurals that the dictionary lists second, or does not list.
 _PLURALS = {"fish": "fish", "hoof": "hooves", "box": "boxes", "leaf": "leaves"}
 _INFLECTED = frozenset(("NNS", "VBG", "VBD", "VBN", "VBZ", "JJR", "JJS", "RBR", "RBS"))

@@ -13,30 +13,26 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from compoclip.captions.types import Caption, Token, word_set
-from compoclip.rewrites import exchange
+from compoclip.captions.lists import DEPICTIONS, word_lists
+from compoclip.captions.types import Caption, Token
+from compoclip.rewrites import legality
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
-from compoclip.rewrites.elements import names_together
-from compoclip.rewrites.exchange import NOT_ASSERTED, families, head_lemma, names_people
-from compoclip.rewrites.structure import Mention, Structure, of_last, structure_of
+from compoclip.rewrites.exclusion import (
+    FIXED_ADJECTIVES,
+    LIGHT_VERBS,
+    NO_THINGS,
+    families,
+    names_people,
+)
+from compoclip.rewrites.legality import NOT_ASSERTED, names_together
+from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
-_FIXED_ADJECTIVES = word_set(
-    "other same different several many few more most various such own another next close full "
-    "multiple numerous certain able ready sure half whole only"
-)
-_MANNER_ADVERBS = word_set(
-    "up down left right inside outside indoors outdoors upside forward forwards backward backwards "
-    "upright sideways away together alone apart overhead fast slow high low"
-)
-_NO_MANNER = word_set(
-    "really nearly only fully partially partly mostly mainly possibly probably apparently "
-    "slightly completely currently recently early daily likely closely directly simply "
-    "extremely very usually brightly highly newly freshly early"
-)
-_LIGHT_VERBS = word_set("be have do get make take go show include feature contain see")
+_LISTS = word_lists(__file__, "rules")  # which says what each list is for
+_MANNER_ADVERBS = _LISTS.words("manner adverbs")
+_NO_MANNER = _LISTS.words("no manner")
 
 
 class SpanPair(NamedTuple):
@@ -56,7 +52,7 @@ class NegclipSwap:
     """
 
     name: str = "negclip"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
 
@@ -88,17 +84,17 @@ def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewri
 @of_last
 def candidates(caption: Caption) -> tuple[SpanPair, ...]:
     """All legal pairs, group by group, in order of place."""
-    structure = structure_of(caption)
+    reading = read(caption)
     return tuple(
         [
             pair
-            for pair, refusal in considered(structure)
-            if refusal is None and not exchange.same_parts(structure, pair.a, pair.b)
+            for pair, refusal in considered(reading)
+            if refusal is None and not legality.same_parts(reading, pair.a, pair.b)
         ]
     )
 
 
-def considered(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
+def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     """Every pair of like parts with the rule that forbids its exchange (None: legal so far)."""
     yield from _noun_phrases(s)
     yield from _verbs(s)
@@ -108,118 +104,70 @@ def considered(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
     yield from _adjectives(s)
 
 
-def _noun_phrases(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
+def _noun_phrases(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
     for x, z in combinations(long, 2):
         a, b = s.mentions[x], s.mentions[z]
         pair = SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
-        yield pair, exchange.phrases(s, x, z)
+        yield pair, legality.phrases(s, x, z)
 
 
-def _is_thing(s: Structure, index: int) -> bool:
+def _is_thing(s: Reading, index: int) -> bool:
     token = s.caption.tokens[index]
-    return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in _ATTRIBUTES
+    return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in NO_THINGS
 
 
-#: Nouns whose exchange with a thing gives no sensible statement.
-_ATTRIBUTES = word_set(
-    "top bottom front back middle center centre side left right end color colour size shape way "
-    "time kind type sort day night each all one other another corner edge background foreground "
-    "picture photo photograph image drawing painting shot view scene distance line couple closeup "
-    "close-up up ups"
-)
-
-
-def _nouns(s: Structure, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
+def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
     places = [
         i
         for i, t in enumerate(s.caption.tokens)
         if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
     ]
     for i, j in combinations(places, 2):
-        yield SpanPair(group, (i, i + 1), (j, j + 1)), _noun_refusal(s, i, j)
+        yield SpanPair(group, (i, i + 1), (j, j + 1)), legality.nouns(s, i, j)
 
 
-def _noun_refusal(s: Structure, i: int, j: int) -> str | None:
-    tokens, x, z = s.caption.tokens, s.owner[i], s.owner[j]
-    if x == z:
-        return exchange.SAME_OWNER
-    if exchange.related(s.lemmas[i], s.lemmas[j], "NOUN"):
-        return exchange.RELATED
-    if tokens[i].tag == "NN" and exchange.numbers_differ(s, i, j):
-        return exchange.NUMBER
-    if i != s.mentions[x].head and j != s.mentions[z].head:
-        return exchange.modifiers(s, i, j, "NOUN")
-    if s.asserted(i) != s.asserted(j) and _is_described(s, z if s.asserted(i) else x):
-        return exchange.NOT_ASSERTED  # "no red fish" leaves room for a fish
-    return exchange.arguments(s, x, z)
-
-
-def _is_described(s: Structure, place: int) -> bool:
-    mention = s.mentions[place]
-    return any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
-
-
-def _adjectives(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
+def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     places = [
         i
         for i, t in enumerate(s.caption.tokens)
         if t.pos == "ADJ"
         and i not in s.phrasal
-        and s.lemmas[i] not in _FIXED_ADJECTIVES
+        and s.lemmas[i] not in FIXED_ADJECTIVES
         and not names_together(s.caption.tokens, i)
         and t.tag in ("JJ", "JJR", "JJS")
     ]
     for i, j in combinations(places, 2):
         pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
         if s.caption.tokens[i].tag != s.caption.tokens[j].tag:
-            yield pair, exchange.NUMBER
+            yield pair, legality.NUMBER
         else:
-            yield pair, exchange.modifiers(s, i, j, "ADJ")
+            yield pair, legality.modifiers(s, i, j, "ADJ")
 
 
-def _verbs(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
+def _verbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     """Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place."""
     tokens = s.caption.tokens
     spans = [
         (i, i + 1)
         for i, t in enumerate(tokens)
-        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in _LIGHT_VERBS
+        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
     ]
     for a, b in combinations(spans, 2):
-        yield SpanPair("verb", a, b), exchange.verbs(s, a, b)
+        yield SpanPair("verb", a, b), legality.verbs(s, a, b)
 
 
-def _adverbs(s: Structure) -> Iterator[tuple[SpanPair, str | None]]:
+def _adverbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     places = [i for i, t in enumerate(s.caption.tokens) if t.pos == "ADV" and _says_how(s, i)]
     for i, j in combinations(places, 2):
-        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), _adverb_refusal(s, i, j)
+        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), legality.adverbs(s, i, j)
 
 
-def _says_how(s: Structure, index: int) -> bool:
+def _says_how(s: Reading, index: int) -> bool:
     word = s.lows[index]
     if index in s.phrasal or word in _NO_MANNER:
         return False
     return word in _MANNER_ADVERBS or word.endswith("ly")
-
-
-def _adverb_refusal(s: Structure, i: int, j: int) -> str | None:
-    """Adverbs count when they belong to different verbs of different meaning."""
-    tokens = s.caption.tokens
-    if not (s.asserted(i) or s.asserted(j)):
-        return exchange.NOT_ASSERTED
-    if exchange.related(tokens[i].lemma.lower(), tokens[j].lemma.lower(), "ADV"):
-        return exchange.RELATED
-    first, second = _verb_before(tokens, i), _verb_before(tokens, j)
-    if first is None or second is None or first is second:
-        return exchange.SAME_OWNER
-    if exchange.related(first.lemma.lower(), second.lemma.lower(), "VERB"):
-        return exchange.SAME_OWNER
-    return None
-
-
-def _verb_before(tokens: tuple[Token, ...], index: int) -> Token | None:
-    return next((t for t in reversed(tokens[:index]) if t.pos == "VERB"), None)
 
 
 # --- What an "and" joins, when that is clear: adjectives, verb phrases of one subject, noun
@@ -236,10 +184,9 @@ UNLIKE = "unlike-parts"
 KINDS = ("noun-phrase", "verb-phrase", "adjective")
 
 _LISTING = frozenset((",", "and", "or", "but", "&"))
-_PICTURES = word_set("picture photo photograph image drawing painting view shot scene close-up")
 _CLOSING = frozenset(("with", "of", "between"))
 _FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
-Span = tuple[int, int]
+_Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +194,11 @@ class Conjuncts:
     """Two token spans joined by "and"; kind: one of `KINDS`."""
 
     kind: str
-    a: Span
-    b: Span
+    a: _Span
+    b: _Span
 
 
-def conjuncts(s: Structure, at: int) -> Conjuncts | str:
+def conjuncts(s: Reading, at: int) -> Conjuncts | str:
     """The phrases that the "and" at token `at` joins, or the reason why they stay in place."""
     tokens = s.caption.tokens
     if at == 0 or at + 1 >= len(tokens):
@@ -269,20 +216,20 @@ def conjuncts(s: Structure, at: int) -> Conjuncts | str:
     return _conjuncts_noun_phrases(s, x, start, end)
 
 
-def _sentence(tokens: tuple[Token, ...], at: int) -> Span:
+def _sentence(tokens: tuple[Token, ...], at: int) -> _Span:
     """The sentence around token `at`, without its final punctuation."""
     marks = [i for i, t in enumerate(tokens) if t.text[0] in SENTENCE_ENDS or t.text == ";"]
     start = max((i + 1 for i in marks if i < at), default=0)
     return start, min((i for i in marks if i > at), default=len(tokens))
 
 
-def _listed(tokens: tuple[Token, ...], a: Span, b: Span) -> bool:
+def _listed(tokens: tuple[Token, ...], a: _Span, b: _Span) -> bool:
     """Whether a comma or coordinator stands right before the first or after the second span."""
     before = a[0] > 0 and tokens[a[0] - 1].text.lower() in _LISTING
     return before or (b[1] < len(tokens) and tokens[b[1]].text.lower() in _LISTING)
 
 
-def _conjuncts_adjectives(s: Structure, at: int) -> Conjuncts | str:
+def _conjuncts_adjectives(s: Reading, at: int) -> Conjuncts | str:
     tokens = s.caption.tokens
     first, last = at - 1, at + 1
     if first > 0 and tokens[first - 1].pos == "ADV":
@@ -302,7 +249,7 @@ def _conjuncts_adjectives(s: Structure, at: int) -> Conjuncts | str:
     return Conjuncts("adjective", a, b)
 
 
-def _verb_phrases(s: Structure, at: int, start: int, end: int) -> Conjuncts | str:
+def _verb_phrases(s: Reading, at: int, start: int, end: int) -> Conjuncts | str:
     """ "sitting on a bench" and "reading a book": up to the "and", and up to the end."""
     tokens = s.caption.tokens
     tag = tokens[at + 1].tag
@@ -323,7 +270,7 @@ def _verb_phrases(s: Structure, at: int, start: int, end: int) -> Conjuncts | st
     return Conjuncts("verb-phrase", a, b)
 
 
-def _conjuncts_noun_phrases(s: Structure, x: int, start: int, end: int) -> Conjuncts | str:
+def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
     tokens = s.caption.tokens
     left, right = s.mentions[x], s.mentions[x + 1]
     if any(tokens[m.head].pos == "PRON" for m in (left, right)):
@@ -360,7 +307,7 @@ def _follows(tokens: tuple[Token, ...], stop: int, end: int) -> str:
     return tokens[stop].text.lower() if stop < end else ""
 
 
-def _determined(s: Structure, place: int) -> bool:
+def _determined(s: Reading, place: int) -> bool:
     """Whether the mention starts with a determiner, a possessive or a number."""
     if not 0 <= place < len(s.mentions):
         return False
@@ -368,15 +315,15 @@ def _determined(s: Structure, place: int) -> bool:
     return token.pos in ("DET", "NUM") or token.tag == "PRP$"
 
 
-def _of_before(s: Structure, x: int, start: int) -> bool:
+def _of_before(s: Reading, x: int, start: int) -> bool:
     """Whether "of" ties the mention to the one right before it, which is no mere picture."""
     before = s.mentions[x].first - 1
     if before <= start or s.caption.tokens[before].text.lower() != "of" or x == 0:
         return False
-    return s.mentions[x - 1].stop == before and head_lemma(s, x - 1) not in _PICTURES
+    return s.mentions[x - 1].stop == before and s.head_lemma(x - 1) not in DEPICTIONS
 
 
-def _governor(s: Structure, first: int, start: int) -> str:
+def _governor(s: Reading, first: int, start: int) -> str:
     """What governs the phrase at `first`: "" at the top, "verb", or the word before it."""
     tokens = s.caption.tokens
     if first == start:
@@ -386,12 +333,12 @@ def _governor(s: Structure, first: int, start: int) -> str:
     if before.pos == "AUX":
         alone = all(t.pos in ("PRON", "DET", "AUX") for t in tokens[start:first])
         return "" if alone else low
-    if low == "of" and first >= 2 and tokens[first - 2].lemma.lower() in _PICTURES:
+    if low == "of" and first >= 2 and tokens[first - 2].lemma.lower() in DEPICTIONS:
         return ""
     return "verb" if before.pos == "VERB" else low
 
 
-def _changes_subject(s: Structure, x: int, governor: str) -> bool:
+def _changes_subject(s: Reading, x: int, governor: str) -> bool:
     """Whether the second phrase may be a subject beside the first one's: "(a man with a hat) and
     (a woman)".
     """
@@ -401,15 +348,15 @@ def _changes_subject(s: Structure, x: int, governor: str) -> bool:
     return animals[0] != animals[1] or _person(s, x) != _person(s, x + 1)
 
 
-def _person(s: Structure, place: int) -> bool:
-    return names_people(head_lemma(s, place))
+def _person(s: Reading, place: int) -> bool:
+    return names_people(s.head_lemma(place))
 
 
-def _kinds(s: Structure, place: int) -> frozenset[str]:
-    return families(head_lemma(s, place), "NOUN")
+def _kinds(s: Reading, place: int) -> frozenset[str]:
+    return families(s.head_lemma(place), "NOUN")
 
 
-def _shared(s: Structure, x: int, a: Span, b: Span, after: Token, start: int) -> Conjuncts | str:
+def _shared(s: Reading, x: int, a: _Span, b: _Span, after: Token, start: int) -> Conjuncts | str:
     """Both phrases with something behind the second: legal when it is said of both."""
     tokens = s.caption.tokens
     if after.pos == "AUX" or after.tag in _FINITE:
@@ -423,7 +370,7 @@ def _shared(s: Structure, x: int, a: Span, b: Span, after: Token, start: int) ->
     return _exchange(s, x, a, b)
 
 
-def _exchange(s: Structure, x: int, a: Span, b: Span) -> Conjuncts | str:
+def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> Conjuncts | str:
     """The noun phrases, when it is clear which determiner and modifiers belong to which."""
     tokens = s.caption.tokens
     mine, theirs = _determined(s, x), _determined(s, x + 1)
@@ -438,7 +385,7 @@ def _exchange(s: Structure, x: int, a: Span, b: Span) -> Conjuncts | str:
     return Conjuncts("noun-phrase", (skipped, a[1]), b)
 
 
-def _whole(s: Structure, x: int, start: int, end: int) -> Conjuncts | str:
+def _whole(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
     """Both sides entire: "a man in a hat and a woman in a dress"."""
     tokens = s.caption.tokens
     top = next((n for n, m in enumerate(s.mentions) if _is_top(s, n, m, start)), -1)
@@ -458,11 +405,11 @@ def _whole(s: Structure, x: int, start: int, end: int) -> Conjuncts | str:
     return Conjuncts("noun-phrase", a, b)
 
 
-def _is_top(s: Structure, place: int, mention: Mention, start: int) -> bool:
+def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
     """Whether the mention begins what the sentence is about, not the frame around it."""
     if mention.first < start or s.caption.tokens[mention.head].pos == "PRON":
         return False
-    return head_lemma(s, place) not in _PICTURES and _governor(s, mention.first, start) == ""
+    return s.head_lemma(place) not in DEPICTIONS and _governor(s, mention.first, start) == ""
 
 
 # --- Hard positives by exchanging the two sides of an "and". ---
@@ -480,17 +427,17 @@ class AndSwap:
     """
 
     name: str = "and-swap"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = True
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn rewrite, or `Refused`: "no-and", why the phrases stay, or a failed check."""
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
+        reading = read(caption)
         places = [i for i, token in enumerate(caption.tokens) if token.text.lower() == "and"]
         reason = NO_AND
-        found = [conjuncts(structure, at) for at in places]
+        found = [conjuncts(reading, at) for at in places]
         for joined in sorted(found, key=_size):
             if not isinstance(joined, Conjuncts):
                 return Refused(joined)

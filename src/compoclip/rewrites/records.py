@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.parse import PARSER_VERSION, parse
+from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.recordfile import Item, Track, write_records

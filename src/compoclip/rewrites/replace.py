@@ -8,23 +8,172 @@ antonyms and co-hyponyms (docs/decisions.md, rules 4 and 5).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from typing import NamedTuple
 
+from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, cased_like, edited
-from compoclip.rewrites.elements import Element, elements, enough_elements
-from compoclip.rewrites.exchange import related
-from compoclip.rewrites.structure import Structure, structure_of
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, cased_like, edited, inflect
+from compoclip.rewrites.exclusion import NOT_THINGS, entity, head_noun, modifier, verb
+from compoclip.rewrites.legality import (
+    OCCURS,
+    attribute_refusal,
+    has_namesake,
+    is_many,
+    may_tie_alike,
+    names_together,
+    noun_refusal,
+    only_listed,
+    place_refusal,
+    states_place,
+)
+from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
+from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 
 TOO_FEW = "too-few-elements"
 NO_CANDIDATE = "no-candidate"
-OCCURS = "occurs-in-caption"
-RELATED = "related-words"
 CANDIDATES_PER_ELEMENT = 2
+
+# --- The replaceable elements of a caption, each with its candidates. ---
+
+_ADJECTIVE_TAGS = frozenset(("JJ", "JJR", "JJS"))
+_NOUN_PARTS = ("NOUN", "PROPN")
+_PHRASES_BY_FIRST: dict[str, list[tuple[str, ...]]] = {}
+for _phrase in KNOWN_PHRASES:
+    _PHRASES_BY_FIRST.setdefault(_phrase[0], []).append(_phrase)
+
+
+class Element(NamedTuple):
+    """Tokens [first, stop) that one of the weighted candidate lemmas may replace.
+
+    kind: "entity", "modifier" or "relation". pos: part of speech of the candidates. tag: the form
+    (Penn Treebank) that a candidate takes.
+    """
+
+    kind: str
+    first: int
+    stop: int
+    pos: str
+    tag: str
+    candidates: tuple[tuple[str, int], ...]
+
+    def form(self, lemma: str) -> str:
+        """The candidate as it reads in the caption."""
+        return inflect(lemma, self.tag) if self.pos in ("NOUN", "VERB", "ADJ") else lemma
+
+
+def enough_elements(s: Reading) -> bool:
+    """Whether the caption has two entities and a relation or a modifier."""
+    if len(s.mentions) < 2:
+        return False
+    related = any(m.link not in (MentionLink.START, MentionLink.COORDINATED) for m in s.mentions)
+    return related or any(t.pos == "ADJ" for t in s.caption.tokens)
+
+
+@of_last
+def elements(s: Reading) -> tuple[Element, ...]:
+    """All elements with at least one candidate, by kind, in order of place."""
+    relations = list(_prepositions(s))
+    inside = {i for e in relations for i in range(e.first, e.stop)}
+    found = [*_entities(s), *_modifiers(s, inside), *relations, *_verbs(s, inside)]
+    return tuple([element for element in found if element.candidates])
+
+
+def _entities(s: Reading) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    lows, lemmas = s.lows, s.lemmas
+    for place, mention in enumerate(s.mentions):
+        head = tokens[mention.head]
+        lemma = lemmas[mention.head]
+        if head.pos != "NOUN" or lemma in NOT_THINGS or not s.asserted(mention.head):
+            continue
+        if lemmas.count(lemma) > 1 or only_listed(s, place):
+            continue
+        first = mention.head
+        while first > mention.first and (
+            tokens[first - 1].pos in _NOUN_PARTS
+            or (first == mention.head and names_together(tokens, first - 1))
+        ):
+            first -= 1
+        compound = " ".join(lows[first : mention.head])
+        plural = head.tag == "NNS" or any(map(is_many, tokens[mention.first : first]))
+        single = first > 0 and lows[first - 1] in ("a", "an")
+        name = f"{compound} {lemma}".strip()
+        options = entity(name, lemma, single=single, plural=plural)
+        tag = "NNS" if plural else "NN"
+        yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
+
+
+def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    for index, token in enumerate(tokens):
+        if token.pos != "ADJ" or token.tag not in _ADJECTIVE_TAGS or not s.asserted(index):
+            continue
+        if index in skipped or index in s.phrasal or names_together(tokens, index):
+            continue
+        lemma = s.lemmas[index]
+        if lemma == "same":
+            yield from _same(s, index)
+            continue
+        owner = s.owner[index]
+        if owner < 0 and token.tag == "JJR" and may_tie_alike(s, index, index + 2):
+            continue
+        known = s.described(index)
+        if owner >= 0 and (s.unasserted or not known) and has_namesake(s, owner):
+            continue
+        head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[known[0]]) if known else ""
+        options = tuple(
+            (word, weight)
+            for word, weight in modifier(lemma, token.tag, head)
+            if all(attribute_refusal(s, node, word) is None for node in known)
+        )
+        yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
+
+
+def _same(s: Reading, index: int) -> Iterator[Element]:
+    """ "the same colour" -> "a different colour"."""
+    before = s.caption.tokens[index - 1] if index else None
+    owner = s.owner[index]
+    if before is None or before.text.lower() != "the" or owner < 0:
+        return
+    plural = s.caption.tokens[s.mentions[owner].head].tag == "NNS"
+    text = "different" if plural else "a different"
+    yield Element("modifier", index - 1, index + 1, "ADJ", "JJ", ((text, 1),))
+
+
+def _prepositions(s: Reading) -> Iterator[Element]:
+    end = 0
+    for index, word in enumerate(s.lows):
+        if index < end or word not in _PHRASES_BY_FIRST:
+            continue
+        for phrase in _PHRASES_BY_FIRST[word]:
+            stop = index + len(phrase)
+            if s.lows[index:stop] != phrase:
+                continue
+            if states_place(s, index, stop):
+                options = contradicting(" ".join(phrase))
+                if options and place_refusal(s, index, stop) is not None:
+                    options = ()
+                yield Element("relation", index, stop, "ADP", "IN", options)
+            end = stop
+            break
+
+
+def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
+    tokens = s.caption.tokens
+    for index, token in enumerate(tokens):
+        if token.pos != "VERB" or s.owner[index] >= 0 or not s.asserted(index):
+            continue
+        if index in skipped or index in s.phrasal:
+            continue
+        transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
+        options = verb(s.lemmas[index], transitive)
+        yield Element("relation", index, index + 1, "VERB", token.tag, options)
+
+
+# --- Hard negatives by replacing one word. ---
 
 
 @dataclass(frozen=True)
@@ -38,7 +187,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
@@ -46,10 +195,10 @@ class Replace:
         """One drawn rewrite, or `Refused` with "too-few-elements", "no-candidate" or a rule."""
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
-        if not enough_elements(structure):
+        reading = read(caption)
+        if not enough_elements(reading):
             return Refused(TOO_FEW)
-        found = [element for element in elements(structure) if element.pos in self.parts]
+        found = [element for element in elements(reading) if element.pos in self.parts]
         if not found:
             return Refused(NO_CANDIDATE)
         reason = NO_CANDIDATE
@@ -57,7 +206,7 @@ class Replace:
         for _ in range(MAX_DRAWS):
             element = rng.choices(found, shares)[0]
             word = drawn_candidate(element, rng)
-            result = replaced(structure, element, word, self.name, f"replace:{element.kind}")
+            result = replaced(reading, element, word, self.name, f"replace:{element.kind}")
             if isinstance(result, Rewritten):
                 return result
             reason = result.reason
@@ -76,7 +225,7 @@ def drawn_candidate(element: Element, rng: random.Random) -> str:
 
 
 def replaced(
-    s: Structure, element: Element, word: str, rewrite: str, rule: str
+    s: Reading, element: Element, word: str, rewrite: str, rule: str
 ) -> Rewritten | Refused:
     """The caption with the element replaced by the lemma `word` in its form, or the rule broken."""
     refusal = forbidden(s, element, word)
@@ -87,26 +236,12 @@ def replaced(
     return edited(s.caption, [change], rewrite=rewrite, keeps_meaning=False, rule=rule)
 
 
-def forbidden(s: Structure, element: Element, word: str) -> str | None:
-    """Why `word` may not replace the element in this caption (rule 5), or None.
-
-    It may not occur in the caption, nor mean the same as a word of that kind in it.
-    """
-    low = word.lower()
-    if low in s.lows or low in s.lemmas:
-        return OCCURS
-    if " " in low and f" {low} " in f" {s.caption.text.lower()} ":
-        return OCCURS
-    if element.kind == "relation":
-        return None
-    for index, token in enumerate(s.caption.tokens):
-        if token.pos != element.pos or element.first <= index < element.stop:
-            continue
-        if element.pos == "ADJ" and s.owner[index] != s.owner[element.first]:
-            continue
-        if related(s.lemmas[index], low, element.pos):
-            return RELATED
-    return None
+def forbidden(s: Reading, element: Element, word: str) -> str | None:
+    """Why `word` may not replace the element in this caption, or None."""
+    if element.kind == "entity":
+        old = " ".join((*s.lows[element.first : element.stop - 1], s.lemmas[element.stop - 1]))
+        return noun_refusal(s, word, old, plural=element.tag == "NNS")
+    return OCCURS if s.holds(word) else None
 
 
 # --- Rule-based hard negatives of TSVLC (Doveh et al., CVPR 2023): another word of the same
@@ -120,7 +255,8 @@ def forbidden(s: Structure, element: Element, word: str) -> str | None:
 NO_LIST = "no-list-applies"
 CATEGORIES = ("colour", "material", "size", "state", "action")
 RELEASED = ("colour", "material", "size", "state", "relation")
-_FILE = Path(__file__).with_name("data") / "tsvlc.txt"
+#: The words of each category.
+WORDS = {name: frozenset(words) for name, words in word_lists(__file__, "tsvlc").table("").items()}
 _PARTS = {"action": "VERB", "spatial": "ADP"}
 
 
@@ -133,7 +269,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False
@@ -142,22 +278,22 @@ class TsvlcRuleBased:
         """One drawn rewrite, or `Refused`: "no-list-applies", "empty-caption" or a rule."""
         if not caption.tokens:
             return Refused(EMPTY)
-        structure = structure_of(caption)
+        reading = read(caption)
         if self.any_word:
-            return self._any_word(structure, rng)
-        options = {c: found for c in self.categories if (found := listed(structure, c))}
+            return self._any_word(reading, rng)
+        options = {c: found for c in self.categories if (found := listed(reading, c))}
         reason = NO_LIST
         for _ in range(MAX_DRAWS if options else 0):
             category = rng.choice(list(options))
             element, words = rng.choice(options[category])
             rule = f"list:{category}"
-            result = replaced(structure, element, rng.choice(words), self.name, rule)
+            result = replaced(reading, element, rng.choice(words), self.name, rule)
             if isinstance(result, Rewritten):
                 return result
             reason = result.reason
         return Refused(reason)
 
-    def _any_word(self, s: Structure, rng: random.Random) -> Rewritten | Refused:
+    def _any_word(self, s: Reading, rng: random.Random) -> Rewritten | Refused:
         options = {c: found for c in self.categories if (found := said(s, c))}
         reason = NO_LIST
         for _ in range(MAX_DRAWS if options else 0):
@@ -172,20 +308,20 @@ class TsvlcRuleBased:
         return Refused(reason)
 
 
-def said(s: Structure, category: str) -> list[tuple[int, list[str]]]:
+def said(s: Reading, category: str) -> list[tuple[int, list[str]]]:
     """The tokens that are words of the list, with all words of it that the caption has not.
 
     Of phrases ("in front of") only the single words are looked for, as in the released code; they
     take the place of other words all the same.
     """
-    words = word_lists()[category]
+    words = WORDS[category]
     others = sorted(words.difference(s.lows))
     return [(place, others) for place, low in enumerate(s.lows) if low in words]
 
 
-def listed(s: Structure, category: str) -> list[tuple[Element, list[str]]]:
+def listed(s: Reading, category: str) -> list[tuple[Element, list[str]]]:
     """The elements whose word is in the list, with the words of it that exclude theirs."""
-    words, found = word_lists()[category], []
+    words, found = WORDS[category], []
     for element in elements(s):
         tokens = s.caption.tokens[element.first : element.stop]
         said = {" ".join(t.text.lower() for t in tokens), " ".join(t.lemma.lower() for t in tokens)}
@@ -197,16 +333,7 @@ def listed(s: Structure, category: str) -> list[tuple[Element, list[str]]]:
     return found
 
 
-@lru_cache(maxsize=1)
-def word_lists() -> Mapping[str, frozenset[str]]:
-    """The words of each category of data/tsvlc.txt."""
-    lists = {}
-    for line in _FILE.read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            category, _, words = line.partition(": ")
-            lists[category] = frozenset(word.strip() for word in words.split(","))
-    return lists
-
-
 TSVLC_RB_SPATIAL = TsvlcRuleBased(name="tsvlc-rb-spatial", categories=(*CATEGORIES, "spatial"))
-TSVLC_RB_RELEASED = TsvlcRuleBased(name="tsvlc-rb-released", categories=RELEASED, any_word=True)
+TSVLC_RB_RELEASED = TsvlcRuleBased(
+    name="tsvlc-rb-released", version="2", categories=RELEASED, any_word=True
+)

@@ -7,33 +7,27 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from compoclip.captions.lexicon import lexicon
+from compoclip.captions.lists import SHADES, word_lists
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.tagwords import is_symmetric
-from compoclip.captions.types import Caption, Token, word_set
+from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, SpanChange, cased_like, edited, inflect
-from compoclip.rewrites.elements import names_together, states_place
-from compoclip.rewrites.exchange import families, head_lemma, names_people, subject_of
-from compoclip.rewrites.structure import Structure, phrases, structure_of
+from compoclip.rewrites.exclusion import families, names_people
+from compoclip.rewrites.legality import names_together, states_place, subject_of
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.relations import is_symmetric, phrases
 
-_FILE = Path(__file__).with_name("data") / "synonyms.txt"
 _VERBS = ("VERB", "AUX")
-# "Black and white photo", "white wine": the colour names the kind of thing.
-_KINDS_BY_COLOUR = word_set(
-    "photo photograph picture image film tv television wine rice bread bean pepper tea onion board "
-    "jay cheese cabbage sugar medal bear meat light flag card house sauce"
-)
-_SHADES = word_set("dark light bright pale deep baby sky navy jet snow off hot")
-_SKY = word_set("sky day weather air")
-_NOT_INSIDE = word_set(
-    "uniform costume suit outfit gear clothes clothing flight motion color colour"
-)
-_GAZED = word_set("at toward towards into out through up down over across away")
-_MEASURES = word_set("year years month months week weeks day days")
-_LONG = word_set("way time while distance")
+_LISTS = word_lists(__file__, "rules")  # which says what each list is for
+_KINDS_BY_COLOUR = _LISTS.words("kinds by colour")
+_SHADES = SHADES | _LISTS.words("shades")
+_SKIES = _LISTS.words("skies")
+_NOT_INSIDE = _LISTS.words("not inside")
+_GAZED = _LISTS.words("gazed")
+_MEASURES = _LISTS.words("measures")
+_LONG = _LISTS.words("long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +55,9 @@ class Place:
 def table() -> tuple[SynonymEntry, ...]:
     """All entries, in the order of the file."""
     entries = []
-    for line in _FILE.read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
-            entries.append(SynonymEntry(kind, word, synonym, int(rows), "loose" in flags))
+    for line in word_lists(__file__, "synonyms").rows():
+        kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
+        entries.append(SynonymEntry(kind, word, synonym, int(rows), "loose" in flags))
     return tuple(entries)
 
 
@@ -78,7 +71,7 @@ def _needs() -> tuple[tuple[SynonymEntry, frozenset[str]], ...]:
     return tuple(found)
 
 
-def places(s: Structure) -> Iterator[Place]:
+def places(s: Reading) -> Iterator[Place]:
     """Every place of the caption where an entry keeps the meaning, one for each text.
 
     Only asserted words count: "not near" does not mean "not next to".
@@ -99,7 +92,7 @@ def places(s: Structure) -> Iterator[Place]:
             yield place
 
 
-def _place(s: Structure, low: list[str], entry: SynonymEntry, first: int) -> Place | None:
+def _place(s: Reading, low: list[str], entry: SynonymEntry, first: int) -> Place | None:
     words = entry.word.split()
     token = s.caption.tokens[first]
     stop = first + len(words)
@@ -133,7 +126,7 @@ def _verb_text(entry: SynonymEntry, token: Token) -> str | None:
     return entry.synonym if token.text.lower() == entry.word else None
 
 
-def _verb_fits(s: Structure, entry: SynonymEntry, at: int) -> bool:
+def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
     """Whether the verb has the sense, and the surroundings, that its synonym needs."""
     tokens = s.caption.tokens
     if s.owner[at] >= 0:
@@ -145,7 +138,7 @@ def _verb_fits(s: Structure, entry: SynonymEntry, at: int) -> bool:
     match entry.word:
         case "holding":
             subject = subject_of(s, (at, at + 1))
-            return has_object and (subject < 0 or _is_living(head_lemma(s, subject)))
+            return has_object and (subject < 0 or _is_living(s.head_lemma(subject)))
         case "wearing" | "wears" | "riding" | "riding on" | "eating":
             return has_object
         case "sitting" | "standing":
@@ -169,14 +162,14 @@ def _is_living(lemma: str) -> bool:
     return not {"person", "animal"}.isdisjoint(lexicon().hypernyms(lemma, "NOUN", 6))
 
 
-def _adjective_fits(s: Structure, entry: SynonymEntry, at: int) -> bool:
+def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
     tokens = s.caption.tokens
     if at in s.phrasal or names_together(tokens, at):
         return False
-    head = head_lemma(s, s.owner[at]) if s.owner[at] >= 0 else ""
+    head = s.head_lemma(s.owner[at]) if s.owner[at] >= 0 else ""
     match entry.word:
         case "clear":
-            return head in _SKY
+            return head in _SKIES
         case "old":
             return not any(t.text.lower() in _MEASURES for t in tokens[max(at - 2, 0) : at])
         case "long":
@@ -188,16 +181,16 @@ def _adjective_fits(s: Structure, entry: SynonymEntry, at: int) -> bool:
     return True
 
 
-def _preposition_fits(s: Structure, word: str, first: int, stop: int) -> bool:
+def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
     """Whether the phrase stands by itself and ties a thing to a place."""
     tokens = s.caption.tokens
-    whole = next((span for span in phrases(tokens) if span[0] <= first < span[1]), (first, stop))
+    whole = next((span for span in phrases(s.lows) if span[0] <= first < span[1]), (first, stop))
     if whole != (first, stop) or stop >= len(tokens) or not states_place(s, first, stop):
         return False
     place = s.owner[stop]
     if place < 0 or s.mentions[place].first != stop:
         return False
-    head = head_lemma(s, place)
+    head = s.head_lemma(place)
     if word == "by":
         before = first - 1
         while before > 0 and tokens[before].pos == "ADV":
@@ -230,7 +223,7 @@ class Synonym:
     """
 
     name: str = "synonym"
-    version: str = "2"
+    version: str = "3"
     keeps_meaning: bool = True
     strict: bool = False
 
@@ -238,7 +231,7 @@ class Synonym:
         """One drawn rewrite, or `Refused`: "no-synonym", "empty-caption" or a failed check."""
         if not caption.tokens:
             return Refused(EMPTY)
-        found = [p for p in places(structure_of(caption)) if not (self.strict and p.entry.loose)]
+        found = [p for p in places(read(caption)) if not (self.strict and p.entry.loose)]
         reason = NO_SYNONYM
         for place in rng.sample(found, len(found)):
             text = cased_like(place.text, caption, place.first)

@@ -7,12 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.tagwords import PREPOSITIONS, is_symmetric, preposition_synonyms
-from compoclip.captions.types import Caption, SceneGraph, Token, word_set
+from compoclip.captions.lists import NUMBERS, word_lists
+from compoclip.captions.types import Caption, SceneGraph, Token
 from compoclip.rewrites.base import fits_context, same_to_clip
 from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
-from compoclip.rewrites.exchange import contradicting, families, may_coincide, related
-from compoclip.rewrites.structure import phrases
+from compoclip.rewrites.exclusion import families, may_coincide, related
+from compoclip.rewrites.relations import (
+    PREPOSITIONS,
+    contradicting,
+    is_symmetric,
+    phrases,
+    preposition_synonyms,
+)
 from compoclip.rewrites.synonyms import table
 
 # --- What two texts say differently, as far as words, prepositions and scene graphs tell. ---
@@ -20,11 +26,7 @@ from compoclip.rewrites.synonyms import table
 # Used on texts that people or language models wrote, where nothing is known of how they were made.
 
 CONTENT = frozenset(("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM"))
-_NEGATIONS = word_set("no not n't never without none nobody nothing neither nor cannot")
-_DIGITS = {
-    "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
-    "eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12",
-}  # fmt: skip
+_NEGATIONS = word_lists(__file__, "rules").words("negations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,14 @@ def difference(caption: Caption, written: Caption) -> WordDifference:
 
 def content_words(caption: Caption) -> list[Token]:
     """The content words in order; "front" of "in front of" is none."""
-    inside = {i for first, stop in phrases(caption.tokens) for i in range(first, stop)}
+    inside = {i for first, stop in phrases(_lows(caption)) for i in range(first, stop)}
     return [t for i, t in enumerate(caption.tokens) if t.pos in CONTENT and i not in inside]
 
 
 def may_mean_the_same(a: Token, b: Token) -> bool:
     """Whether one word can stand for the other, or is a kind of it."""
     first, second = a.lemma.lower(), b.lemma.lower()
-    if _DIGITS.get(first, first) == _DIGITS.get(second, second):
+    if str(NUMBERS.get(first, first)) == str(NUMBERS.get(second, second)):
         return True
     # The tagger may take one of them for another part of speech than the other.
     return _published(a, b) or any(
@@ -197,10 +199,14 @@ def _words(caption: Caption) -> Counter[str]:
     return Counter(token.text.lower() for token in caption.tokens)
 
 
+def _lows(caption: Caption) -> tuple[str, ...]:
+    return tuple(token.text.lower() for token in caption.tokens)
+
+
 def _links(caption: Caption) -> list[str]:
     """The prepositions in order."""
-    low = [token.text.lower() for token in caption.tokens]
-    spans = phrases(caption.tokens)
+    low = _lows(caption)
+    spans = phrases(low)
     inside = {i for first, stop in spans for i in range(first, stop)}
     single = [
         low[i]

@@ -1,42 +1,39 @@
-"""Training in several processes: each makes and encodes its part of every batch.
+"""Training on several ranks: each makes and encodes its part of every batch.
 
-What is computed is what one process with the whole batch computes (see "The algebra" below): the
-losses see the features and the layout of the whole batch, in its order, whatever the number of
-processes.
+What is computed is what one process with the global batch computes (see "The algebra" below): the
+losses see the features and the layout of the global batch, in its order, whatever the number of
+ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compoclip.data.batch import Batch, Merged, TextBlock, from_record, merge, to_record
+from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import PlanCounts
-from compoclip.data.sample import Batch
-from compoclip.data.textblock import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
-from compoclip.ranks import ALONE, Ranks, failure, raise_first
-from compoclip.training.log import MetricsLog
+from compoclip.ranks import SINGLE, Ranks, failure, raise_first
 
-# --- Features of all processes put together with their gradients. ---
+# --- Features of all ranks put together with their gradients. ---
 #
-# The algebra. W processes have equal parameters theta. Process r encodes its part of a batch, f_r;
-# all processes gather f = (f_0 .. f_{W-1}), in the order of the whole batch, and compute the same
-# loss L(f, s) with s the temperature. What one process with the whole batch would have is
+# The algebra. W ranks have equal parameters theta. Rank r encodes its part of a batch, f_r; all
+# ranks gather f = (f_0 .. f_{W-1}), in the order of the global batch, and compute the same loss
+# L(f, s) with s the logit scale. What one process with the global batch would have is
 #
 #     dL/dtheta = sum_r (dL/df_r) (df_r/dtheta).
 #
-# Each process knows dL/df completely. Gathering hands W * dL/df_r back to the part of process r, so
-# its backward pass gives g_r = W (dL/df_r) (df_r/dtheta), and the *mean* of g_r over the processes
-# is dL/dtheta. The temperature enters L directly: its gradient dL/ds is the same in all processes,
-# and so is the mean. So one rule serves every parameter: take the mean of the gradients
+# Each rank knows dL/df completely. Gathering hands W * dL/df_r back to the part of rank r, so its
+# backward pass gives g_r = W (dL/df_r) (df_r/dtheta), and the *mean* of g_r over the ranks is
+# dL/dtheta. The logit scale enters L directly: its gradient dL/ds is the same on all ranks, and so
+# is the mean. So one rule serves every parameter: take the mean of the gradients
 # (`average_gradients`), which is also what FSDP does. Nothing is communicated in the backward pass
 # of the gathering.
 
@@ -44,12 +41,18 @@ _BUCKET_BYTES = 32 << 20
 
 
 def gather_features(features: Features, ranks: Ranks, merged: Merged) -> Features:
-    """The features of the whole batch, from those of this process's part.
+    """Gather the features of the global batch from those of every rank, with gradients.
 
-    merged: how the parts make the whole. Parts may be of any size, zero too, and their texts of any
-    length: tokens are padded to the longest, as they would be in one process. Gradients go back to
-    the parts; see the module for the factor. Local features are gathered too where there are any:
-    exact, and heavy (patches of all images).
+    Exact, and heavy where there are local features (patches of all images).
+
+    Args:
+        features: Those of this rank's part; parts may be of any size, zero too.
+        ranks: The processes that train together.
+        merged: How the parts make the whole.
+
+    Returns:
+        The features of the global batch, tokens padded to the longest text as in one process.
+        Gradients go back to the parts, times W (see the algebra above).
     """
     if ranks.world == 1:
         return features
@@ -73,13 +76,13 @@ def gather_features(features: Features, ranks: Ranks, merged: Merged) -> Feature
         gathered = replace(
             gathered,
             tokens=gather_rows(tokens, of_texts, ranks)[text_order],
-            token_mask=ranks.gather(mask, of_texts)[text_order].bool(),
+            token_mask=ranks.all_gather(mask, of_texts)[text_order].bool(),
         )
     return gathered
 
 
 def gather_rows(rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
-    """`Ranks.gather` through which W times the gradient of its own rows flows back."""
+    """`Ranks.all_gather` through which W times the gradient of its own rows flows back."""
     gathered: Tensor = _Gather.apply(rows, counts, ranks)
     return gathered
 
@@ -90,7 +93,7 @@ class _Gather(torch.autograd.Function):
         ctx.world = ranks.world
         ctx.start = sum(counts[: ranks.rank])
         ctx.stop = ctx.start + counts[ranks.rank]
-        return ranks.gather(rows, counts)
+        return ranks.all_gather(rows, counts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -98,19 +101,27 @@ class _Gather(torch.autograd.Function):
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
-    """Replace every gradient by its mean over the processes, in buckets of 32 MB.
+    """Replace every gradient by its mean over the ranks, in buckets of 32 MB.
 
-    A parameter without a gradient in some processes counts as zero there; without one anywhere it
-    keeps none. Parameters that FSDP has split (DTensors) are left alone: their means are taken
-    already. Raises PeerLostError when a process is gone.
+    Args:
+        parameters: In the same order on all ranks. One without a gradient on some ranks counts as
+            zero there; without one anywhere it keeps none. Those that FSDP has split (DTensors)
+            are left alone: their means are taken already.
+        ranks: The processes that train together.
+
+    Raises:
+        PeerLostError: When a rank is gone.
     """
     if ranks.world == 1:
         return
     from torch.distributed.tensor import DTensor  # slow to import, and not needed alone
 
+    # All ranks must reduce the same parameters in the same order, so they first agree on which have
+    # a gradient anywhere: a part without an image, or without a kind of text, may leave some out.
     whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
     having = torch.tensor([p.grad is not None for p in whole], dtype=torch.int32)
-    ranks.add(having)
+    ranks.all_reduce(having)
+    # Few large messages rather than one for each parameter: latency dominates for small tensors.
     bucket: list[Tensor] = []
     for parameter, count in zip(whole, having.tolist()):
         if not count:
@@ -129,7 +140,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
 
 def _average(gradients: Sequence[Tensor], ranks: Ranks) -> None:
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    ranks.add(flat)
+    ranks.all_reduce(flat)
     flat /= ranks.world
     for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients])):
         gradient.copy_(part.view_as(gradient))
@@ -139,33 +150,19 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-# --- Training in several processes: each makes and encodes its part of every batch. ---
-
-
-class Batches(Protocol):
-    """What the loop needs of the data: replayable epochs (data.BatchLoader)."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    @property
-    def bad(self) -> dict[str, str]: ...
-
-    @property
-    def counts(self) -> PlanCounts: ...
-
-    def report_bad(self, bad: Mapping[str, str]) -> None: ...
-
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
+# --- Batches: this rank's part, and what all ranks have. ---
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What the parts of a batch make together.
+class GlobalBatch:
+    """The global batch, assembled from every rank's part.
 
-    merged: all texts, and where images and texts are in the parts. skipped: samples of all parts
-    that were left out. truncated: texts of all parts that the tokenizer cuts. asked: the signal
-    that asked any process to stop before the batch, 0 for none.
+    Args:
+        ranks: The processes that train together.
+        merged: All texts, and where images and texts are in the parts.
+        skipped: Samples of all parts that were left out.
+        truncated: Texts of all parts that the tokenizer cuts.
+        asked: The signal that asked any rank to stop before the batch, 0 for none.
     """
 
     ranks: Ranks
@@ -175,23 +172,23 @@ class Whole:
     asked: int = 0
 
     @staticmethod
-    def alone(block: TextBlock) -> Whole:
-        """Of the only process: the whole is its part."""
+    def of_one(block: TextBlock) -> GlobalBatch:
+        """A single-process batch: local and global are the same."""
         images, texts = range(block.images), range(len(block.texts))
         sizes = ((len(images), len(texts)),)
-        return Whole(ALONE, Merged(block, tuple(images), tuple(texts), sizes))
+        return GlobalBatch(SINGLE, Merged(block, tuple(images), tuple(texts), sizes))
 
-    def layout(self, kinds: Sequence[str], device: torch.device, ids: Tensor) -> Layout:
-        """Of the whole batch. ids: (t, context) token ids of this process's texts."""
+    def layout(self, device: torch.device, ids: Tensor) -> Layout:
+        """The layout of the global batch. ids: (t, context) token ids of this rank's texts."""
         if self.ranks.world > 1:
             counts = [texts for _, texts in self.merged.sizes]
-            ids = self.ranks.gather(ids, counts)[list(self.merged.texts)]
-        return self.merged.block.layout(kinds, device, ids)
+            ids = self.ranks.all_gather(ids, counts)[list(self.merged.texts)]
+        return self.merged.block.layout(device, ids)
 
     def features(self, own: Features, images: int) -> Features:
-        """Of the whole batch, from those of this process's part; see `gather_features`.
+        """The features of the global batch, from this rank's; see `gather_features`.
 
-        images: how many the part has. Of a part without any the features are of a stand-in, since
+        images: how many the part has. Without any, the features are those of a stand-in, since
         towers need something to encode; they are dropped here, with a gradient of zero.
         """
         if images == 0:
@@ -201,15 +198,15 @@ class Whole:
 
 
 class SharedBatches:
-    """The batches of a loader with what the other processes have of each.
+    """The batches of a loader, each with the global batch that it is part of.
 
-    An error in the data of one process is raised in all, at the same batch. Unreadable images are
-    counted over all processes. asked: the signal that asked this process to stop, or 0.
+    An error in the data of one rank is raised on all, at the same batch. Unreadable images are
+    counted over all ranks. asked: the signal that asked this rank to stop, or 0.
     """
 
     def __init__(
         self,
-        batches: Batches,
+        batches: BatchLoader,
         ranks: Ranks,
         truncated: Callable[[list[str]], int],
         asked: Callable[[], int],
@@ -217,11 +214,11 @@ class SharedBatches:
         self._batches, self._ranks = batches, ranks
         self._truncated, self._asked = truncated, asked
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Batch, Whole]]:
-        """This process's part of each batch, and the whole.
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Batch, GlobalBatch]]:
+        """This rank's part of each batch, and the global batch.
 
-        Raises CompoclipError for what the data of any process raise, and when no process has an
-        image for a batch.
+        Raises CompoclipError for what the data of any rank raise, and when no rank has an image
+        for a batch.
         """
         batches = self._batches.epoch(epoch, start_step)
         told: set[str] = set(self._batches.bad)
@@ -232,6 +229,9 @@ class SharedBatches:
                 batch = next(batches, None)
             except CompoclipError as found:
                 error = found
+            # One exchange a batch says everything: texts for the layout, what was unreadable, who
+            # was asked to stop, who failed. So all ranks decide alike, and none waits for another
+            # that has left.
             record: dict[str, Any] = {"failure": failure(error), "end": batch is None}
             if batch is not None:
                 record |= {
@@ -246,21 +246,21 @@ class SharedBatches:
             raise_first([each["failure"] for each in records], error)
             if batch is None:
                 return
-            yield batch, self._whole(batch, records)
+            yield batch, self._global(batch, records)
             told = set(self._batches.bad)
 
-    def _whole(self, batch: Batch, records: Sequence[dict[str, Any]]) -> Whole:
+    def _global(self, batch: Batch, records: Sequence[dict[str, Any]]) -> GlobalBatch:
         for record in records:
             self._batches.report_bad(record["bad"])
         if not any(record["drawn"] for record in records):
             first = next(iter(self._batches.bad.values()), "none was found")
             raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
         if self._ranks.world == 1:
-            merged = Whole.alone(batch.block).merged
+            merged = GlobalBatch.of_one(batch.block).merged
         else:
             blocks = [from_record(record["block"]) for record in records]
             merged = merge(blocks, [record["drawn"] for record in records])
-        return Whole(
+        return GlobalBatch(
             self._ranks,
             merged,
             skipped=sum(record["skipped"] for record in records),
@@ -270,23 +270,23 @@ class SharedBatches:
 
 
 class RewriteCounts:
-    """What the caption plan made, over all processes and since the first start of a run.
+    """What the caption plan made, over all ranks and since the first start of a run.
 
     Only batches whose step is done count: what else was drawn is drawn again after a resume.
     """
 
     def __init__(self, before: Mapping[str, Any]) -> None:
-        """before: `whole` of the state that the run goes on from, {} at its start."""
+        """before: `total` of the state that the run goes on from, {} at its start."""
         self._before = PlanCounts.from_json(before) if before else PlanCounts()
         self._own = PlanCounts()
 
     def step_is_done(self, drawn: PlanCounts) -> None:
-        """drawn: what this process has drawn since it started, the batch of the step included."""
+        """drawn: what this rank has drawn since it started, the batch of the step included."""
         self._own = PlanCounts()
         self._own.add(drawn)
 
-    def whole(self, ranks: Ranks) -> dict[str, Any]:
-        """The counts as `PlanCounts.to_json` has them; all processes must call it."""
+    def total(self, ranks: Ranks) -> dict[str, Any]:
+        """The counts as `PlanCounts.to_json` has them; all ranks must call it."""
         total = PlanCounts()
         total.add(self._before)
         for part in ranks.exchange(self._own.to_json()):
@@ -299,37 +299,8 @@ def _tensors(features: Features) -> list[tuple[str, Tensor]]:
     return [(name, value) for name, value in values if value is not None]
 
 
-class FirstLog:
-    """The log, written by the first process; all learn whether it could be written."""
-
-    def __init__(self, path: Path, resume_step: int, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._log: MetricsLog | None = None
-        with ranks.agreed():
-            if ranks.first:
-                self._log = MetricsLog(path, resume_step)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._log is not None:
-            self._log.__exit__(kind, error, trace)
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one record. Raises CompoclipError when the disk is full."""
-        with self._ranks.agreed():
-            if self._log is not None:
-                self._log.write(record)
-
-
-def share_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:
-    """Let batch norms that learn take their statistics over the whole batch.
+def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:
+    """Let batch norms that learn take their statistics over the global batch.
 
     Raises UsageError on a CPU, for which torch has no such layer. Frozen ones have none to take.
     """
@@ -348,9 +319,9 @@ def share_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> 
     nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
 
 
-def require_same(progress: int, ranks: Ranks) -> None:
-    """Raise CompoclipError unless all processes go on from the same step."""
-    steps = ranks.exchange(progress)
+def require_same_step(step: int, ranks: Ranks) -> None:
+    """Raise CompoclipError unless all ranks go on from the same step."""
+    steps = ranks.exchange(step)
     if len(set(steps)) > 1:
         raise CompoclipError(
             f"the processes found training states of different steps ({sorted(set(steps))}): --out "
@@ -358,7 +329,7 @@ def require_same(progress: int, ranks: Ranks) -> None:
         )
 
 
-def random_of_rank(step: int, ranks: Ranks) -> None:
-    """Let dropout draw other masks in every process; the first draws what one process would."""
+def seed_dropout(step: int, ranks: Ranks) -> None:
+    """Let dropout draw other masks on every rank; rank 0 draws what one process would."""
     if not ranks.first:
         torch.manual_seed(torch.initial_seed() + 1_000_003 * ranks.rank + step)

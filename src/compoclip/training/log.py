@@ -10,65 +10,83 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TextIO
 
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable
+from compoclip.ranks import SINGLE, Ranks
 
 
 class MetricsLog:
-    """Appends to `path`; on resume first drops what was logged after the state that is resumed."""
+    """The log of a run, written by rank 0; all ranks learn whether it could be written.
 
-    def __init__(self, path: Path, resume_step: int) -> None:
-        partial = path.with_name(path.name + ".partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            kept = _records_up_to(path, resume_step) if resume_step else []
-            partial.write_text("".join(json.dumps(r) + "\n" for r in kept))
-            os.replace(partial, path)
-            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed in __exit__)
-        except OSError as error:
-            raise CompoclipError(
-                f"cannot write the log {path}: {error.strerror}; free space or choose another --out"
-            ) from error
-        finally:
-            with suppress(OSError):
-                partial.unlink()
-        self._path = path
+    On resume, what was logged after the state that is resumed is dropped first.
+    """
+
+    def __init__(self, path: Path, resume_step: int, ranks: Ranks = SINGLE) -> None:
+        self._path, self._ranks = path, ranks
+        with ranks.agreed():
+            self._file = _opened(path, resume_step) if ranks.first else None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
+        if self._file is None:
+            return
         with suppress(OSError):
             self._file.close()
-        if kind is not None:  # a run that fails before there is anything to log leaves no trace
+        if error[0] is not None:  # a run that fails before there is anything to log leaves no trace
             with suppress(OSError):
                 if not self._path.stat().st_size:
                     self._path.unlink()
                     self._path.parent.rmdir()
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record. Raises CompoclipError when the disk is full."""
-        try:
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise CompoclipError(
-                f"cannot write the log {self._path}: {error.strerror}; free space, then --resume"
-            ) from error
+        """Append one record. Raises CompoclipError, on all ranks, when the disk is full."""
+        with self._ranks.agreed():
+            if self._file is None:
+                return
+            try:
+                self._file.write(json.dumps(record) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise CompoclipError(
+                    f"cannot write the log {self._path}: {error.strerror}; free space, then "
+                    "--resume"
+                ) from error
+
+
+def _opened(path: Path, resume_step: int) -> TextIO:
+    """The log, open to append to, with the records up to a step."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = read_log(path) if resume_step and path.is_file() else []
+        lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
+        partial.write_text("".join(lines))
+        os.replace(partial, path)
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise CompoclipError(
+            f"cannot write the log {path}: {error.strerror}; free space or choose another --out"
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a log; a torn last line (killed while writing) is left out.
+    """Read all complete records of a log; a torn last line (killed while writing) is left out.
 
-    Raises CompoclipError, naming the line, for anything else that is no record of a step.
+    Args:
+        path: A run's `train.jsonl`.
+
+    Returns:
+        A record for each logged step, in the order of the file.
+
+    Raises:
+        CompoclipError: Naming the line, for anything else that is no record of a step.
     """
     try:
         *lines, last = path.read_bytes().split(b"\n")
@@ -88,12 +106,6 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             ) from None
         records.append(record)
     return records
-
-
-def _records_up_to(path: Path, step: int) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    return [record for record in read_log(path) if record["step"] <= step]
 
 
 # --- Trackers: what a run logs, also for TensorBoard and Weights & Biases. ---
@@ -117,7 +129,17 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """The trackers of a run, opened at its first record. Called like the loop's `report`."""
+    """The trackers of a run, opened at its first record. Called like the loop's `report`.
+
+    Args:
+        names: Of TRACKERS.
+        out: The run folder.
+        config: The settings that trackers show beside the curves.
+        report: Called with every record, too.
+
+    Raises:
+        CompoclipError: When the package of a tracker is not installed.
+    """
 
     def __init__(
         self,
@@ -126,11 +148,6 @@ class Trackers:
         config: Mapping[str, Any],
         report: Callable[[dict[str, float], int], None],
     ) -> None:
-        """names: of TRACKERS. out: the run folder. config: the settings that trackers show beside
-        the curves. report: called with every record, too.
-
-        Raises CompoclipError when the package of a tracker is not installed.
-        """
         for name in names:
             if importlib.util.find_spec(name) is None:
                 raise CompoclipError(f"--track {name}: pip install 'compoclip[track]' first")
@@ -140,12 +157,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for tracker in self._open or ():
             tracker.close()
 

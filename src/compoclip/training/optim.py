@@ -14,7 +14,7 @@ _NO_DECAY = ("bn", "ln", "bias", "logit_scale")
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay applies: not to gains, biases, normalisation or the temperature."""
+    """Whether weight decay applies: not to gains, biases, normalisation or the logit scale."""
     return parameter.ndim >= 2 and not any(part in name for part in _NO_DECAY)
 
 
@@ -29,9 +29,15 @@ def ordered(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[nn.Par
 def build_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]], optim: Optim
 ) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters in two groups: with and without weight decay.
+    """Make AdamW over the trainable parameters, with and without weight decay.
 
-    Parameters that are split over processes and whole ones are not mixed within a group.
+    Args:
+        named_parameters: All parameters of the network. Those that FSDP has split and whole ones
+            are not mixed within a group.
+        optim: Learning rate, betas, epsilon and weight decay.
+
+    Returns:
+        The optimiser, its moments empty.
     """
     named = list(named_parameters)
     decaying = {p for name, p in named if decays(name, p)}
@@ -52,10 +58,18 @@ def build_optimizer(
 
 
 def learning_rate(step: int, total: int, optim: Optim) -> float:
-    """The learning rate of step `step` (from 0) of `total`.
+    """The learning rate of a step: linear warm-up, then half a cosine.
 
     From warmup_lr linearly to lr, reached at step W of the warm-up (lr * (k + 1) / W when it starts
     from 0); then min_lr + (lr - min_lr) / 2 * (1 + cos(pi (k - W) / (N - W))).
+
+    Args:
+        step: k, from 0.
+        total: N, steps of the whole run.
+        optim: Rates and warm-up W.
+
+    Returns:
+        The learning rate of that step.
     """
     warmup = optim.warmup_steps(total)
     if step < warmup:

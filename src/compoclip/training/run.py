@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,129 +15,47 @@ from typing import Any
 import torch
 
 from compoclip.console import counted, note
-from compoclip.data.companions import Companions, brought, find_companions, require_columns
+from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
-from compoclip.data.prepare import prepare_captions, with_sentences
-from compoclip.data.sample import Source
+from compoclip.data.plan import TextPlan, prepare_captions
+from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable
 from compoclip.methods.base import Method
-from compoclip.models.adapter import save_adapter
 from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
 from compoclip.models.config import part_of
+from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training.caches import FrozenImages
 from compoclip.training.log import Trackers
-from compoclip.training.loop import LoopSettings, total_steps, train_loop
+from compoclip.training.loop import total_steps, train_loop
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
-from compoclip.training.step import FrozenImages, StepSettings
-
-# --- Adapters in a run: put on before training, saved and merged after it. ---
-
-
-def put_on(model: LoadedModel, method: Method, seed: int) -> Lora | None:
-    """Put the adapters of the method, drawn from `seed`, on the network; None when it has none.
-
-    Says how much learns. The result names the towers that have adapters now: those that the method
-    trains, that its LoRA settings name and that have layers to adapt. Raises UsageError when there
-    is no such tower, CompoclipError when the weights are not those of the model's identity.
-    """
-    if method.lora is None:
-        return None
-    wanted = _both(method.lora.towers, method)
-    if current_identity(model) != model.identity:
-        raise CompoclipError(
-            f"{model.name}: its weights have changed since it was loaded, and adapters need a base "
-            "that can be loaded again: save the model and train on the checkpoint"
-        )
-    network = model.encoder.model
-    total = sum(parameter.numel() for parameter in network.parameters())
-    targets = attach_lora(network, replace(method.lora, towers=wanted), seed)
-    having = {part_of(target.name) for target in targets}
-    towers: Towers = "both" if len(having) == 2 else "image" if "image" in having else "text"
-    lora = replace(method.lora, towers=towers)
-    learns = sum(target.size for target in targets)
-    note(
-        f"{lora.describe()}: {learns:,} numbers learn beside {total:,} frozen ones "
-        f"({learns / total:.2%})"
-    )
-    if wanted != towers:
-        left = "image" if towers == "text" else "text"
-        note(f"  the {left} tower has no attention or MLP layers to adapt: it stays as it is")
-    return lora
-
-
-def save(model: LoadedModel, lora: Lora, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write the adapters to `folder`, unless an earlier finish of the same run did."""
-    if not folder.exists():
-        save_adapter(model, lora, folder, provenance=provenance)
-
-
-def _both(towers: Towers, method: Method) -> Towers:
-    """The towers that LoRA settings name and the method trains."""
-    trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
-    chosen = [t for t, trains in trained.items() if trains and towers in ("both", t)]
-    if not chosen:
-        raise UsageError(
-            f"{method.name} trains nothing in the tower of its adapters ({towers}): choose another "
-            "with --lora-towers"
-        )
-    return "both" if len(chosen) == 2 else "image" if chosen == ["image"] else "text"
-
-
-# --- One training run from start to checkpoint: data, texts, loop, provenance. ---
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How a run is executed.
-
-    out: the run folder; holds `model/` (the checkpoint), `train.jsonl` and `state/` (to resume);
-    a run with adapters writes them alone to `adapter/`, and if `merge` also the whole `model/`.
-    track: names of trackers beside the log (see `train.track`).
-    crop: whether training images are randomly cropped; None leaves it to the method. draft: whether
-    large JPEGs are decoded at a fraction of their size (see `ImageTransform`). max_bad: unreadable
-    images tolerated.
-    grad_checkpointing: whether backward computes activations again in place of keeping them.
-    compile: whether the towers are compiled (see `DualEncoder.compile_towers`). cache_frozen:
-    whether features of a frozen image tower are kept (see `FrozenImages`).
-    The other fields are those of `LoopSettings`, `StepSettings` and `BatchLoader`.
-    """
-
-    out: Path
-    seed: int = 0
-    workers: int = 0
-    device: str = "cpu"
-    precision: str = "fp32"
-    micro_batch: int = 0
-    grad_checkpointing: bool = False
-    compile: bool = False
-    cache_frozen: bool = False
-    crop: bool | None = None
-    draft: bool = True
-    max_bad: int = 0
-    save_every: int = 500
-    log_every: int = 10
-    stop_after: int = 0
-    resume: bool = False
-    merge: bool = True
-    fsdp: bool = False
-    track: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class RunSummary:
     """What a finished (or stopped) run amounts to.
 
-    model: what `load_model` gets the result with; None when the run was stopped early. adapter: the
-    adapters alone, if any. skipped: images that could not be read. skipped_steps: steps whose loss
-    was not finite. truncated: texts cut to the
-    model's context. left_out: what the reader of the data left out, by reason. rewrites: coverage
-    of each. cut: captions that were rewritten by their beginning alone, being longer than any model
-    reads.
+    Attributes:
+        model: What `load_model` gets the result with; None when the run was stopped early.
+        method: The method's name.
+        steps: Optimiser steps done.
+        total_steps: Optimiser steps of the whole run.
+        images: Images that were shown.
+        texts: Texts that were shown.
+        skipped: Images that could not be read.
+        truncated: Texts cut to the model's context.
+        seconds: Time spent in the loop, over all starts of the run.
+        left_out: What the reader of the data left out, by reason.
+        rewrites: Coverage of each rewrite.
+        cut: Captions that were rewritten by their beginning alone, being longer than any model
+            reads.
+        adapter: The adapters alone, if any.
+        skipped_steps: Steps whose loss was not finite.
     """
 
     model: Path | None
@@ -161,17 +79,28 @@ def run_training(
     method: Method,
     source: Source,
     settings: RunSettings,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE,
 ) -> RunSummary:
-    """Train `model` in place and write its checkpoint to `settings.out / "model"`. Adapters are
-    merged into it; they are also written to `settings.out / "adapter"`.
+    """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
-    ranks: the processes that train together, each of which calls this with the same arguments. All
-    end with the same model and summary, whatever their number; the first one writes.
+    Adapters are merged into it; they are also written alone to `settings.out / "adapter"`.
 
-    Raises UsageError when the run folder is taken and `resume` is not set, CompoclipError when
-    another process is writing it, when no more than half of the steps had a finite loss, and for
-    everything the data, the model or the disk object to.
+    Args:
+        model: What learns.
+        method: Texts, images, losses, what trains, optimiser and schedule.
+        source: The samples.
+        settings: How the run is executed; `device` names a device that is here.
+        ranks: The processes that train together, each of which calls this with the same arguments.
+            All end with the same model and summary, whatever their number; rank 0 writes.
+
+    Returns:
+        What the run amounts to.
+
+    Raises:
+        UsageError: When the run folder is taken and `resume` is not set, and for settings that do
+            not go together.
+        CompoclipError: When another process is writing the run folder, when no more than half of
+            the steps had a finite loss, and for everything the data, the model or the disk report.
     """
     if settings.fsdp and (ranks.world == 1 or method.lora):
         raise UsageError(
@@ -182,18 +111,11 @@ def run_training(
     if settings.fsdp and settings.compile:
         raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
     require_writable(settings.out)
-    with _only_run(settings.out, ranks):
-        return _run(model, method, source, settings, ranks)
-
-
-@contextmanager
-def _only_run(out: Path, ranks: Ranks) -> Iterator[None]:
-    """Keep other runs out of the folder; the first process does, for all."""
     with ExitStack() as stack:
-        with ranks.agreed():
+        with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
-                stack.enter_context(only_writer(out, folder=True))
-        yield
+                stack.enter_context(only_writer(settings.out, folder=True))
+        return _run(model, method, source, settings, ranks)
 
 
 def _run(
@@ -203,6 +125,7 @@ def _run(
     settings: RunSettings,
     ranks: Ranks,
 ) -> RunSummary:
+    # A run folder holds one run: refuse to overwrite it or to mix two.
     checkpoint, adapter = settings.out / "model", settings.out / "adapter"
     started = latest_state(settings.out / "state") is not None
     if checkpoint.exists() or (adapter.exists() and not (started and settings.merge)):
@@ -214,22 +137,30 @@ def _run(
     if method.needs_local:
         model.encoder.require_local()
 
-    source = with_sentences(source, method.images)
-    method = method.for_data(brought(source))
-    require_columns(source, method.plan, method.images)
-    if settings.crop is None:  # from here on, and in the record, what is done
-        settings = replace(settings, crop=method.crop)
+    # The data for this method, and the method for this data.
+    source = method.images.source(source)
+    method = method.for_data(source.brings())
+    method.plan.require(source)
+    method.images.require(source)
     for rewrite, instead in method.stand_ins.items():
         if rewrite in method.plan.rewrite_names:
             note(f"{method.name}: {instead}")
+
+    # From here on, and in the record, what is done in place of what was left open.
+    if settings.precision == "auto":
+        gpu = torch.device(settings.device).type == "cuda"
+        settings = replace(settings, precision="bf16" if gpu else "fp32")
+    if settings.crop is None:
+        settings = replace(settings, crop=method.crop)
+
+    # Batches. Captions are parsed once, by rank 0; the other ranks find them in the store.
     parsed = None
     if method.needs_parsing:
-        with ranks.first_before_others():
+        with ranks.rank0_first():
             parsed = prepare_captions(source)
-    plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
     loader = BatchLoader(
         source,
-        plan,
+        TextPlan(method.plan, seed=settings.seed, parsed=parsed),
         ImageTransform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
         batch_size=method.optim.batch_size,
         seed=settings.seed,
@@ -241,8 +172,11 @@ def _run(
         companions=_companions(model, method, source, settings, ranks),
     )
     total = total_steps(method.optim, loader)
+    left_out = _left_out(source)
+    counts = ", ".join(f"{n} x {reason}" for reason, n in left_out.items())
     note(
-        f"{method.name}: {counted(len(source), 'sample')}{_left_out_text(source)}, "
+        f"{method.name}: {counted(len(source), 'sample')}"
+        f"{f' (left out: {counts})' if counts else ''}, "
         f"{counted(total, 'step')} of {method.optim.batch_size} images"
     )
     if method.optim.warmup_steps(total) >= total:
@@ -250,53 +184,35 @@ def _run(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
             "learning rate never reaches --lr (lower --warmup)"
         )
-    lora = put_on(model, method, settings.seed)
-    torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
-    frozen = _remembering_images(method, lora, settings)
+
+    # The model, on its device. The seed is for dropout; order, crops and rewrites draw their own.
+    lora = attach_adapters(model, method, settings.seed)
+    torch.manual_seed(settings.seed)
+    frozen = _frozen_images(method, lora, settings)
     encoder = model.encoder
-    if settings.fsdp:  # the model stays whole, to be given the result
+    if settings.fsdp:  # a copy is split; the model itself stays whole, to be given the result
         encoder = deepcopy(model.encoder.cpu())
     encoder.to(settings.device)
     if settings.grad_checkpointing:
         encoder.set_grad_checkpointing()
     if settings.compile and "text" not in encoder.compile_towers():
         note("the text tower is not compiled: its blocks are not open_clip's usual ones")
+
+    # Train. What the checkpoint will say about its origin is what trackers show beside the curves.
     known = {
         "method": method.name,
         "settings": dict(method.settings),
         **method.record(),
         "optim": asdict(method.optim),
         "data": source.describe(),
-        "seed": settings.seed,
-        "precision": settings.precision,
-        "micro_batch": settings.micro_batch,
-        "grad_checkpointing": settings.grad_checkpointing,
-        "compile": settings.compile,
-        "cache_frozen": settings.cache_frozen,
-        "crop": settings.crop,
-        "draft": settings.draft,
+        **settings.recorded(),
         "torch": torch.__version__,
     }
-    track = settings.track if ranks.first else ()
+    track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
     with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
+        signature = _signature(model, method, source, settings)
         progress = train_loop(
-            encoder,
-            model.tokenizer,
-            method,
-            loader,
-            LoopSettings(
-                out=settings.out,
-                signature=_signature(model, method, source, settings),
-                step=StepSettings(settings.device, settings.precision, settings.micro_batch),
-                save_every=settings.save_every,
-                log_every=settings.log_every,
-                stop_after=settings.stop_after,
-                fsdp=settings.fsdp,
-                frozen=frozen,
-            ),
-            settings.resume,
-            report,
-            ranks,
+            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
         )
     if frozen is not None:
         note(
@@ -306,6 +222,8 @@ def _run(
     if settings.fsdp:
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
         model.encoder.model.load_state_dict(collected)
+
+    # Write the result, unless the run stops early, or hardly ever took a step.
     finished = progress.step >= total
     if finished and 2 * progress.skipped_steps >= progress.step:
         raise CompoclipError(
@@ -323,7 +241,7 @@ def _run(
         skipped=progress.skipped,
         truncated=progress.truncated,
         seconds=round(progress.seconds, 1),
-        left_out=_left_out(source),
+        left_out=left_out,
         cut=parsed.cut if parsed else 0,
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
@@ -337,8 +255,9 @@ def _run(
     with ranks.agreed():
         if lora is not None:
             provenance["lora"] = asdict(lora)
-            if writes:
-                save(model, lora, adapter, provenance)
+            # An earlier finish of the same run may have written them, and then been interrupted.
+            if writes and not adapter.exists():
+                save_adapter(model, lora, adapter, provenance=provenance)
         merge_lora(model.encoder.model)
         if writes and whole:
             describe = lora.describe() if lora else None
@@ -346,11 +265,61 @@ def _run(
     return summary
 
 
-def _remembering_images(
-    method: Method, lora: Lora | None, settings: RunSettings
-) -> FrozenImages | None:
-    """The memory that --cache-frozen asks for. Raises UsageError where it would remember nothing:
-    the image tower learns, or no image is shown twice."""
+def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | None:
+    """Attach the method's adapters, drawn from `seed`, to the network, and say how much learns.
+
+    Args:
+        model: Its network gets the adapters.
+        method: Its `lora` says which, if any.
+        seed: Of the adapters' initial weights.
+
+    Returns:
+        The settings, with the towers that have adapters now: those that the method trains, that
+        its settings name and that have layers to adapt. None for a method without adapters.
+
+    Raises:
+        UsageError: When there is no such tower.
+        CompoclipError: When the weights are not those of the model's identity.
+    """
+    if method.lora is None:
+        return None
+    trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
+    chosen = [t for t, on in trained.items() if on and method.lora.towers in ("both", t)]
+    if not chosen:
+        raise UsageError(
+            f"{method.name} trains nothing in the tower of its adapters ({method.lora.towers}): "
+            "choose another with --lora-towers"
+        )
+    if current_identity(model) != model.identity:
+        raise CompoclipError(
+            f"{model.name}: its weights have changed since it was loaded, and adapters need a base "
+            "that can be loaded again: save the model and train on the checkpoint"
+        )
+    network = model.encoder.model
+    total = sum(parameter.numel() for parameter in network.parameters())
+    targets = attach_lora(network, replace(method.lora, towers=_towers(chosen)), seed)
+    having = {part_of(target.name) for target in targets}
+    lora = replace(method.lora, towers=_towers(having))
+    learns = sum(target.size for target in targets)
+    note(
+        f"{lora.describe()}: {learns:,} numbers learn beside {total:,} frozen ones "
+        f"({learns / total:.2%})"
+    )
+    if len(having) < len(chosen):
+        (left,) = set(chosen) - having
+        note(f"  the {left} tower has no attention or MLP layers to adapt: it stays as it is")
+    return lora
+
+
+def _towers(names: Collection[str]) -> Towers:
+    return "both" if len(names) == 2 else "image" if "image" in names else "text"
+
+
+def _frozen_images(method: Method, lora: Lora | None, settings: RunSettings) -> FrozenImages | None:
+    """The cache that --cache-frozen asks for.
+
+    Raises UsageError where it would never hit: the image tower learns, or no image is shown twice.
+    """
     if not settings.cache_frozen:
         return None
     if method.trains.image_tower and (lora is None or lora.towers != "text"):
@@ -369,15 +338,15 @@ def _remembering_images(
 def _companions(
     model: LoadedModel, method: Method, source: Source, settings: RunSettings, ranks: Ranks
 ) -> Companions:
-    """What the images of the method need to know of all samples, by the model as it is now."""
+    """The neighbour index that the images of the method need, by the model as it is now."""
 
     def encode(pixels: torch.Tensor) -> torch.Tensor:
         return model.encoder.encode_images(pixels.to(settings.device)).pooled
 
     model.encoder.to(settings.device).eval()
-    with ranks.first_before_others():  # the others read what the first has written
+    with ranks.rank0_first():  # the others read what rank 0 has written
         kept = settings.resume or not ranks.first
-        return find_companions(source, method.images, encode, model.preprocess, settings.out, kept)
+        return method.images.prepare(source, encode, model.preprocess, settings.out, kept)
 
 
 def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
@@ -394,10 +363,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         **method.record(),
         "data": source.describe(),
         "samples": len(source),
-        "seed": settings.seed,
-        "precision": settings.precision,
-        "crop": settings.crop,
-        "draft": settings.draft,
+        **settings.decisive(),
     }
     text = json.dumps(record, sort_keys=True)
     return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
@@ -405,12 +371,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
 
 def _left_out(source: Source) -> dict[str, int]:
     """How many captions and samples the reader of `source` left out, by reason."""
-    return {reason: n for reason, n in getattr(source, "left_out", {}).items() if n}
-
-
-def _left_out_text(source: Source) -> str:
-    counts = ", ".join(f"{n} x {reason}" for reason, n in _left_out(source).items())
-    return f" (left out: {counts})" if counts else ""
+    return {reason: n for reason, n in source.left_out.items() if n}
 
 
 class _Reporter:

@@ -1,8 +1,8 @@
-"""Towers too large for one device: parameters, gradients and moments split over processes (FSDP2).
+"""Towers too large for one device: parameters, gradients and moments split over ranks (FSDP2).
 
-Each process keeps a W-th of every parameter and the moments of that part; what a block needs whole
-is collected when it computes and let go after. The mathematics is that of `gather`: the mean of the
-gradients over the processes, which FSDP takes while it splits them.
+Each rank keeps a W-th of every parameter and the moments of that part; what a block needs whole is
+collected when it computes and let go after. The mathematics is that of `distributed`: the mean of
+the gradients over the ranks, which FSDP takes while it splits them.
 """
 
 from __future__ import annotations
@@ -14,39 +14,42 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.methods.base import Optim
+from compoclip.models.dual_encoder import DualEncoder
 from compoclip.ranks import Ranks
 from compoclip.training.optim import build_optimizer, ordered
-from compoclip.training.step import TrainableEncoder
 
 
-def shard_model(encoder: TrainableEncoder, device: torch.device, ranks: Ranks) -> None:
-    """Split the parameters of an encoder over all processes, in place.
+def shard_model(encoder: DualEncoder, device: torch.device, ranks: Ranks) -> None:
+    """Split the parameters of an encoder over all ranks, in place.
 
-    Every repeated unit of the towers (transformer block, stage) is collected by itself, all else
-    together with the encoder. Scalars (the temperature) stay whole in every process. Whether a
-    parameter requires a gradient must be decided before. Optimisers are made after.
+    Which parameters require a gradient must be decided before. Optimisers are made after.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    assert isinstance(encoder, nn.Module)
     mesh = init_device_mesh(device.type, (ranks.world,))
     scalars = {p for p in encoder.parameters() if p.ndim == 0}
+    # Every transformer block or stage is collected by itself, so that only one is whole at a time;
+    # all else is collected together with the encoder. The logit scale stays whole on every rank: a
+    # scalar cannot be split, and the loss reads it outside of any forward pass.
     for unit in repeated_units(encoder.model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
     fully_shard(encoder, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
-    register_fsdp_forward_method(encoder, "_run")  # what every piece of every tower goes through
+    register_fsdp_forward_method(encoder, "_run")  # every micro-batch of every tower
 
 
 def shard_training(
-    encoder: TrainableEncoder,
+    encoder: DualEncoder,
     optimizer: torch.optim.Optimizer,
     optim: Optim,
     device: torch.device,
     ranks: Ranks,
 ) -> torch.optim.AdamW:
-    """`shard_model` for an encoder that is being trained: the optimiser that goes on in place of
-    `optimizer`, with its moments."""
+    """Split an encoder that is being trained.
+
+    Returns the optimiser that goes on in place of `optimizer`, whose moments are split like their
+    parameters: a run may be resumed with another number of ranks, or without FSDP.
+    """
     network = encoder.model
     slots = [optimizer.state.get(p, {}) for p in ordered(network.named_parameters())]
     shard_model(encoder, device, ranks)
@@ -73,7 +76,7 @@ def repeated_units(network: nn.Module) -> list[nn.Module]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that is split, collected; others as they are. All processes must call it."""
+    """A split tensor, collected; others as they are. All ranks must call it."""
     collect = getattr(tensor, "full_tensor", None)
     collected: Tensor = tensor if collect is None else collect()
     return collected
@@ -92,22 +95,26 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def full_state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The state dict of a network, collected tensor by tensor; all processes must go through it."""
+    """The state dict of a network, collected tensor by tensor; all ranks must go through it."""
     for name, tensor in network.state_dict().items():
         yield name, whole(tensor.detach())
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> float:
-    """The norm of all gradients together, which are then scaled down to `limit` at most; 0 does not
-    clip. Some may be split over processes (the norm is that of the whole)."""
+    """Scale all gradients down to a norm of `limit` together; 0 does not clip. Returns the norm.
+
+    Gradients may be split over ranks; the norm is that of the whole.
+    """
     parameters = list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
     parts = [g.to_local() for g in gradients if hasattr(g, "to_local")]
     if not parts:
         return float(nn.utils.clip_grad_norm_(parameters, limit if limit > 0 else math.inf))
+    # Squares of the parts are summed over the ranks; whole gradients are the same on all and count
+    # once. In double precision, so that the sum does not depend on how the parameters are cut.
     rest = [g for g in gradients if not hasattr(g, "to_local")]
     split = torch.stack([part.double().square().sum() for part in parts]).sum()
-    ranks.add(split)
+    ranks.all_reduce(split)
     norm = math.sqrt(split.item() + sum(g.double().square().sum().item() for g in rest))
     if 0 < limit < norm:
         for gradient in (*parts, *rest):

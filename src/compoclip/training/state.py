@@ -1,4 +1,4 @@
-"""Training state on disk: everything needed to go on as if nothing had happened.
+"""Training state on disk: everything needed to resume bit for bit.
 
 A state is a folder `step-NNNNNNNN` with `tensors.safetensors` (weights, optimiser moments, the
 torch random states) and `progress.json`. It is written under a temporary name, flushed, and
@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.errors import CompoclipError
-from compoclip.ranks import ALONE, Ranks
+from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import ordered
 from compoclip.training.sharding import whole
 
@@ -34,13 +34,22 @@ _RANDOM, _RANDOM_GPU = "rng", "rng-cuda"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: `step` steps are done, the next is `epoch_step` of `epoch`.
+    """Where a run stands: what `progress.json` of a state holds.
 
-    signature: hash-like description of what must not change across a resume (method, settings,
-    data, seed, batch size). images, texts, skipped images, truncated texts, skipped steps (their
-    loss was not finite): totals so far. rewrites: what the caption plan made so far, as
-    `PlanCounts.to_json` has it. losses: what losses that remember have to remember, by name of the
-    term.
+    Args:
+        step: Steps that are done.
+        epoch: The epoch that the next step is in.
+        epoch_step: Steps of that epoch that are done.
+        signature: Hash of what must not change across a resume (method, settings, data, seed,
+            batch size).
+        images: Images shown so far.
+        texts: Texts shown so far.
+        skipped: Images that could not be read.
+        truncated: Texts that the tokenizer cut.
+        seconds: Time spent in the loop.
+        rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
+        losses: The state of losses that have one, by name of the term.
+        skipped_steps: Steps whose loss was not finite.
     """
 
     step: int
@@ -62,15 +71,26 @@ def save_state(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE,
 ) -> None:
     """Write the state of a run into `folder`/step-NNNNNNNN and drop older ones.
 
-    Of several processes all must call it and the first one writes; what is written does not depend
-    on their number, nor on whether parameters are split. Raises CompoclipError, in all, when the
-    disk is full, the folder cannot be written, or a weight is not finite: nothing is learnt from
-    there on, while the older state, which stays, may be good.
+    All ranks must call it; rank 0 writes. What is written does not depend on their number, nor on
+    whether parameters are split.
+
+    Args:
+        folder: OUT/state.
+        model: The open_clip network.
+        optimizer: Its AdamW.
+        progress: Where the run stands.
+        ranks: The processes that train together.
+
+    Raises:
+        CompoclipError: On all ranks, when the disk is full, the folder cannot be written, or a
+            weight is not finite: nothing is learnt from there on, while the older state, which
+            stays, may be good.
     """
+    # Collecting a split tensor takes all ranks; only rank 0 keeps what comes of it.
     tensors = _random_states(model)
     for name, tensor in _all_tensors(model, optimizer):
         collected = whole(tensor.detach())
@@ -131,7 +151,14 @@ def _write(folder: Path, tensors: dict[str, torch.Tensor], progress: Progress) -
 
 
 def latest_state(folder: Path) -> Path | None:
-    """The newest complete state below `folder`, or None."""
+    """Find the newest complete state.
+
+    Args:
+        folder: OUT/state.
+
+    Returns:
+        Its folder, or None when there is none.
+    """
     states = _states(folder)
     return states[-1] if states else None
 
@@ -143,12 +170,24 @@ def load_state(
     signature: str,
     steps_per_epoch: int | None = None,
 ) -> Progress:
-    """Restore weights, optimiser and random state; returns where to go on.
+    """Restore weights, optimiser and random state.
 
-    steps_per_epoch: of the data, with which the step, the epoch and the step in it must agree; None
-    leaves that unchecked. Raises CompoclipError when the state is damaged or belongs to a run with
-    other settings; then nothing has been restored.
+    Args:
+        state: Folder of a complete state.
+        model: The open_clip network, whole.
+        optimizer: Its AdamW.
+        signature: Of this run; the state must have been written under the same.
+        steps_per_epoch: Of the data, with which the step, the epoch and the step in it must agree;
+            None leaves that unchecked.
+
+    Returns:
+        Where to go on.
+
+    Raises:
+        CompoclipError: When the state is damaged or belongs to a run with other settings; then
+            nothing has been restored.
     """
+    # Everything is read and checked before anything is restored.
     try:
         progress = _progress(json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
         tensors = load_file(state / _TENSORS)
@@ -180,7 +219,7 @@ def load_state(
 
 
 def damaged(state: Path, error: Exception) -> CompoclipError:
-    """The error to raise for a state that cannot be gone on from."""
+    """Make the error for a state that cannot be resumed."""
     reason = " ".join(str(error).split())
     return CompoclipError(
         f"training state {state} is damaged ({reason}); delete it and start without --resume"
@@ -215,7 +254,7 @@ def _progress(record: Any) -> Progress:
 
 
 def _counts_of_rewrites(record: Mapping[str, Any]) -> bool:
-    """Whether a record is such as `PlanCounts.to_json` gives."""
+    """Whether a record looks like one of `PlanCounts.to_json`."""
     rewrites = record.get("rewrites")
     if not (_is_count(record.get("samples")) and isinstance(rewrites, dict)):
         return False
@@ -278,7 +317,7 @@ def _require_tensors(tensors: Mapping[str, torch.Tensor], model: nn.Module) -> N
 
 
 def _random_states(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Of the CPU and, for a model on a GPU, of that one, which draws its dropout."""
+    """Random states of the CPU and, for a model on a GPU, of that one, which draws its dropout."""
     states = {_RANDOM: torch.get_rng_state()}
     device = next(model.parameters()).device
     if device.type == "cuda":
@@ -287,7 +326,7 @@ def _random_states(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _set_random_states(model: nn.Module, states: Mapping[str, torch.Tensor]) -> None:
-    """What `_random_states` found; a state written on another kind of device says nothing here."""
+    """Restore the random states, unless they are from another kind of device."""
     torch.set_rng_state(states[_RANDOM])
     device = next(model.parameters()).device
     if device.type == "cuda" and _RANDOM_GPU in states:

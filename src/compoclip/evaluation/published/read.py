@@ -89,12 +89,26 @@ class PublishedTable:
 
 @cache
 def table_names() -> tuple[str, ...]:
-    """Sorted ids of all published tables."""
+    """List the published tables that come with the package.
+
+    Returns:
+        Their ids, sorted.
+    """
     return tuple(sorted(p.name[:-5] for p in _folder().iterdir() if p.name.endswith(".json")))
 
 
 def published_table(name: str) -> PublishedTable:
-    """The table of that id. Raises UsageError for an unknown one."""
+    """Read a published table.
+
+    Args:
+        name: its id, one of `table_names`.
+
+    Returns:
+        The table.
+
+    Raises:
+        UsageError: there is no such table.
+    """
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; one of {', '.join(table_names())}")
     return read_table(_folder() / f"{name}.json")

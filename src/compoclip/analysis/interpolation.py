@@ -1,0 +1,398 @@
+"""Weight interpolation as a trade-off: what each share of the tuned weights gains and costs.
+
+Wortsman et al., Robust fine-tuning of zero-shot models (CVPR 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from compoclip.benchmarks.case import Benchmark
+from compoclip.console import note
+from compoclip.errors import UsageError
+from compoclip.evaluation.comparison import Difference
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.groups import (
+    COMPOSITION,
+    RECOGNITION,
+    RETRIEVAL,
+    Groups,
+    ScorePart,
+    group_differences,
+    group_scores,
+    part_draws,
+    profile_groups,
+)
+from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import (
+    Estimate,
+    percentile_interval,
+)
+from compoclip.files import only_writer
+from compoclip.models.checkpoint import LoadedModel
+from compoclip.models.wise_ft import Scope, WiseLora, interpolate
+
+# --- The models between a base and a tuned one, and all of them measured on the same
+# benchmarks. ---
+
+BASE, TUNED = "base", "tuned"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Share `alpha` of the tuned weights in `scope`; what is outside the scope is tuned."""
+
+    scope: Scope
+    alpha: float
+
+    @property
+    def name(self) -> str:
+        """As results are called: "base", "tuned", or scope and share, e.g. "image-0.3"."""
+        if self.alpha == 1:
+            return TUNED
+        return BASE if self.scope == "all" and self.alpha == 0 else f"{self.scope}-{self.alpha:g}"
+
+
+@dataclass(frozen=True)
+class BaseAndTuned:
+    """A base and what was trained from it, on the CPU, with the ways to mix them (see
+    `models.interpolate.interpolate`)."""
+
+    base: LoadedModel
+    tuned: LoadedModel
+    mix_scale: bool = False
+    wise_lora: WiseLora = "merged"
+
+    def mixed(self, mix: Mix) -> LoadedModel:
+        """The model of a mix; at the ends the very models. Raises what `interpolate` raises."""
+        ends = {BASE: self.base, TUNED: self.tuned}
+        if mix.name in ends:
+            return ends[mix.name]
+        return interpolate(
+            self.base, self.tuned, mix.alpha, mix.scope, self.mix_scale, self.wise_lora
+        )
+
+
+def measure_mixes(
+    pair: BaseAndTuned,
+    mixes: Mapping[str, Mix],
+    benchmarks: Sequence[Benchmark],
+    out: Path,
+    options: Options,
+    device: torch.device,
+) -> dict[str, list[Results]]:
+    """Measure models between a base and a tuned one; results go below `<out>/<name>/`.
+
+    A tower that several models have alike is encoded once (with `options.cache`), and results that
+    are already there are not computed again.
+
+    Args:
+        pair: the two models.
+        mixes: name in the results -> mix.
+        benchmarks: what to measure.
+        out: folder of the results of all mixes.
+        options: as of `evaluate`.
+        device: where each model is measured; between measurements they lie on the CPU.
+
+    Returns:
+        Name -> one result a benchmark.
+
+    Raises:
+        CompoclipError: as `interpolate` and `evaluate` do.
+    """
+    found: dict[str, list[Results]] = {}
+    with only_writer(out, folder=True):  # the mixes of another pair have the same names
+        for name, mix in mixes.items():
+            note(f"measuring {name}")
+            loaded = pair.mixed(mix)
+            loaded.encoder.to(device)
+            try:
+                found[name] = evaluate(name, ModelEncoder(loaded), benchmarks, out, options)
+            finally:
+                loaded.encoder.to("cpu")
+    return found
+
+
+# --- Weight interpolation as a trade-off: what each share of the tuned weights gains and costs. ---
+
+Keep = Literal["zero-shot", "retrieval"]
+AXES = (COMPOSITION, RECOGNITION, RETRIEVAL)
+KEPT: Mapping[Keep, str] = {"zero-shot": RECOGNITION, "retrieval": RETRIEVAL}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One mix. scores: by axis. differences: to the base, by axis; empty for the base."""
+
+    mix: Mix
+    scores: Mapping[str, Score]
+    differences: Mapping[str, Difference]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """lines: scope -> its points by rising alpha; "tuned" ends all of them, "base" begins that of
+    "all". base: the point that differences refer to. axes: axis -> the benchmarks it is the mean
+    of."""
+
+    base: Point
+    lines: Mapping[Scope, tuple[Point, ...]]
+    axes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Every point once, the base first."""
+        every = [self.base, *(point for line in self.lines.values() for point in line)]
+        return tuple({point.mix.name: point for point in every}.values())
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The most compositional mix that loses at most `max_loss` percentage points of `keep`
+    against the base."""
+
+    keep: Keep
+    max_loss: float
+
+    def __str__(self) -> str:
+        return (
+            f"the most compositional mix that loses at most {self.max_loss:g} points of "
+            f"{self.keep} against the base"
+        )
+
+
+def shares(steps: int) -> tuple[float, ...]:
+    """0, 1/steps, ..., 1, without rounding noise. Raises UsageError for less than one step."""
+    if steps < 1:
+        raise UsageError("--steps must be at least 1")
+    return tuple(float(f"{k / steps:.6g}") for k in range(steps + 1))
+
+
+def sweep(
+    pair: BaseAndTuned,
+    scopes: Sequence[Scope],
+    alphas: Sequence[float],
+    benchmarks: Sequence[Benchmark],
+    out: Path,
+    options: Options,
+    device: torch.device,
+) -> Sweep:
+    """Measure all mixes of all scopes, with the base and the tuned model as references.
+
+    Args:
+        pair: the two models.
+        scopes: which weights are mixed.
+        alphas: shares of the tuned weights.
+        benchmarks: what to measure.
+        out: folder of the results, one below it a mix.
+        options: as of `evaluate`.
+        device: where each model is measured.
+
+    Returns:
+        The scores of every point on the axes that the benchmarks make up.
+
+    Raises:
+        UsageError: no benchmark belongs to an axis.
+        CompoclipError: as `measure_mixes` does.
+    """
+    lines = {scope: [Mix(scope, alpha) for alpha in alphas] for scope in dict.fromkeys(scopes)}
+    ends = [Mix("all", 0.0), Mix("all", 1.0)]
+    every = {mix.name: mix for mix in [*ends, *(mix for line in lines.values() for mix in line)]}
+    results = measure_mixes(pair, every, benchmarks, out, options, device)
+    groups = axes_of(results[BASE])
+    points = {
+        name: Point(
+            every[name],
+            group_scores(found, groups, options.resamples, options.seed),
+            {}
+            if name == BASE
+            else {
+                each.name: each
+                for each in group_differences(
+                    results[BASE], found, groups, options.resamples, options.seed
+                )
+            },
+        )
+        for name, found in results.items()
+    }
+    return Sweep(
+        base=points[BASE],
+        lines={scope: tuple(points[m.name] for m in line) for scope, line in lines.items()},
+        axes={
+            name: tuple(dict.fromkeys(part.benchmark for part in parts))
+            for name, parts in groups.items()
+        },
+    )
+
+
+def axes_of(results: Sequence[Results]) -> Groups:
+    """Compositionality, zero-shot accuracy and retrieval, as far as there are benchmarks of each.
+
+    Raises UsageError when there are none of any.
+    """
+    groups = profile_groups(results)
+    found = {name: groups[name] for name in AXES if name in groups}
+    if not found:
+        raise UsageError(
+            "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
+        )
+    return found
+
+
+def choose(measured: Sweep, rule: Rule) -> Point:
+    """Pick a point by its scores themselves, not by their intervals.
+
+    Of equals the one that keeps more is taken, then the smaller share of tuned weights. The base
+    always qualifies.
+
+    Args:
+        measured: the sweep.
+        rule: what must be kept.
+
+    Returns:
+        The point.
+
+    Raises:
+        UsageError: an axis of the rule was not measured, or its loss is negative.
+    """
+    if not rule.max_loss >= 0:
+        raise UsageError("--max-loss must not be negative")
+    kept = KEPT[rule.keep]
+    for axis in (COMPOSITION, kept):
+        if axis not in measured.axes:
+            raise UsageError(f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on")
+    floor = measured.base.scores[kept].value - rule.max_loss / 100 - 1e-9
+    able = [point for point in measured.points if point.scores[kept].value >= floor]
+    return max(
+        able,
+        key=lambda p: (p.scores[COMPOSITION].value, p.scores[kept].value, -p.mix.alpha),
+    )
+
+
+def sweep_record(measured: Sweep) -> dict[str, Any]:
+    """All of a sweep, JSON-ready."""
+    return {
+        "axes": {name: list(benchmarks) for name, benchmarks in measured.axes.items()},
+        "lines": {
+            scope: [
+                {
+                    "name": point.mix.name,
+                    "alpha": point.mix.alpha,
+                    "scores": {name: asdict(score) for name, score in point.scores.items()},
+                    "against_base": {n: asdict(each) for n, each in point.differences.items()},
+                }
+                for point in line
+            ]
+            for scope, line in measured.lines.items()
+        },
+    }
+
+
+# --- Which tower carries what training gained: each tuned tower put beside the other of the
+# base. ---
+
+IMAGE, TEXT = "tuned-image", "tuned-text"
+SWAPPED: Mapping[str, Mix] = {
+    BASE: Mix("all", 0.0),
+    IMAGE: Mix("text", 0.0),  # the text tower goes back to the base's
+    TEXT: Mix("image", 0.0),
+    TUNED: Mix("all", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class TowerStudy:
+    """groups: axes (means over benchmarks) and then every benchmark's headline -> its parts.
+    scores: model -> group -> score. differences: model -> group -> difference to the base.
+    interplay: group -> what both tuned towers do together beyond the sum of what each does alone:
+    tuned - image alone - text alone + base, by a bootstrap over photos."""
+
+    groups: Groups
+    scores: Mapping[str, Mapping[str, Score]]
+    differences: Mapping[str, Mapping[str, Difference]]
+    interplay: Mapping[str, Estimate]
+
+
+def study_towers(
+    pair: BaseAndTuned,
+    benchmarks: Sequence[Benchmark],
+    out: Path,
+    options: Options,
+    device: torch.device,
+) -> TowerStudy:
+    """Measure base, tuned, and each tuned tower beside the base's other one; each is encoded once.
+
+    Args:
+        pair: the two models.
+        benchmarks: what to measure.
+        out: folder of the results, one below it a model.
+        options: as of `evaluate`.
+        device: where each model is measured.
+
+    Returns:
+        The scores, differences to the base, and what both towers do beyond the sum.
+
+    Raises:
+        UsageError: no benchmark belongs to an axis.
+        CompoclipError: as `measure_mixes` does.
+    """
+    results = measure_mixes(pair, SWAPPED, benchmarks, out, options, device)
+    own = {
+        f"{each.benchmark} {each.headline}": (ScorePart(each.benchmark, each.headline, ""),)
+        for each in results[BASE]
+    }
+    groups = {**axes_of(results[BASE]), **own}
+    draw = options.resamples, options.seed
+    scores = {name: group_scores(found, groups, *draw) for name, found in results.items()}
+    return TowerStudy(
+        groups=groups,
+        scores=scores,
+        differences={
+            name: {d.name: d for d in group_differences(results[BASE], found, groups, *draw)}
+            for name, found in results.items()
+            if name != BASE
+        },
+        interplay=_interplay(results, scores, groups, options),
+    )
+
+
+def _interplay(
+    results: Mapping[str, Sequence[Results]],
+    scores: Mapping[str, Mapping[str, Score]],
+    groups: Groups,
+    options: Options,
+) -> dict[str, Estimate]:
+    every = [part for parts in groups.values() for part in parts]
+    drawn = {
+        name: part_draws(found, every, options.resamples, options.seed)
+        for name, found in results.items()
+    }
+    signs = {TUNED: 1, BASE: 1, IMAGE: -1, TEXT: -1}
+    found = {}
+    for group, parts in groups.items():
+        value = sum(sign * scores[name][group].value for name, sign in signs.items())
+        terms = [[sign * drawn[name][part] for part in parts] for name, sign in signs.items()]
+        draws = np.asarray(terms).sum(axis=0).mean(axis=0)
+        photos = min(each[group].photos for each in scores.values())
+        found[group] = Estimate(value, *percentile_interval(draws, photos))
+    return found
+
+
+def towers_record(study: TowerStudy) -> dict[str, Any]:
+    """All of a study, JSON-ready."""
+    return {
+        group: {
+            "benchmarks": list(dict.fromkeys(part.benchmark for part in parts)),
+            "scores": {name: asdict(found[group]) for name, found in study.scores.items()},
+            "against_base": {n: asdict(found[group]) for n, found in study.differences.items()},
+            "interplay": asdict(study.interplay[group]),
+        }
+        for group, parts in study.groups.items()
+    }

@@ -1,0 +1,294 @@
+"""What a benchmark file is made of: its facts, and a function that turns rows into cases.
+
+    META = Meta(id="my_benchmark", ...)
+
+    def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+        path = annotations or data.root / "my_benchmark" / "rows.json"
+        for index, where, row in data.rows("rows", path):
+            image = files.photo(data.photos("my_benchmark/images"), row, "image", where)
+            ...
+            yield Case(f"{index}", Form.CHOOSE_TEXT, (image,), texts, "my_benchmark")
+
+    MY_BENCHMARK = CaseReader(META, _cases, rules={...}, headline="...")
+
+Everything else (which sub-tasks are wanted, the hash over the files, expected counts, skills, the
+aggregates that remain defined) follows. The keyword-only arguments of the function are the
+benchmark's options.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
+from compoclip.benchmarks.files import close
+from compoclip.benchmarks.sources import RemoteFile
+from compoclip.errors import CompoclipError, UsageError
+
+Rules = Mapping[str, Aggregate]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A benchmark that can be loaded by its name.
+
+    Args:
+        meta: Its facts.
+        read: `read(root, images, *, subtasks, **options) -> Benchmark`.
+    """
+
+    meta: Meta
+    read: Callable[..., Any]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
+        return {
+            key: str(parameter.annotation)
+            for key, parameter in inspect.signature(self.read).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key != "subtasks"
+        }
+
+    def load(
+        self,
+        root: Path,
+        images: Path | None = None,
+        *,
+        subtasks: Sequence[str] = (),
+        **options: Any,
+    ) -> Benchmark:
+        """Read the benchmark; the module of each says in which layout.
+
+        Args:
+            root: Data root.
+            images: Folder of the photos, when they are not in the default layout.
+            subtasks: Sub-tasks to read, or patterns of them ("swap_*"); all by default.
+            **options: See `options`.
+
+        Raises:
+            CompoclipError: For absent or malformed files.
+            UsageError: For an unknown sub-task or a bad option.
+        """
+        loaded: Benchmark = self.read(root, images, subtasks=subtasks, **options)
+        return loaded
+
+
+@dataclass
+class Reading:
+    """A benchmark while it is read: where it lies, what is wanted of it, and what was found.
+
+    A reader's function takes from it the data root, the photo folder that the user named and the
+    wanted sub-tasks, and notes in it whatever its rows say beyond cases.
+
+    Args:
+        root: Data root.
+        images: Folder of the photos that the user named, if any.
+        parts: The wanted sub-tasks.
+        name: Id of the benchmark; options may add to it.
+        expected: Items of the official files by sub-task.
+        ties: Tie policy by sub-task, "" for all others.
+        files: Name -> file, or its content, for the data hash.
+        stated: What else decides the items, for the data hash.
+        left_out: Reason -> rows that became no item.
+        joint: See `Benchmark`.
+        tuned_on: See `Benchmark`.
+        cases: What the function yielded, of the wanted sub-tasks.
+    """
+
+    root: Path
+    images: Path | None
+    parts: tuple[str, ...]
+    name: str
+    expected: dict[str, int]
+    ties: dict[str, TiePolicy]
+    files: dict[str, Path | bytes] = field(default_factory=dict)
+    stated: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    joint: dict[str, str] = field(default_factory=dict)
+    tuned_on: dict[str, str] = field(default_factory=dict)
+    cases: list[Case] = field(default_factory=list)
+
+    def photos(self, folder: str) -> Path:
+        """The folder of the photos: the one that the user named, else `folder` of the root."""
+        return self.images or self.root / folder
+
+    def values(self, name: str, path: Path, remedy: str = "") -> Iterator[tuple[int, str, Any]]:
+        """(index, file and row for messages, value) of a JSON list; `name` is for the data hash.
+
+        remedy: what to do when the file is absent.
+        """
+        self.files[name] = path
+        for index, value in enumerate(files.items(files.read_json(path, remedy), str(path))):
+            yield index, f"{path}: row {index}", value
+
+    def rows(
+        self, name: str, path: Path, remedy: str = ""
+    ) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """As `values`, of a JSON list of objects."""
+        for index, where, value in self.values(name, path, remedy):
+            yield index, where, files.record(value, where)
+
+    def lines(
+        self, name: str, path: Path, remedy: str = ""
+    ) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """(line, file and line for messages, row) of a JSON Lines file."""
+        self.files[name] = path
+        for line, row in files.read_jsonl(path, remedy):
+            yield line, f"{path}: line {line}", row
+
+
+@dataclass(frozen=True)
+class CaseReader(Reader):
+    """A benchmark of cases: `read(data: Reading, **options)` yields them.
+
+    Args:
+        meta: Its facts.
+        read: Yields the cases in their order; those of unwanted sub-tasks are dropped.
+        rules: Its named aggregates, or what makes them of a finished `Reading`.
+        headline: The aggregate to quote, "micro" if it is not defined for the wanted sub-tasks.
+        ties: The official tie policy.
+        usual: Sub-tasks that are read when none is asked for; () for all.
+        empty: What is wrong with files that hold no case.
+    """
+
+    rules: Rules | Callable[[Reading], Rules] = field(default_factory=dict)
+    headline: str = "micro"
+    ties: TiePolicy = TiePolicy.STRICT
+    usual: tuple[str, ...] = ()
+    empty: str = ""
+
+    def load(
+        self,
+        root: Path,
+        images: Path | None = None,
+        *,
+        subtasks: Sequence[str] = (),
+        **options: Any,
+    ) -> Benchmark:
+        """Read the benchmark, see `Reader.load`."""
+        about = self.meta
+        kept = select(about.id, about.parts, subtasks or self.usual)
+        expected, ties = keep(about.expected, kept), {"": self.ties}
+        data = Reading(root, images, kept, about.id, expected, ties)
+        read = list(self.read(data, **options))
+        wanted = {*kept, *data.tuned_on.values()}
+        data.cases = [case for case in read if case.subtask in wanted]
+        if not data.cases and self.empty:
+            place = next(
+                (str(each) for each in data.files.values() if isinstance(each, Path)), root
+            )
+            raise CompoclipError(f"{place}: {self.empty.replace('PARTS', ', '.join(kept))}")
+        rules = self.rules(data) if callable(self.rules) else self.rules
+        defined, headline = aggregates(rules, kept, self.headline)
+        return Benchmark(
+            name=data.name,
+            content=Cases(data.cases),
+            data_hash=files.data_hash(data.files, data.stated),
+            ties=data.ties,
+            skills={name: about.skills[name] for name in kept if name in about.skills},
+            expected=data.expected,
+            aggregates=defined,
+            headline=headline,
+            left_out={reason: n for reason, n in data.left_out.items() if n},
+            joint=data.joint,
+            tuned_on=data.tuned_on,
+        )
+
+
+# --- Facts that a table states row by row. ---
+
+
+@dataclass(frozen=True)
+class Subtask:
+    """A sub-task of a benchmark as its `Meta` states it, with its official file if it has one.
+
+    Args:
+        skill: Of `SKILLS`.
+        items: Items of the official file, 0 if unknown.
+        size: Bytes of that file, 0 if unknown.
+        blake2b: Its checksum (128 bit), "" if unknown.
+    """
+
+    skill: str
+    items: int = 0
+    size: int = 0
+    blake2b: str = ""
+
+
+def facts(
+    parts: Mapping[str, Subtask], file: Callable[[str], str] | None = None, at: str = ""
+) -> dict[str, Any]:
+    """The fields of `Meta` that a table of sub-tasks fills in.
+
+    Args:
+        parts: Sub-task -> what is known about it.
+        file: Sub-task -> its file below the data root, when each has one.
+        at: Address of the folder that these files are in, when anybody may fetch them.
+    """
+    known: dict[str, Any] = {
+        "parts": tuple(parts),
+        "skills": {name: each.skill for name, each in parts.items()},
+        "expected": {name: each.items for name, each in parts.items() if each.items},
+    }
+    if file is not None:
+        targets = {name: file(name) for name in parts}
+        known["files"] = tuple(targets.values())
+        known["hashes"] = {targets[n]: each.blake2b for n, each in parts.items() if each.blake2b}
+        known["remote"] = tuple(
+            RemoteFile(targets[name], f"{at}/{targets[name].partition('/')[2]}", each.size)
+            for name, each in parts.items()
+            if at
+        )
+    return known
+
+
+SCORES = ("group", "text", "image")
+"""The scores of Winoground, which several benchmarks of two images and two texts report."""
+PAIR_CHANCE = {"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6}
+"""What guessing scores there."""
+
+
+# --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---
+
+
+def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The `known` sub-tasks that match any of `patterns` (shell style, "swap_*"), in known order.
+
+    No patterns select all. Raises UsageError for a pattern that matches nothing.
+    """
+    if not patterns:
+        return tuple(known)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        hits = {name for name in known if fnmatchcase(name, pattern)}
+        if not hits:
+            raise UsageError(f"{benchmark} has no sub-task {pattern!r}; {close(pattern, known)}")
+        chosen |= hits
+    return tuple(name for name in known if name in chosen)
+
+
+def aggregates(
+    rules: Rules, kept: Sequence[str], headline: str
+) -> tuple[dict[str, Aggregate], str]:
+    """The rules whose sub-tasks are all `kept`, plus "micro" and "macro" over `kept`.
+
+    Returns them with the headline, which falls back to "micro" when its rule is no longer defined.
+    """
+    defined = {
+        "micro": Aggregate(tuple(kept), weighting="micro"),
+        "macro": Aggregate(tuple(kept)),
+    }
+    defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
+    return defined, headline if headline in defined else "micro"
+
+
+def keep(values: Mapping[str, int], kept: Iterable[str]) -> dict[str, int]:
+    """The entries of `values` whose sub-task is kept."""
+    return {name: values[name] for name in kept if name in values}

@@ -1,0 +1,127 @@
+"""Word lists: how they are read from the data files, and those of the scene-graph parser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class WordLists:
+    """The named lists of one data file, such as `captions/data/parsing.txt`.
+
+    A line "[name]" begins a list, "#" a comment; lines before the first name form the list "".
+    Entries are separated by commas if the list has any, else by blanks. A row may give its entries
+    a key: "key: entry entry".
+
+    Args:
+        path: The file, UTF-8.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._rows: dict[str, list[str]] = {}
+        rows = self._rows.setdefault("", [])
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("["):
+                rows = self._rows.setdefault(line.strip("[]"), [])
+            elif line and not line.startswith("#"):
+                rows.append(line)
+
+    def rows(self, name: str = "") -> tuple[str, ...]:
+        """The lines of a list as they stand in the file."""
+        return tuple(self._rows[name])
+
+    def groups(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """The entries of each row."""
+        comma = any("," in row for row in self._rows[name])
+        return tuple(_entries(row, comma) for row in self._rows[name])
+
+    def words(self, name: str) -> frozenset[str]:
+        """All entries of a list."""
+        return frozenset(word for group in self.groups(name) for word in group)
+
+    def table(self, name: str) -> dict[str, tuple[str, ...]]:
+        """The entries of rows with keys, by each of their keys."""
+        comma = any("," in row for row in self._rows[name])
+        pairs = (row.partition(": ") for row in self._rows[name])
+        return {
+            key: _entries(entries, comma)
+            for keys, _, entries in pairs
+            for key in _entries(keys, comma)
+        }
+
+    def keys(self, name: str) -> dict[str, str]:
+        """The key of each entry: a table turned round."""
+        return {word: key for key, words in self.table(name).items() for word in words}
+
+
+def _entries(row: str, comma: bool) -> tuple[str, ...]:
+    parts = row.split(",") if comma else row.split()
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def word_lists(module: str, name: str) -> WordLists:
+    """The lists of `data/NAME.txt` beside a module, which gives its `__file__`."""
+    return WordLists(Path(module).with_name("data") / f"{name}.txt")
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text as a set, for short lists that stay beside the code."""
+    return frozenset(text.split())
+
+
+# --- The lists of the scene-graph parser; data/parsing.txt says what each is for. ---
+
+_PARSING = word_lists(__file__, "parsing")
+
+COLOURS = _PARSING.words("colours")
+COMPOUND_ING = _PARSING.words("compounds in -ing")
+MATERIALS = COLOURS | _PARSING.words("materials")
+COLLOCATIONS = _PARSING.words("collocations")
+SHADES = _PARSING.words("shades")
+QUALITY_NOUNS = _PARSING.words("quality nouns")
+PLACES_AT_THINGS = _PARSING.words("places at things")
+BACKDROPS = _PARSING.words("backdrops")
+PICTURES = _PARSING.words("pictures")
+DEPICTIONS = PICTURES | _PARSING.words("depictions")
+EXTENTS = _PARSING.words("extents")
+#: What a counting noun says of what it counts; "" for nothing.
+QUANTITIES: Mapping[str, str] = {
+    **dict.fromkeys(_PARSING.words("quantities") | PICTURES, ""),
+    **{word: f"{word} of" for word in _PARSING.words("telling quantities")},
+}
+NUMBERS: Mapping[str, int] = {
+    name: value for value, name in enumerate(" ".join(_PARSING.rows("numbers")).split())
+}
+NO_QUALITY = _PARSING.words("no qualities")
+NEGATIONS = _PARSING.words("negations")
+PRONOUNS: Mapping[str, str] = _PARSING.keys("pronouns")
+PEOPLE = _PARSING.words("people")
+ANIMALS = _PARSING.words("animals")
+GONE = _PARSING.words("gone")
+MANNERS = _PARSING.words("manners")
+VEHICLES = _PARSING.words("vehicles")
+BODY_PARTS = _PARSING.words("body parts")
+CLOTHES = _PARSING.words("clothes")
+LINKING_VERBS = _PARSING.words("linking verbs")
+HOLDING_VERBS = _PARSING.words("holding verbs")
+DRESSING_VERBS = _PARSING.words("dressing verbs")
+TRANSITIVE_VERBS = _PARSING.words("transitive verbs")
+EMPTY_PARTICIPLES = _PARSING.words("empty participles")
+TAKING_DEEDS = _PARSING.words("taking deeds")
+INTENSIFIERS = _PARSING.words("intensifiers")
+ABBREVIATIONS = _PARSING.words("abbreviations")
+BEFORE_IS = _PARSING.words("before is")
+
+
+def _by_first_word(phrases: frozenset[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    table: dict[str, list[tuple[str, ...]]] = {}
+    for text in sorted(phrases, key=lambda text: (-len(text), text)):
+        phrase = tuple(text.split())
+        table.setdefault(phrase[0], []).append(phrase)
+    return {first: tuple(found) for first, found in table.items()}
+
+
+#: Phrasal prepositions by their first word, longest first.
+PHRASAL: Mapping[str, tuple[tuple[str, ...], ...]] = _by_first_word(
+    _PARSING.words("phrasal prepositions")
+)

@@ -1,0 +1,193 @@
+"""A batch: pixels, and all texts that accompany them as one flat ragged list."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from compoclip.data.transform import normalised
+from compoclip.losses.contract import Layout, Role
+from compoclip.rewrites.base import token_key
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """T texts for B images: no padding, no placeholder negatives.
+
+    Args:
+        texts: T strings.
+        owner: T image indices in [0, images).
+        role: T roles.
+        rewrite: T kinds of text: the name of the rewrite that made it; "" for captions.
+        images: B.
+        photos: B names, equal where two images are the same photo; () when not known.
+        pair: B numbers: for a negative image that a row brought along the index of the row's own
+            image, -1 for all others; () is -1 for all.
+    """
+
+    texts: tuple[str, ...]
+    owner: tuple[int, ...]
+    role: tuple[Role, ...]
+    rewrite: tuple[str, ...]
+    images: int
+    photos: tuple[str, ...] = ()
+    pair: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}
+        if len(lengths) != 1:
+            raise ValueError("texts, owner, role and rewrite must have the same length")
+        if any(not 0 <= owner < self.images for owner in self.owner):
+            raise ValueError(f"owner must lie in [0, {self.images})")
+        if any(len(each) not in (0, self.images) for each in (self.photos, self.pair)):
+            raise ValueError("photos and pair must name every image, or none")
+
+    def layout(
+        self,
+        device: torch.device | str = "cpu",
+        ids: torch.Tensor | None = None,
+    ) -> Layout:
+        """The tensors a loss may see.
+
+        Args:
+            device: Where they are to lie.
+            ids: (T, context) token ids, on the CPU. With them texts are the same when their ids
+                are; without, when CLIP's tokenizer cannot tell them apart.
+
+        Returns:
+            The layout, with kinds in the order in which the block has them.
+        """
+        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
+        place = {name: i for i, name in enumerate(kinds)}
+        texts: Iterable[Hashable] = map(token_key, self.texts)
+        if ids is not None:
+            texts = (row.tobytes() for row in ids.numpy())
+
+        def tensor(values: Iterable[int]) -> torch.Tensor:
+            return torch.tensor(list(values), dtype=torch.int64, device=device)
+
+        return Layout(
+            owner=tensor(self.owner),
+            role=tensor(map(int, self.role)),
+            rewrite=tensor(place.get(name, -1) for name in self.rewrite),
+            images=self.images,
+            kinds=kinds,
+            text_id=tensor(_numbered(texts)),
+            image_id=tensor(_numbered(self.photos)) if self.photos else None,
+            side=tensor(int(row >= 0) for row in self.pair) if self.pair else None,
+            pair=tensor(row if row >= 0 else i for i, row in enumerate(self.pair))
+            if self.pair
+            else None,
+        )
+
+
+def _numbered(items: Iterable[Hashable]) -> list[int]:
+    """Equal numbers for equal items, counted from 0 in order of appearance."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(item, len(seen)) for item in items]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the training loop receives: images and the texts that go with them.
+
+    Args:
+        pixels: (B, 3, H, W) uint8.
+        block: The texts.
+        ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
+        skipped: Ids of samples left out of this batch because they could not be read.
+        kind: "single" or "composed", for methods whose steps differ.
+        mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
+        std: The same.
+    """
+
+    pixels: torch.Tensor
+    block: TextBlock
+    ids: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    kind: str = "single"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def normalised(self, device: torch.device) -> torch.Tensor:
+        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
+        return normalised(self.pixels.to(device, non_blocking=True), self.mean, self.std)
+
+
+# --- The parts of a batch that several processes make, put together as one process would make
+# it. ---
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The texts of a whole batch, and where its images and texts are in the parts.
+
+    block: equal to that of one process. images: for each image its place among the images of all
+    parts, one part after the other. texts: the same for each text. sizes: images and texts of each
+    part.
+    """
+
+    block: TextBlock
+    images: tuple[int, ...]
+    texts: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...]
+
+
+def merge(parts: Sequence[TextBlock], drawn: Sequence[int]) -> Merged:
+    """The parts of a batch as one.
+
+    drawn: how many of the images of each part are those of samples drawn, which come first in a
+    part; images that a plan adds (neighbours, negative images) come after them, in the parts and in
+    the whole.
+    """
+    starts = _starts([part.images for part in parts])
+    own = [start + i for start, n in zip(starts, drawn) for i in range(n)]
+    added = [
+        start + i for start, part, n in zip(starts, parts, drawn) for i in range(n, part.images)
+    ]
+    images = (*own, *added)
+    place = {old: new for new, old in enumerate(images)}
+    owner = [place[start + o] for start, part in zip(starts, parts) for o in part.owner]
+    texts = tuple(sorted(range(len(owner)), key=owner.__getitem__))  # stable: as they were drawn
+    pair = [
+        place[start + p] if p >= 0 else -1
+        for start, part in zip(starts, parts)
+        for p in (part.pair or (-1,) * part.images)
+    ]
+    block = TextBlock(
+        texts=_in_order([part.texts for part in parts], texts),
+        owner=tuple(owner[t] for t in texts),
+        role=_in_order([part.role for part in parts], texts),
+        rewrite=_in_order([part.rewrite for part in parts], texts),
+        images=len(images),
+        photos=_in_order([part.photos for part in parts], images),
+        pair=tuple(pair[i] for i in images) if any(part.pair for part in parts) else (),
+    )
+    return Merged(block, images, texts, tuple((part.images, len(part.texts)) for part in parts))
+
+
+def _in_order(parts: Sequence[tuple[T, ...]], order: Sequence[int]) -> tuple[T, ...]:
+    """What the parts have, one part after the other, in another order; nothing stays nothing."""
+    joined = [each for part in parts for each in part]
+    return tuple(joined[i] for i in order) if joined else ()
+
+
+def to_record(block: TextBlock) -> dict[str, Any]:
+    """A block as JSON keeps it."""
+    return {**vars(block), "role": [int(role) for role in block.role]}
+
+
+def from_record(record: Mapping[str, Any]) -> TextBlock:
+    """The block that `to_record` took apart."""
+    lists = {name: tuple(value) for name, value in record.items() if name != "images"}
+    lists["role"] = tuple(map(Role, lists["role"]))
+    return TextBlock(**lists, images=record["images"])
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [sum(sizes[:i]) for i in range(len(sizes))]

@@ -1,0 +1,416 @@
+"""Image plans: which images make up a batch, beside each sample's own or in its place.
+
+A plan is plain data, recorded with a run, and answers every question about itself: what it needs
+of the data, what must be known of all samples before training, the order of samples, and how a
+sample's images and texts enter a batch. The short ones are here; composites (CLIC), similar images
+(NegCLIP) and groups of variations (GNM-CLIP) have files of their own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.caption_plan import GIVEN
+from compoclip.data.decode import decode
+from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
+from compoclip.data.transform import ImageTransform
+from compoclip.errors import CompoclipError
+from compoclip.files import write_atomically
+from compoclip.losses.contract import Role
+from compoclip.models.preprocess import Preprocess
+from compoclip.rewrites.base import rng_for
+
+# --- Which samples make which batch of an epoch, by seed and epoch alone. ---
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """The samples of one batch, by their index in the source; kind: see `Batch`."""
+
+    epoch: int
+    indices: tuple[int, ...]
+    kind: str = "single"
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """This process makes the `rank`-th of `world` equal parts of every batch of `batch_size`."""
+
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises CompoclipError when the batch cannot be split evenly."""
+        if self.batch_size < 1 or self.batch_size % self.world:
+            raise CompoclipError(
+                f"batch size {self.batch_size} cannot be split over {self.world} processes; "
+                "change it"
+            )
+
+
+class Schedule(Protocol):
+    """The batches of every epoch."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
+        """The batches of an epoch from `start_step` on, this process's part of each."""
+        ...
+
+
+@dataclass(frozen=True)
+class ShuffledSchedule:
+    """A fresh permutation of all samples every epoch; the last incomplete batch is dropped.
+
+    alternate: every other step, counted over all epochs, is "single".
+    """
+
+    samples: int
+    share: RankShare
+    seed: int
+    kind: str = "single"
+    alternate: bool = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in the source."""
+        return self.samples // self.share.batch_size
+
+    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
+        """The batches of an epoch from `start_step` on."""
+        bits = rng_for(self.seed, "", epoch, "order").getrandbits(64)
+        order = np.random.Generator(np.random.PCG64(bits)).permutation(self.samples)
+        part = self.share.batch_size // self.share.world
+        tasks = []
+        for step in range(start_step, self.steps_per_epoch):
+            first = step * self.share.batch_size + self.share.rank * part
+            odd = (epoch * self.steps_per_epoch + step) % 2
+            kind = "single" if self.alternate and odd else self.kind
+            tasks.append(BatchTask(epoch, tuple(order[first : first + part].tolist()), kind))
+        return tasks
+
+
+# --- What is known of all samples before training starts. ---
+
+
+@dataclass(frozen=True)
+class Companions:
+    """What a plan knows of all samples before training, to find those that go with one.
+
+    Args:
+        known: (N, ...) int64, a row per sample; what it means is up to the plan. Empty when the
+            plan needs nothing.
+    """
+
+    known: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @cached_property
+    def places(self) -> dict[int, NDArray[np.int64]]:
+        """Of (N,) numbers the samples with each, in order."""
+        numbers = np.unique(self.known).tolist()
+        return {number: np.flatnonzero(self.known == number) for number in numbers}
+
+    @staticmethod
+    def kept(
+        path: Path,
+        shape: tuple[int, ...],
+        most: int,
+        resume: bool,
+        make: Callable[[], NDArray[np.int64]],
+    ) -> Companions:
+        """The numbers, from -1 to `most`, that an earlier run wrote to `path`, or else made now.
+
+        Raises CompoclipError for a file that is damaged or belongs to other data.
+        """
+        if not (resume and path.is_file()):
+            made = make()
+            write_atomically(path, partial(_write, made))
+            return Companions(made)
+        try:
+            found = np.load(path, allow_pickle=False)
+            if found.dtype != np.int64:
+                raise ValueError(f"holds {found.dtype}")
+        except Exception as error:  # damaged headers fail in many ways
+            reason = " ".join(str(error).split())[:100]
+            raise CompoclipError(
+                f"{path}: damaged ({reason}); delete it, it is made again"
+            ) from None
+        if found.shape != shape:
+            raise CompoclipError(
+                f"{path}: belongs to other data; use the same data or another --out"
+            )
+        if found.size and not -1 <= found.min() <= found.max() <= most:
+            raise CompoclipError(f"{path}: damaged ({found.max()}); delete it, it is made again")
+        return Companions(np.asarray(found))
+
+
+def _write(array: NDArray[np.int64], path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, array)
+
+
+# --- A batch while it is made. ---
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One image of a batch with its texts. pair: see `TextBlock`."""
+
+    pixels: torch.Tensor
+    texts: list[Drawn]
+    photo: str
+    pair: int = -1
+
+
+class UnreadableError(Exception):
+    """An image that cannot be read: the id of its sample, and why."""
+
+
+@dataclass
+class BatchBuilder:
+    """Collects the images of a batch and their texts; runs in the workers.
+
+    images: of the samples drawn. added: those that a plan shows beside them, which come after them
+    in the batch. skipped: ids of samples drawn that are left out; bad: id and reason of images that
+    cannot be read.
+    """
+
+    source: Source
+    plan: TextPlan
+    transform: ImageTransform
+    seed: int
+    companions: Companions
+    epoch: int
+    kind: str
+    images: list[_Part] = field(default_factory=list)
+    added: list[_Part] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+    counts: PlanCounts = field(default_factory=PlanCounts)
+
+    def rng(self, key: str, name: str) -> random.Random:
+        """The generator of one draw."""
+        return rng_for(self.seed, key, self.epoch, name)
+
+    def add(self, sample: Sample) -> list[Drawn]:
+        """Add a sample by itself, its image as training shows it; returns its texts."""
+        pixels = self.shown(sample.id, sample.image, sample.id)
+        texts, counts = self.plan.draw(sample, self.epoch)
+        self.put(sample.id, pixels, texts, counts, photo_key(sample.image))
+        return texts
+
+    def put(
+        self, id: str, pixels: torch.Tensor, texts: list[Drawn], counts: PlanCounts, photo: str
+    ) -> None:
+        """Add the image of a sample drawn, with its texts."""
+        self.images.append(_Part(pixels, texts, photo))
+        self.ids.append(id)
+        self.counts.add(counts)
+
+    def put_beside(
+        self, pixels: torch.Tensor, texts: list[Drawn], counts: PlanCounts, photo: str, pair: int
+    ) -> None:
+        """Add an image that a plan shows beside those of the samples drawn."""
+        self.added.append(_Part(pixels, texts, photo, pair))
+        self.counts.add(counts)
+
+    def shown(self, id: str, image: Path | bytes, key: str) -> torch.Tensor:
+        """(3, H, W) uint8 pixels as training shows them; `key` places the crop.
+
+        Raises UnreadableError.
+        """
+        with _unreadable(id):
+            return self.transform.read(image, self.rng(key, "crop"), _name(id, image))
+
+    def whole(
+        self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
+    ) -> Image.Image:
+        """A whole image, at least `least` large if it is stored so. Raises UnreadableError."""
+        with _unreadable(id):
+            least = least if self.transform.draft else None
+            return decode(image, name=_name(id, image), least=least)
+
+    def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
+        """The finished batch."""
+        parts = [*self.images, *self.added]
+        flat = [(owner, text) for owner, part in enumerate(parts) for text in part.texts]
+        pair = tuple(part.pair for part in parts)
+        block = TextBlock(
+            texts=tuple(text.text for _, text in flat),
+            owner=tuple(owner for owner, _ in flat),
+            role=tuple(text.role for _, text in flat),
+            rewrite=tuple(text.rewrite for _, text in flat),
+            images=len(parts),
+            photos=tuple(part.photo for part in parts),
+            pair=pair if any(each >= 0 for each in pair) else (),
+        )
+        nothing = torch.zeros(0, 3, *self.transform.preprocess.size, dtype=torch.uint8)
+        return Batch(
+            pixels=torch.stack([part.pixels for part in parts]) if parts else nothing,
+            block=block,
+            ids=tuple(self.ids),
+            skipped=tuple(self.skipped),
+            kind=self.kind,
+            mean=normalisation[0],
+            std=normalisation[1],
+        )
+
+
+@contextmanager
+def _unreadable(id: str) -> Iterator[None]:
+    try:
+        yield
+    except CompoclipError as error:
+        raise UnreadableError(id, str(error)) from None
+
+
+def _name(id: str, image: Path | bytes) -> str:
+    return id if isinstance(image, bytes) else ""
+
+
+def photo_key(image: Path | bytes) -> str:
+    """A name of the photo: equal for one file, and for the same encoded bytes."""
+    if isinstance(image, Path):
+        return str(image)
+    return blake2b(image, digest_size=16).hexdigest()
+
+
+# --- The plans. ---
+
+Encode = Callable[[torch.Tensor], torch.Tensor]
+"""(B, 3, H, W) pixels -> (B, D) image features."""
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """Which images make up a batch; by default every image of the data by itself.
+
+    The fields of a plan are its options. Subclasses override the methods where they differ.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds of the texts that the plan makes itself, from parsed captions."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return type(self).__name__.lower()
+
+    @property
+    def images_per_sample(self) -> int:
+        """Most images that the encoder sees for each sample drawn."""
+        return 1
+
+    def record(self) -> dict[str, Any]:
+        """Name and options, for logs, checkpoints and signatures."""
+        return {"plan": self.name, **asdict(self)}
+
+    def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
+        """The plan for data that brings these columns (see `Source.brings`).
+
+        Beside it, where that is another plan, what the data lacks, for a note; else "".
+        """
+        return self, ""
+
+    def source(self, source: Source) -> Source:
+        """The data as the plan reads them: unchanged, or with other captions."""
+        return source
+
+    def require(self, source: Source) -> None:
+        """Raise UsageError when the data lack what the plan cannot do without."""
+
+    def prepare(
+        self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
+    ) -> Companions:
+        """Find out what the plan needs to know of all samples.
+
+        Args:
+            source: The samples.
+            encode: The model's image encoder as it is before training.
+            preprocess: How the model sees images.
+            folder: The run's; what takes long to find is kept there.
+            resume: Use what an earlier run kept.
+
+        Returns:
+            What was found, for `BatchLoader`.
+        """
+        return Companions()
+
+    def schedule(self, source: Source, share: RankShare, seed: int) -> Schedule:
+        """The order of samples. Raises UsageError when the batch cannot be made of them."""
+        return ShuffledSchedule(len(source), share, seed)
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        """Put a sample drawn, number `index` of the source, with all that goes with it in a batch.
+
+        Raises UnreadableError when its image cannot be read.
+        """
+        batch.add(sample)
+
+    def mean_and_std(
+        self, preprocess: Preprocess, kind: str
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation that the pixels of a batch of this kind are normalised by."""
+        return preprocess.mean, preprocess.std
+
+
+@dataclass(frozen=True)
+class Single(ImagePlan):
+    """Every image of the data by itself."""
+
+
+SINGLE = Single()
+
+
+@dataclass(frozen=True)
+class NegativeImages(ImagePlan):
+    """The image made from the negative caption, with each image (TripletCLIP)."""
+
+    @property
+    def name(self) -> str:
+        """Two words, in tables and records."""
+        return "negative images"
+
+    @property
+    def images_per_sample(self) -> int:
+        """The image, and the one of its negative."""
+        return 2
+
+    def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
+        """Training is on the texts alone where the data have no negative images."""
+        if NEGATIVE_IMAGE in brings:
+            return self, ""
+        return SINGLE, "the data brings no negative images (column neg_image)"
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        """The sample with its first negative, which the image belongs to; then that image."""
+        texts = batch.add(replace(sample, negatives=sample.negatives[:1]))
+        negative = next((text.text for text in texts if text.rewrite == GIVEN), None)
+        image = sample.negative_image
+        if negative is None or image is None:
+            return
+        try:
+            pixels = batch.shown(sample.id, image, f"{sample.id}\x1fnegative")
+        except UnreadableError as error:
+            batch.bad.append((f"{error.args[0]} (negative image)", error.args[1]))
+            return
+        caption = [Drawn(negative, Role.CAPTION)]
+        pair = len(batch.images) - 1
+        batch.put_beside(pixels, caption, PlanCounts(), photo_key(image), pair)

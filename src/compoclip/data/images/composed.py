@@ -1,0 +1,345 @@
+"""Composites of two images, with texts of both (CLIC): pixels, texts, partners, long captions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
+from PIL import Image, ImageOps
+
+from compoclip.captions.chunks import sentences
+from compoclip.console import note, track
+from compoclip.data.decode import FORMATS
+from compoclip.data.images import (
+    BatchBuilder,
+    Companions,
+    Encode,
+    ImagePlan,
+    RankShare,
+    ShuffledSchedule,
+    photo_key,
+)
+from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.sources import NEIGHBOURS, Sample, Source
+from compoclip.data.transform import pixels_of
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Role
+from compoclip.models.preprocess import Preprocess
+from compoclip.rewrites.base import Refused, fits_context, get_pair_rewrite, token_key
+from compoclip.rewrites.written import form_objection
+
+CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
+CROSS_SWAP = "cross-swap"
+
+
+@dataclass(frozen=True)
+class Composed(ImagePlan):
+    """Two images of one orientation joined to one, with texts of both (CLIC).
+
+    Args:
+        layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape
+            and pads.
+        normalisation: "model" or "imagenet" (released, composed images only).
+        alternate: Every other step shows single images with their captions instead.
+        sentences: "auto" cuts long captions into sentences, "never" does not.
+    """
+
+    layout: Literal["squash", "letterbox"] = "squash"
+    normalisation: Literal["model", "imagenet"] = "model"
+    alternate: bool = True
+    sentences: Literal["auto", "never"] = "auto"
+
+    kinds: ClassVar[tuple[str, ...]] = (*CLIC_TEXTS, CROSS_SWAP)
+
+    def source(self, source: Source) -> Source:
+        """With long captions cut into sentences, for composites take several texts of a sample.
+
+        Captions are long when most samples have one alone, of two usable sentences or more.
+        """
+        if self.sentences == "never":
+            return source
+        kept = [
+            index
+            for index, captions in enumerate(source.caption_lists())
+            if len(captions) == 1 and len(sentences(captions[0])) > 1
+        ]
+        if 2 * len(kept) <= len(source):
+            return source
+        note("long captions: each is cut into sentences, the first of them its main caption")
+        return SentenceSource(source, kept)
+
+    def prepare(
+        self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
+    ) -> Companions:
+        """(N,) the orientation of every image: LANDSCAPE, PORTRAIT or UNREADABLE."""
+        shape, make = (len(source),), partial(orientations, source)
+        found = Companions.kept(folder / "orientation.npy", shape, LANDSCAPE, resume, make)
+        for kind, name in ((LANDSCAPE, "landscape"), (PORTRAIT, "portrait")):
+            if (found.known == kind).sum() == 1:
+                note(f"the only {name} image has no partner and is left out of composed batches")
+        return found
+
+    def schedule(self, source: Source, share: RankShare, seed: int) -> ShuffledSchedule:
+        """All samples, in composites or, every other step, by themselves."""
+        return ShuffledSchedule(len(source), share, seed, "composed", self.alternate)
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        """The sample joined with another of the same orientation, drawn at random."""
+        if batch.kind == "single":
+            batch.add(sample)
+            return
+        rng = batch.rng(sample.id, "partner")
+        chosen = partner(batch.companions, index, rng)
+        if chosen is None:
+            batch.whole(sample.id, sample.image)  # says why, if it cannot be read
+            batch.skipped.append(sample.id)
+            return
+        other = batch.source[chosen]
+        preprocess = batch.transform.preprocess
+        landscape = bool(batch.companions.known[index] == LANDSCAPE)
+        half = half_of(preprocess.size, landscape)
+        pair = [batch.whole(each.id, each.image, half) for each in (sample, other)]
+        first, second = rng.sample(pair, 2)
+        joined = join_images(
+            first,
+            second,
+            preprocess.size,
+            landscape=landscape,
+            layout=self.layout,
+            resampling=batch.transform.resampling,
+            fill=preprocess.fill_color,
+        )
+        texts, counts = PairTexts(batch.plan).draw(sample, other, batch.epoch)
+        photo = f"{photo_key(sample.image)}\x1f{photo_key(other.image)}"
+        batch.put(sample.id, pixels_of(joined), texts, counts, photo)
+
+    def mean_and_std(
+        self, preprocess: Preprocess, kind: str
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The model's, or for composites those of the released code."""
+        if self.normalisation == "imagenet" and kind == "composed":
+            return IMAGENET_MEAN, IMAGENET_STD
+        return super().mean_and_std(preprocess, kind)
+
+
+# --- Two images as one. ---
+
+
+def join_images(
+    first: Image.Image,
+    second: Image.Image,
+    size: tuple[int, int],
+    *,
+    landscape: bool,
+    layout: Literal["squash", "letterbox"] = "squash",
+    resampling: Image.Resampling = Image.Resampling.BICUBIC,
+    fill: int = 0,
+) -> Image.Image:
+    """RGB image of `size` (height, width), half from each: landscape ones are stacked, first on
+    top, others stand side by side, first on the left.
+
+    layout: "squash" resizes to the half whatever the shape; "letterbox" keeps the shape, in the
+    middle of the half, over the grey level `fill`. Raises CompoclipError for a side of odd length
+    that would have to be cut in half.
+    """
+    height, width = size
+    if (height if landscape else width) % 2:
+        raise CompoclipError(f"{height} x {width} pixels cannot be cut in half; use an even size")
+    half = half_of(size, landscape)
+    joined = Image.new("RGB", (width, height))
+    for image, corner in (first, (0, 0)), (second, _corner(half, landscape)):
+        if layout == "squash":
+            part = image.resize(half, resampling)
+        else:
+            part = ImageOps.pad(image, half, method=resampling, color=(fill, fill, fill))
+        joined.paste(part, corner)
+    return joined
+
+
+def half_of(size: tuple[int, int], landscape: bool) -> tuple[int, int]:
+    """(width, height) of what each image gets of `size` (height, width)."""
+    height, width = size
+    return (width, height // 2) if landscape else (width // 2, height)
+
+
+def _corner(half: tuple[int, int], landscape: bool) -> tuple[int, int]:
+    return (0, half[1]) if landscape else (half[0], 0)
+
+
+# --- The texts that describe both. ---
+
+EQUALS_POSITIVE = "equals-a-positive"
+TOO_LONG = "too-long"
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """Draws the texts of a composite image: four positives and at most one negative.
+
+    With c1, c2 the main (first) captions, each ending in a full stop: the CAPTION "c1 c2";
+    "clic-2", "c2 c1"; "clic-3" and "clic-4", the k-th of the extra captions drawn of each image,
+    in random order; and the NEGATIVE "cross-swap", in which c1 and c2 exchange a word, in random
+    order. Extras are the sample's other captions and the positives written for its main one. They
+    are drawn without replacement and repeated when there is one only; without any, on either side,
+    there is neither "clic-3" nor "clic-4".
+    """
+
+    plan: TextPlan
+
+    def draw(self, first: Sample, second: Sample, epoch: int) -> tuple[list[Drawn], PlanCounts]:
+        """The texts of `first` composed with `second`, seeded by the id of `first`."""
+        counts = PlanCounts(samples=1)
+        rng = self.plan.rng(first.id, epoch, "clic")
+        mains = [sample.captions[0] for sample in (first, second)]
+        one, two = map(stopped, mains)
+        texts = [f"{one} {two}", f"{two} {one}"]
+        extras = [_two(self._extras(sample), rng) for sample in (first, second)]
+        if all(extras):
+            texts += [_shuffled(pair, rng) for pair in zip(*extras)]
+        drawn = [Drawn(texts[0], Role.CAPTION)]
+        for name, text in zip(CLIC_TEXTS, texts[1:]):
+            drawn.append(Drawn(text, Role.POSITIVE, name))
+            _count(counts, name)
+        negative = self._negative(mains, self.plan.rng(first.id, epoch, CROSS_SWAP), texts)
+        if isinstance(negative, Refused):
+            counts.refused[CROSS_SWAP, negative.reason] += 1
+        else:
+            drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
+            _count(counts, CROSS_SWAP)
+        return drawn, counts
+
+    def _extras(self, sample: Sample) -> list[str]:
+        """The captions other than the main one, and the positives written for that."""
+        main, *others = sample.captions
+        if self.plan.written is None:
+            return others
+        written = self.plan.written.find(main, positive=True)
+        return others + [text for text in written if form_objection(main, text) is None]
+
+    def _negative(
+        self, mains: Sequence[str], rng: random.Random, positives: Sequence[str]
+    ) -> str | Refused:
+        first, second = map(self.plan.parse, mains)
+        swapped = get_pair_rewrite(CROSS_SWAP)(first, second, rng)
+        if isinstance(swapped, Refused):
+            return swapped
+        text = _shuffled([side.text for side in swapped], rng)
+        if token_key(text) in set(map(token_key, positives)):
+            return Refused(EQUALS_POSITIVE)
+        return text if fits_context(text) else Refused(TOO_LONG)
+
+
+def stopped(sentence: str) -> str:
+    """The sentence with a mark at its end."""
+    sentence = sentence.rstrip()
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+
+
+def _two(extras: Sequence[str], rng: random.Random) -> list[str]:
+    """Two of the extras, twice the same where there is but one, none where there is none."""
+    if len(extras) < 2:
+        return [*extras, *extras]
+    return rng.sample(list(extras), 2)
+
+
+def _shuffled(pair: Sequence[str], rng: random.Random) -> str:
+    return " ".join(stopped(text) for text in rng.sample(list(pair), len(pair)))
+
+
+def _count(counts: PlanCounts, name: str) -> None:
+    counts.made[name] += 1
+    counts.covered[name] += 1
+
+
+# --- Which image goes with which: one of its orientation. ---
+
+LANDSCAPE, PORTRAIT, UNREADABLE = 1, 0, -1
+_AT_ONCE = 512
+
+
+def partner(orientation: Companions, index: int, rng: random.Random) -> int | None:
+    """Another sample whose image has the same orientation, uniformly; None if there is none."""
+    kind = int(orientation.known[index])
+    pool = orientation.places[kind]
+    if kind == UNREADABLE or len(pool) < 2:
+        return None
+    chosen = rng.randrange(len(pool) - 1)
+    own = int(np.searchsorted(pool, index))
+    return int(pool[chosen + (chosen >= own)])
+
+
+def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
+    """(N,) orientation of every image, from the size in its header; pixels are not decoded."""
+    indices = range(len(source))
+    with ThreadPoolExecutor(threads) as pool:
+        found: list[int] = []
+        for start in track(range(0, len(source), _AT_ONCE), "reading image sizes", unit="blocks"):
+            part = indices[start : start + _AT_ONCE]
+            found += pool.map(partial(_orientation, source), part)
+    return np.array(found, np.int64)
+
+
+def _orientation(source: Source, index: int) -> int:
+    image = source[index].image
+    try:
+        opened: Any = BytesIO(image) if isinstance(image, bytes) else image
+        with Image.open(opened, formats=FORMATS) as header:
+            return LANDSCAPE if header.width >= header.height else PORTRAIT
+    except Exception:  # damaged headers fail in many ways; decoding will say what is wrong
+        return UNREADABLE
+
+
+# --- A source of long captions, cut into sentences. ---
+
+FEW_SENTENCES = "sample of fewer than two sentences"
+
+
+class SentenceSource(Source):
+    """The samples of a source with one caption each that holds two sentences or more.
+
+    Their captions are these sentences, the first the main one. left_out: that of the source, and
+    how many samples have fewer sentences.
+    """
+
+    def __init__(self, source: Source, kept: Iterable[int]) -> None:
+        """kept: the indices of the samples whose captions can be cut."""
+        self._source = source
+        self._kept = np.fromiter(kept, np.int64)
+        few = len(source) - len(self._kept)
+        self.left_out = {**source.left_out, FEW_SENTENCES: few}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self._kept):
+            raise IndexError(index)
+        sample = self._source[int(self._kept[index])]
+        # Numbers of neighbours are those of the whole source.
+        return replace(sample, captions=sentences(sample.captions[0]), neighbours=())
+
+    def caption_lists(self) -> Iterator[tuple[str, ...]]:
+        """The sentences of each sample in order, without touching the images."""
+        wanted = iter(self._kept.tolist())
+        following = next(wanted, None)
+        for index, captions in enumerate(self._source.caption_lists()):
+            if index == following:
+                yield sentences(captions[0])
+                following = next(wanted, None)
+
+    def brings(self) -> frozenset[str]:
+        """The columns of the whole source, without neighbours."""
+        return self._source.brings() - {NEIGHBOURS}
+
+    def describe(self) -> str:
+        """Where the samples come from, for logs and results."""
+        return f"{self._source.describe()}, cut into sentences"

@@ -1,0 +1,144 @@
+"""Batches of variations of one object among ordinary pairs (GNM-CLIP)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from compoclip.console import counted, note
+from compoclip.data.images import BatchTask, ImagePlan, RankShare
+from compoclip.data.sources import GROUP, Source
+from compoclip.errors import UsageError
+from compoclip.rewrites.base import rng_for
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Groups(ImagePlan):
+    """Batches of variations of one object among ordinary pairs (GNM-CLIP).
+
+    Variations without a score stay, whatever the least one.
+
+    Args:
+        variations: Samples with the same `group` column, in a group.
+        pairs: Samples without one, in a group.
+        least_score: Variations whose `score` is not above it are left out.
+        least_image_score: The same for `image_score`.
+    """
+
+    variations: int = 2
+    pairs: int = 8
+    least_score: float = 0.0
+    least_image_score: float = 14.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for impossible numbers."""
+        if self.variations < 1 or self.pairs < 0:
+            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
+
+    def require(self, source: Source) -> None:
+        """Variations come with the data."""
+        if GROUP not in source.brings():
+            raise UsageError(
+                f"{source.describe()}: brings no variations; it needs a column group that "
+                "variations of one object share (empty for ordinary pairs) and may have a column "
+                "score"
+            )
+
+    def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
+        """Whole groups in every batch. Raises UsageError when it cannot be made of them."""
+        return GroupedSchedule(source, self, share, seed)
+
+
+class GroupedSchedule:
+    """Groups of variations of one object among ordinary pairs (see `Groups`).
+
+    An epoch goes once through the ordinary pairs, or, when groups hold none, through the groups.
+    Every step has groups of its own, in shuffled order, over and over. The variations of a group
+    are drawn without replacement, with probability proportional to score - least score of the group
+    + 0.5; one without a score counts as the least. Variations of low scores, and groups that are
+    then too small, are left out.
+    """
+
+    def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
+        slots = plan.variations + plan.pairs
+        if share.batch_size % (slots * share.world):
+            raise UsageError(
+                f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
+                f"{plan.variations} variations and {plan.pairs} pairs a group"
+            )
+        self._pairs, members = self._members(source, plan)
+        self._groups = [group for group in members.values() if len(group) >= plan.variations]
+        self._plan, self._share, self._seed = plan, share, seed
+        self._per_step = share.batch_size // slots
+        if len(members) > len(self._groups):
+            small = len(members) - len(self._groups)
+            note(f"left out: {small} groups of fewer than {plan.variations} variations")
+        if len(self._groups) < self._per_step:
+            raise UsageError(
+                f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
+                f"{self._per_step}; lower --batch-size or supply more"
+            )
+
+    def _members(self, source: Source, plan: Groups) -> tuple[list[int], dict[str, list[int]]]:
+        """The ordinary pairs, and the variations that are good enough by group."""
+        names, self._scores = source.groups()
+        members: dict[str, list[int]] = {}
+        low = 0
+        for index, (name, score, image) in enumerate(
+            zip(names, self._scores, source.image_scores())
+        ):
+            poor = score is not None and score <= plan.least_score
+            poor |= image is not None and image <= plan.least_image_score
+            if name and poor:
+                low += 1
+                continue
+            members.setdefault(name, []).append(index)
+        if low:
+            note(f"left out: {counted(low, 'variation')} with a low score")
+        return members.pop("", []), members
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in an epoch."""
+        if not self._plan.pairs:
+            return len(self._groups) // self._per_step
+        return len(self._pairs) // (self._per_step * self._plan.pairs)
+
+    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
+        """The batches of an epoch from `start_step` on."""
+        pairs = _shuffled(self._pairs, rng_for(self._seed, "", epoch, "order"))
+        groups: list[list[int]] = []
+        rng = rng_for(self._seed, "", epoch, "groups")
+        whole = len(self._groups) // self._per_step * self._per_step
+        while len(groups) < self.steps_per_epoch * self._per_step:
+            groups += _shuffled(self._groups, rng)[:whole]
+        tasks = []
+        part = self._per_step // self._share.world
+        for step in range(start_step, self.steps_per_epoch):
+            first = step * self._per_step + self._share.rank * part
+            indices: list[int] = []
+            for slot in range(first, first + part):
+                rng = rng_for(self._seed, str(slot), epoch, "variations")
+                indices += self._variations(groups[slot], rng)
+                indices += pairs[slot * self._plan.pairs : (slot + 1) * self._plan.pairs]
+            tasks.append(BatchTask(epoch, tuple(indices)))
+        return tasks
+
+    def _variations(self, group: Sequence[int], rng: random.Random) -> list[int]:
+        known = {index: score for index in group if (score := self._scores[index]) is not None}
+        least = min(known.values(), default=0.0)
+        left = {index: known.get(index, least) - least + 0.5 for index in group}
+        drawn = []
+        for _ in range(self._plan.variations):
+            (index,) = rng.choices(list(left), list(left.values()))
+            del left[index]
+            drawn.append(index)
+        return drawn
+
+
+def _shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
+    return rng.sample(list(items), len(items))

@@ -1,0 +1,167 @@
+"""Similar images beside each image (NegCLIP), named by the data or found with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from compoclip.console import track
+from compoclip.data.decode import decode
+from compoclip.data.images import (
+    BatchBuilder,
+    Companions,
+    Encode,
+    ImagePlan,
+    UnreadableError,
+    photo_key,
+)
+from compoclip.data.sources import NEIGHBOURS, Sample, Source
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.preprocess import Preprocess
+
+
+@dataclass(frozen=True)
+class Neighbours(ImagePlan):
+    """Similar images beside each image, with captions and negatives of their own (NegCLIP).
+
+    Args:
+        count: How many of them.
+        mined: Find them with the model's image features before training; otherwise they come with
+            the data (column neg_image).
+        among: How many of the nearest to draw from.
+    """
+
+    count: int = 1
+    mined: bool = False
+    among: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises UsageError when more are wanted than there are to draw from."""
+        if not 0 <= self.count <= self.among:
+            raise UsageError(
+                f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
+            )
+
+    @property
+    def images_per_sample(self) -> int:
+        """The image, and those like it."""
+        return 1 + self.count
+
+    def require(self, source: Source) -> None:
+        """Similar images come with the data, unless they are mined."""
+        if self.count and not self.mined and NEIGHBOURS not in source.brings():
+            raise UsageError(
+                f"{source.describe()}: names no similar images; it needs a column neg_image with "
+                "lists of row numbers, or take --neighbours mined"
+            )
+
+    def prepare(
+        self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
+    ) -> Companions:
+        """(N, among) the nearest photos of each, nearest first, -1 where there are no more."""
+        if not (self.mined and self.count):
+            return Companions()
+        shape = (len(source), self.among)
+        make = partial(mine, source, encode, preprocess, self.among)
+        return Companions.kept(folder / "neighbours.npy", shape, len(source) - 1, resume, make)
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        """The sample, then those drawn from its neighbours, with texts of their own."""
+        batch.add(sample)
+        if not self.count:
+            return
+        known = batch.companions.known[index] if self.mined else sample.neighbours
+        near = [int(other) for other in known if other >= 0][: self.among]
+        rng = batch.rng(sample.id, "neighbours")
+        for other in rng.sample(near, min(self.count, len(near))):
+            neighbour = batch.source[other]
+            # Draws of its own, so that it does not repeat itself if it is in the batch already.
+            key = f"{sample.id}\x1f{neighbour.id}"
+            try:
+                pixels = batch.shown(neighbour.id, neighbour.image, key)
+            except UnreadableError as error:
+                batch.bad.append((error.args[0], error.args[1]))
+                continue
+            texts, counts = batch.plan.draw(neighbour, batch.epoch, key)
+            batch.put_beside(pixels, texts, counts, photo_key(neighbour.image), pair=-1)
+
+
+# --- Finding them: the nearest photos by the model's image features. ---
+
+_BATCH = 64
+
+
+def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> NDArray[np.int64]:
+    """(N, count) indices of the nearest other photos by the model's image features.
+
+    Images that cannot be read have no neighbours and are nobody's.
+    """
+    photos: dict[str, int] = {}
+    numbers: list[int] = []
+    parts: list[torch.Tensor] = []
+    for start in track(range(0, len(source), _BATCH), "encoding images for neighbours"):
+        samples = [source[i] for i in range(start, min(start + _BATCH, len(source)))]
+        pixels = [_evaluated(sample, preprocess) for sample in samples]
+        readable = [each for each in pixels if each is not None]
+        encoded = iter(_encoded(encode, readable))
+        for sample, each in zip(samples, pixels):
+            photo = photos.setdefault(photo_key(sample.image), len(photos))
+            numbers.append(photo if each is not None else -1)
+            parts.append(next(encoded) if each is not None else torch.zeros(0))
+    width = max((len(part) for part in parts), default=0)
+    features = torch.stack([part if len(part) else torch.zeros(width) for part in parts])
+    return nearest(features, torch.tensor(numbers), count).numpy()
+
+
+def _evaluated(sample: Sample, preprocess: Preprocess) -> torch.Tensor | None:
+    try:
+        return preprocess.evaluation(decode(sample.image, name=sample.id))
+    except CompoclipError:
+        return None
+
+
+def _encoded(encode: Encode, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
+    if not pixels:
+        return torch.zeros(0, 0)
+    with torch.no_grad():
+        features = encode(torch.stack(list(pixels))).float().cpu()
+    return torch.nn.functional.normalize(features, dim=-1)
+
+
+# --- Exact nearest neighbours of every row among all rows, in bounded memory. ---
+
+_QUERIES = 1024
+_BLOCK = 32_768
+
+
+def nearest(features: Tensor, photo: Tensor, count: int) -> Tensor:
+    """(N, count) int64: for each row the rows of highest inner product, highest first.
+
+    features: (N, D) float32. photo: (N,) int64; rows with the same number are the same photo and
+    not neighbours of each other; -1 excludes a row. The result holds -1 where there are no more.
+    """
+    total = len(features)
+    found = torch.full((total, count), -1, dtype=torch.int64)
+    for start in range(0, total, _QUERIES):
+        rows = slice(start, min(start + _QUERIES, total))
+        best = features.new_full((rows.stop - rows.start, count), -torch.inf)
+        index = found[rows].clone()
+        for first in range(0, total, _BLOCK):
+            columns = slice(first, min(first + _BLOCK, total))
+            scores = features[rows] @ features[columns].T
+            other = photo[columns]
+            scores.masked_fill_((other == photo[rows, None]) | (other == -1), -torch.inf)
+            top = scores.topk(min(count, scores.shape[1]), dim=1)
+            best, order = torch.cat([best, top.values], dim=1).topk(count, dim=1)
+            index = torch.cat([index, top.indices + first], dim=1).gather(1, order)
+        index[best == -torch.inf] = -1
+        index[photo[rows] == -1] = -1
+        found[rows] = index
+    return found

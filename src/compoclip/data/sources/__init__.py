@@ -1,0 +1,87 @@
+"""One image with its captions, and what can be asked of any collection of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image with its captions, as every source yields it.
+
+    Args:
+        id: Unique in its source, and stable.
+        image: A file, or the encoded bytes.
+        captions: At least one; the first is the main one.
+        negatives: Hard-negative captions that came with the data (NegCLIP TSV), possibly none.
+        neighbours: Indices, in the source, of the samples with similar images that the data names.
+        negative_image: The image of the (first) negative caption, where the data has one.
+        group: What variations of one object share, "" for an ordinary pair.
+    """
+
+    id: str
+    image: Path | bytes
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    negative_image: Path | bytes | None = None
+    group: str = ""
+
+
+class Source(ABC):
+    """A random-access collection of samples, so that any order can be replayed exactly.
+
+    A source of one's own has a length, samples by index and a description; whatever else is asked
+    of one is answered here from the samples, which reads their images too. Those that know better
+    answer from what they hold.
+
+    left_out: how many captions and samples the reader left out, by reason.
+    """
+
+    left_out: Mapping[str, int] = MappingProxyType({})
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Sample: ...
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Where the samples come from, for logs and results."""
+
+    def ids(self) -> list[str]:
+        """The id of every sample, in order."""
+        return [self[index].id for index in range(len(self))]
+
+    def caption_lists(self) -> Iterable[tuple[str, ...]]:
+        """The captions of each sample, in order."""
+        return (self[index].captions for index in range(len(self)))
+
+    def captions(self) -> Iterable[str]:
+        """All captions, in order."""
+        return (caption for captions in self.caption_lists() for caption in captions)
+
+    def brings(self) -> frozenset[str]:
+        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        found: set[str] = set()
+        for sample in (self[index] for index in range(len(self))):
+            found |= {NEGATIVES} if sample.negatives else set()
+            found |= {NEIGHBOURS} if sample.neighbours else set()
+            found |= {NEGATIVE_IMAGE} if sample.negative_image else set()
+            found |= {GROUP} if sample.group else set()
+        return frozenset(found)
+
+    def groups(self) -> tuple[list[str], list[float | None]]:
+        """The group of every sample ("" for none), and its score, if any."""
+        return [self[index].group for index in range(len(self))], [None] * len(self)
+
+    def image_scores(self) -> list[float | None]:
+        """The score of every sample's image, if any."""
+        return [None] * len(self)

@@ -1,0 +1,289 @@
+"""Opening whatever training data a path names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources.karpathy import (
+    COLUMNS,
+    KAGGLE_FILE,
+    is_token_line,
+    open_coco,
+    open_flickr8k,
+    open_karpathy,
+    open_negclip,
+)
+from compoclip.data.sources.rows import (
+    ALL,
+    COLUMN,
+    FolderImages,
+    RowBuilder,
+    RowSource,
+    Split,
+    files_of,
+    split_of,
+)
+from compoclip.data.sources.shards import ShardSource, find_shards
+from compoclip.data.sources.tables import open_table
+from compoclip.data.textfiles import (
+    ROW_FILES,
+    delimited_header,
+    expand_braces,
+    has_ending,
+    read_lines,
+    require_local,
+    rows_in,
+)
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
+
+# --- A folder of images with caption files next to them. ---
+
+METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
+NO_IMAGE = "caption file without an image"
+# Kinds of images that are not read: for want of a decoder, or because reading starts a program.
+UNREAD = (
+    frozenset(("heic", "heif", "hif", "avif", "jxl", "eps", "svg", "psd", "tga", "ico", "pcx"))
+    | frozenset(("exr", "hdr", "dng", "cr2", "cr3", "nef", "arw", "xcf", "djvu"))
+) - EXTENSIONS
+
+
+def open_folder(
+    path: Path,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    split: str | None = None,
+) -> RowSource:
+    """Images below a folder, with captions in one of two forms.
+
+    A metadata file in the folder (see METADATA; as Hugging Face's imagefolder: columns file_name
+    and text) names the images. Without one, every image file below the folder (links to folders
+    are not followed) has its captions in a .txt file of the same name, one a line. Images without
+    captions, images of a kind that is not read and captions without an image are left out and
+    counted. Ids are paths relative to the folder, in sorted order.
+
+    split: of a metadata file as in `open_table`. Else folders such as train and val2014 are splits:
+    "train" is read unless another one is given, and images of the others are counted; "all" is
+    everything.
+
+    Raises CompoclipError when the folder holds no captioned image, UsageError for a split that is
+    not there.
+    """
+    if not path.is_dir():
+        raise CompoclipError(f"{path}: folder not found; check the path")
+    metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
+    if metadata is not None:
+        return open_table([metadata], path, image_column, caption_column, split)
+    builder = RowBuilder(path)
+    chosen = Split(split)
+    by_split = split is not None or any(
+        each.is_dir() and split_of(each.name) for each in path.iterdir()
+    )
+    for parent, folders, files in os.walk(path):
+        folders.sort()
+        names = set(files)
+        _count_unread(files, builder.left_out)
+        for name in sorted(files):
+            stem, extension = _stem(name)
+            if extension.lower() not in EXTENSIONS:
+                continue
+            image = os.path.relpath(os.path.join(parent, name), path)
+            if by_split and not chosen.takes(chosen.named(os.path.dirname(image))):
+                continue
+            captions: list[str] = []
+            if f"{stem}.txt" in names:
+                captions = [line for _, line in read_lines(Path(parent, f"{stem}.txt"))]
+            builder.add(image, image, [line for line in captions if line.strip()])
+    chosen.require(path)
+    builder.left_out.update(chosen.left_out("image"))
+    return builder.build(FolderImages(path), f"folder {path}{chosen}")
+
+
+def _count_unread(files: Iterable[str], left_out: Counter[str]) -> None:
+    """Count images of a kind that is not read, and captions that no image goes with."""
+    kinds: dict[str, list[str]] = {}
+    for name in files:
+        stem, extension = _stem(name)
+        kinds.setdefault(stem, []).append(extension)
+    for extensions in kinds.values():
+        if any(extension.lower() in EXTENSIONS for extension in extensions):
+            continue  # what else has the name goes with that image
+        unread = [extension for extension in extensions if extension.lower() in UNREAD]
+        if "txt" in extensions:  # what lies beside captions is taken for their image
+            unread = [extension for extension in extensions if extension not in ("txt", "")]
+            left_out[NO_IMAGE] += not unread
+        for extension in unread:
+            left_out[f"image of a kind that is not read (.{extension.lower()})"] += 1
+
+
+def _stem(name: str) -> tuple[str, str]:
+    """The name of a file without its extension, and that; no extension for hidden files."""
+    stem, dot, extension = name.rpartition(".")
+    return (stem, extension) if dot and not name.startswith(".") else (name, "")
+
+
+# --- One call that opens whatever training data a path names. ---
+
+FORMATS = (
+    "table (.csv, .tsv, .jsonl, .jsonl.gz, .parquet, or a folder of one of the last three)",
+    "NegCLIP table (.tsv with columns title, filepath, neg_caption)",
+    "Karpathy or COCO caption JSON (.json)",
+    "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
+    "webdataset shards (.tar, 'train-{000..099}.tar', or a folder of .tar)",
+    "folder of images with name.txt or metadata.jsonl beside them",
+)
+
+_ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
+S = TypeVar("S", RowSource, ShardSource)
+
+
+def open_source(
+    spec: str,
+    *,
+    images: Path | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    split: str | None = None,
+) -> RowSource | ShardSource:
+    """The image-text source that a path, brace pattern or folder names; see FORMATS.
+
+    Args:
+        spec: The path.
+        images: Folder that image paths are relative to, by default that of the annotation file.
+        image_column: Of tables; guessed when not given.
+        caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
+            when not given.
+        split: For data that holds several (Karpathy JSON, Flickr8k with its lists, tables with a
+            column "split", folders of shards or tables named "train-*", image folders with folders
+            such as "train"): the one to read. Unless given it is "train", and what is left out is
+            counted in `left_out`; "all" reads everything.
+
+    Returns:
+        The source.
+
+    Raises:
+        UsageError: For an unknown format, a wrong column or an option the format has no use for, a
+            split that is not there, or what is no local path.
+        CompoclipError: For files that are missing or malformed.
+    """
+    for each in (spec, images or ""):
+        require_local(each)
+    table = {"image_column": image_column, "caption_column": caption_column}
+    path = Path(spec)
+    if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
+        path.is_dir() and next(path.glob("*.tar"), None)
+    ):
+        _refuse(spec, "webdataset shards", images=images, image_column=image_column)
+        shards = find_shards(spec)
+        if path.is_dir():
+            shards, others = files_of(shards, split, spec)
+            return _counting(ShardSource(shards, caption_column), others)
+        _refuse(spec, "webdataset shards without their folder", split=split)
+        return ShardSource(shards, caption_column)
+    if path.is_dir():
+        return _open_folder(path, images, image_column, caption_column, split)
+    files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
+    for file in files:
+        if not file.is_file():
+            raise _not_found(spec, file)
+    usual = image_column in (None, "filepath") and caption_column in (None, "title")
+    if len(files) == 1 and usual and _is_negclip(files[0]):
+        _refuse(spec, "NegCLIP tables", split=split)
+        return open_negclip(files[0], images)
+    if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
+        return open_table(files, images, **table, split=split)
+    if has_ending(files[0], ".json") and len(files) == 1:
+        _refuse(spec, "caption JSON", **table)
+        return _open_json(files[0], images, split)
+    if has_ending(files[0], ".txt") and len(files) == 1 and _holds_tokens(files[0]):
+        _refuse(spec, "token files", **table)
+        return open_flickr8k(files[0], images, split)
+    raise _unknown(spec)
+
+
+def _is_negclip(path: Path) -> bool:
+    header = set(delimited_header(path)) if has_ending(path, ".csv", ".tsv") else set()
+    return set(COLUMNS) <= header and COLUMN not in header
+
+
+def _holds_tokens(path: Path) -> bool:
+    return is_token_line(next((line for _, line in read_lines(path) if line.strip()), ""))
+
+
+def _open_folder(
+    path: Path,
+    images: Path | None,
+    image_column: str | None,
+    caption_column: str | None,
+    split: str | None,
+) -> RowSource:
+    if any((path / name).is_file() for name in METADATA):
+        _refuse(str(path), "image folders", images=images)
+        return open_folder(path, image_column, caption_column, split)
+    tables = rows_in(path)
+    if tables:
+        # Where files are named after splits that decides, else what the rows say.
+        if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
+            return open_table(tables, images, image_column, caption_column, split)
+        chosen, others = files_of(tables, split, path)
+        return _counting(open_table(chosen, images, image_column, caption_column, ALL), others)
+    tokens = sorted(path.glob("*.token.txt"))
+    if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
+        tokens.append(path / KAGGLE_FILE)
+    if tokens:
+        return open_flickr8k(tokens[0], images, split)
+    if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
+        _refuse(
+            str(path),
+            "image folders without metadata",
+            images=images,
+            image_column=image_column,
+            caption_column=caption_column,
+        )
+        return open_folder(path, split=split)
+    raise _unknown(str(path))
+
+
+def _open_json(path: Path, images: Path | None, split: str | None) -> RowSource:
+    data = read_json(path, damaged="fetch the file again")
+    if isinstance(data, dict) and "annotations" in data:
+        _refuse(str(path), "COCO annotations", split=split)
+        return open_coco(path, images)
+    return open_karpathy(path, images, split)
+
+
+def _refuse(spec: str, kind: str, **options: object) -> None:
+    """Raise UsageError for an option that was given but means nothing to this format."""
+    given = [
+        name.replace("_", "-")
+        for name, value in options.items()
+        if value is not None and (name, value) != ("split", ALL)
+    ]
+    if given:
+        raise UsageError(f"{spec}: {kind} take no --{given[0]}; leave it out")
+
+
+def _counting(source: S, others: Mapping[str, int]) -> S:
+    """The source with what was left out before it was opened."""
+    source.left_out = {**source.left_out, **others}
+    return source
+
+
+def _not_found(spec: str, file: Path) -> CompoclipError:
+    if _HUB_ID.fullmatch(spec) and not has_ending(file, *_ENDINGS):
+        return CompoclipError(
+            f"{spec}: not found; check the path. A Hugging Face data set is not supported by its "
+            f"name: download it first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
+        )
+    return CompoclipError(f"{file}: not found; check the path")
+
+
+def _unknown(spec: str) -> UsageError:
+    return UsageError(f"{spec}: unknown format; known are: {'; '.join(FORMATS)}")

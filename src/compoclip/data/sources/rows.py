@@ -1,0 +1,311 @@
+"""The rows of an annotation file, held compactly, as a source of samples; which split is read.
+
+Every reader of annotation files fills a `RowBuilder`; what comes out is a `RowSource`. Texts live
+in Arrow buffers, not Python objects: millions of captions stay small, and forked workers share
+them.
+
+Data sets hold what models are tested on beside what they are trained on: the training split is
+read unless another one is asked for. Reading all of it takes `--split all`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compoclip.data.sources import GROUP, NEGATIVE_IMAGE, NEGATIVES, NEIGHBOURS, Sample, Source
+from compoclip.data.textfiles import (
+    EMPTY_CAPTION,
+    NO_CAPTION,
+    NOTHING,
+    Extras,
+    require_texts,
+    usable_texts,
+)
+from compoclip.errors import CompoclipError, UsageError
+
+EMPTY_NEGATIVE = "empty negative"
+NO_NEIGHBOUR = "similar image that the data has not"
+
+_CHUNK = 1 << 16
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.large_string()),
+        ("image", pa.large_string()),
+        ("captions", pa.large_list(pa.large_string())),
+        ("negatives", pa.large_list(pa.large_string())),
+        ("neighbours", pa.large_list(pa.int64())),
+        ("negative_image", pa.large_string()),
+        ("group", pa.large_string()),
+        ("score", pa.float64()),
+        ("image_score", pa.float64()),
+        ("row", pa.int64()),
+    ]
+)
+
+
+class Images(Protocol):
+    """Finds the image that a row names."""
+
+    def __call__(self, image: str) -> Path | bytes: ...
+
+
+class FolderImages:
+    """Images as files below a folder; rows name them by relative path."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, image: str) -> Path:
+        return self.root / image
+
+
+class RowSource(Source):
+    """Samples in the order of their rows.
+
+    left_out: how many captions and samples the reader left out, by reason.
+    """
+
+    def __init__(
+        self, table: pa.Table, images: Images, description: str, left_out: Mapping[str, int]
+    ) -> None:
+        columns = table.combine_chunks()
+        chunks = [
+            column.chunk(0) if column.num_chunks else pa.array([], column.type)
+            for column in (columns[name] for name in _SCHEMA.names)
+        ]
+        self._ids, self._images, self._captions, self._negatives = chunks[:4]
+        self._neighbours, self._negative_images, self._groups = chunks[4:7]
+        self._scores, self._image_scores = chunks[7:9]
+        self._open = images
+        self._description = description
+        self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self._ids):
+            raise IndexError(index)
+        negative = self._negative_images[index].as_py()
+        return Sample(
+            id=self._ids[index].as_py(),
+            image=self._open(self._images[index].as_py()),
+            captions=tuple(self._captions[index].as_py()),
+            negatives=tuple(self._negatives[index].as_py()),
+            neighbours=tuple(self._neighbours[index].as_py()),
+            negative_image=self._open(negative) if negative else None,
+            group=self._groups[index].as_py(),
+        )
+
+    def ids(self) -> list[str]:
+        """The id of every sample, in order."""
+        return list(self._ids.to_pylist())
+
+    def captions(self) -> Iterable[str]:
+        """All captions in order, without touching the images."""
+        for start in range(0, len(self._captions), _CHUNK):
+            yield from self._captions.slice(start, _CHUNK).flatten().to_pylist()
+
+    def caption_lists(self) -> Iterable[tuple[str, ...]]:
+        """The captions of each sample in order, without touching the images."""
+        for start in range(0, len(self._captions), _CHUNK):
+            yield from map(tuple, self._captions.slice(start, _CHUNK).to_pylist())
+
+    def brings(self) -> frozenset[str]:
+        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        sizes = {
+            NEGATIVES: self._negatives.value_lengths(),
+            NEIGHBOURS: self._neighbours.value_lengths(),
+            NEGATIVE_IMAGE: pc.binary_length(self._negative_images),
+            GROUP: pc.binary_length(self._groups),
+        }
+        return any_of(sizes)
+
+    def groups(self) -> tuple[list[str], list[float | None]]:
+        """The group of every sample ("" for none), and its score, if any."""
+        return self._groups.to_pylist(), self._scores.to_pylist()
+
+    def image_scores(self) -> list[float | None]:
+        """The score of every sample's image, if any."""
+        return list(self._image_scores.to_pylist())
+
+    def describe(self) -> str:
+        """Where the samples come from, for logs and results."""
+        return self._description
+
+
+class RowBuilder:
+    """Collects rows, leaves out what cannot be used, and counts it.
+
+    columns: those that images and captions were read from, for readers that choose. rows: how many
+    there were so far.
+    """
+
+    def __init__(self, origin: Path | str) -> None:
+        self.origin = str(origin)
+        self.columns: tuple[str, ...] = ()
+        self.left_out: Counter[str] = Counter()
+        self._batches: list[pa.RecordBatch] = []
+        self._rows: tuple[list[Any], ...] = _no_rows()
+        self.rows = 0
+        self._has_neighbours = False
+
+    def add(
+        self,
+        id: str,
+        image: str,
+        captions: Iterable[Any],
+        extras: Extras = NOTHING,
+        origin: str = "",
+    ) -> None:
+        """Add one sample; captions of no use are left out, and so is a sample that has no other.
+
+        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. origin:
+        file and row for messages. Raises CompoclipError for texts that cannot be written as UTF-8.
+        """
+        row = self.rows
+        self.skip()
+        kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
+        if not kept:
+            self.left_out[NO_CAPTION] += 1
+            return
+        wrong = usable_texts(extras.negatives, EMPTY_NEGATIVE, self.left_out)
+        texts = (id, image, *kept, *wrong, extras.negative_image, extras.group)
+        require_texts(texts, origin or self.origin)
+        near = list(extras.neighbours)
+        self._has_neighbours |= bool(near)
+        values = (id, image, kept, wrong, near, extras.negative_image)
+        variation = (extras.group, extras.score, extras.image_score)
+        for column, value in zip(self._rows, (*values, *variation, row), strict=True):
+            column.append(value)
+        if len(self._rows[0]) >= _CHUNK:
+            self._flush()
+
+    def skip(self) -> None:
+        """Count a row that is not read, so that the numbers of those behind it stay."""
+        self.rows += 1
+
+    def _flush(self) -> None:
+        arrays = [pa.array(column, field.type) for column, field in zip(self._rows, _SCHEMA)]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        self._rows = _no_rows()
+
+    def build(self, images: Images, description: str) -> RowSource:
+        """The finished source. Raises CompoclipError when no sample is left."""
+        self._flush()
+        table = pa.Table.from_batches(self._batches, schema=_SCHEMA)
+        if table.num_rows == 0:
+            counted = ", ".join(f"{reason}: {n}" for reason, n in self.left_out.items() if n)
+            raise CompoclipError(
+                f"{self.origin}: no usable sample" + (f" (left out: {counted})" if counted else "")
+            )
+        if self._has_neighbours:
+            table = self._resolve(table)
+        return RowSource(table, images, description, self.left_out)
+
+    def _resolve(self, table: pa.Table) -> pa.Table:
+        """Neighbours as positions in the table, without those of rows that were left out."""
+        index = {row: i for i, row in enumerate(table["row"].to_pylist())}
+        found = []
+        for position, rows in enumerate(table["neighbours"].to_pylist()):
+            known = [index[row] for row in rows if row in index]
+            if len(known) < len(rows):
+                self.left_out[NO_NEIGHBOUR] += len(rows) - len(known)
+            found.append([other for other in known if other != position])
+        field = _SCHEMA.field("neighbours")
+        column = pa.array(found, field.type)
+        return table.set_column(_SCHEMA.get_field_index("neighbours"), field, column)
+
+
+def any_of(sizes: Mapping[str, pa.Array]) -> frozenset[str]:
+    """The names of the columns of which any cell has a size above 0."""
+    return frozenset(name for name, cells in sizes.items() if (pc.max(cells).as_py() or 0) > 0)
+
+
+def _no_rows() -> tuple[list[Any], ...]:
+    return tuple([] for _ in _SCHEMA.names)
+
+
+# --- Which split of the data is read. ---
+
+TRAIN, ALL = "train", "all"
+COLUMN = "split"  # of tables that say the split of every row
+# Karpathy's "train" leaves out the part of COCO val2014 that everybody trains on as well.
+_TRAINED_ON = (TRAIN, "restval")
+_KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test|eval)(?![a-z])", re.IGNORECASE)
+
+
+class Split:
+    """Takes the samples of one split and counts the others.
+
+    wanted: its name; None for the training split, "all" for every sample. "train" takes "restval",
+    too.
+    """
+
+    def __init__(self, wanted: str | None) -> None:
+        self.name = wanted or TRAIN
+        self._asked = wanted is not None
+        self._names = _TRAINED_ON if self.name == TRAIN else (self.name,)
+        self._taken = 0
+        self._others: Counter[str] = Counter()
+
+    def takes(self, split: str | None) -> bool:
+        """True if samples of this split (None: of no split) are read; counts the others."""
+        if self.name == ALL or split in self._names:
+            self._taken += 1
+            return True
+        self._others[split or ""] += 1
+        return False
+
+    def named(self, name: str) -> str | None:
+        """The split that the name of a file or folder begins with, if it begins with one."""
+        return self.name if name.startswith(self.name) else split_of(name)
+
+    def require(self, origin: object) -> None:
+        """Raise UsageError, naming the splits there are, when there are only others."""
+        if self._others and not self._taken:
+            have = ", ".join(sorted(name or "samples of no split" for name in self._others))
+            ask = "" if self._asked else "; name one with --split, or take everything: --split all"
+            raise UsageError(f"{origin}: no split {self.name!r}; it has: {have}{ask}")
+
+    def left_out(self, noun: str = "sample") -> dict[str, int]:
+        """Numbers left out by default, not by request, by reason."""
+        if self._asked:
+            return {}
+        return {
+            f"{noun} of {f'split {name!r}' if name else 'no split'} (--split all takes it)": number
+            for name, number in sorted(self._others.items())
+        }
+
+    def __str__(self) -> str:
+        """ ", split train", for descriptions; empty when every sample is read."""
+        return f", split {self.name}" if self._others else ""
+
+
+def split_of(name: str) -> str | None:
+    """The split that the name of a file or folder begins with ("val-000.tar"), if it is one."""
+    found = _KNOWN.match(name)
+    return found and found.group(1).lower()
+
+
+def files_of(
+    files: Sequence[Path], wanted: str | None, origin: object
+) -> tuple[list[Path], dict[str, int]]:
+    """The files of a split by the beginning of their names, and how many others were left out.
+
+    wanted: see `Split`. When none is asked for and no file is named after one, all are taken.
+    Raises UsageError for a split that no file is named after.
+    """
+    split = Split(wanted)
+    if wanted is None and not any(split_of(file.name) for file in files):
+        return list(files), {}
+    chosen = [f for f in files if split.takes(split.named(f.name) or f.name.split("-")[0])]
+    split.require(origin)
+    return chosen, split.left_out("file")

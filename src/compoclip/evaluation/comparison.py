@@ -1,0 +1,454 @@
+"""Paired comparison of two models on the items both were measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from compoclip.benchmarks.case import Aggregate, Listed
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.aggregate import (
+    RANKED,
+    Leaf,
+    Plan,
+    additions,
+    evaluate,
+    leaf,
+    plan_or_none,
+    resample_difference,
+    rows_of,
+    ruled_values,
+)
+from compoclip.evaluation.forms import FORMS
+from compoclip.evaluation.items import MAIN, Indices, Values, positive_scores, used_outcomes
+from compoclip.evaluation.results import Results, load_items, too_few
+from compoclip.evaluation.statistics import (
+    FEWEST,
+    RESAMPLES,
+    Interval,
+    holm,
+    percentile_interval,
+    sign_flip,
+)
+
+LEVEL = 0.05
+_GROUPS = 250
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How far a number can be trusted. draws: its values in bootstrap draws of photos; photos: how
+    many it rests on. adds: of a difference, what every photo adds to it."""
+
+    draws: Values
+    photos: int
+    adds: Values = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval."""
+        return percentile_interval(self.draws, self.photos)
+
+    @property
+    def p(self) -> float | None:
+        """That a difference is not zero, two-sided; None where there are too few photos."""
+        return sign_flip(self.adds) if self.photos >= FEWEST else None
+
+
+def joined(parts: Sequence[tuple[Evidence, float]]) -> Evidence:
+    """The evidence about a weighted sum of numbers of different benchmarks, whose photos differ."""
+    return Evidence(
+        draws=np.sum([weight * each.draws for each, weight in parts], axis=0),
+        photos=min(each.photos for each, _ in parts),
+        adds=np.concatenate([weight * each.adds for each, weight in parts]),
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
+
+    The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
+    sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
+    """
+
+    benchmark: str
+    headline: str
+    trees: dict[str, Plan]
+    subtask_rows: dict[str, Indices]
+    clusters: list[str]
+    base: dict[str, Values]
+    other: dict[str, Values]
+    main: str
+    truth: Sequence[int]
+
+    @classmethod
+    def of(cls, base: Results, other: Results) -> Pair:
+        """Join on sub-task and item; rules that the common items do not define are left out.
+
+        Raises CompoclipError as `compare` does.
+        """
+        _check(base, other)
+        tables = load_items(base), load_items(other)
+        keys = [
+            list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
+        ]
+        place = {key: row for row, key in enumerate(keys[1])}
+        rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
+        if not rows:
+            raise CompoclipError(
+                f"{base.benchmark}: no item was measured for both models ({base.items} and "
+                f"{other.items}); evaluate both again"
+            )
+        alone = set(keys[0]) ^ set(keys[1])
+        if alone and not (base.partial or other.partial):
+            raise CompoclipError(
+                f"{base.items} and {other.items} are both complete and hold other items, e.g. "
+                f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
+            )
+        left, right = (tables[k].take([pair[k] for pair in rows]) for k in (0, 1))
+        one_gallery = any(FORMS[name].one_gallery for name in set(left["form"].to_pylist()))
+        if one_gallery and not len(rows) == len(keys[0]) == len(keys[1]):
+            raise CompoclipError(
+                f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
+                "queries), so ranks cannot be compared; evaluate both on the same images"
+            )
+        values = _values(left), _values(right)
+        applies = {
+            name: ~np.isnan(each) & ~np.isnan(values[1][name]) for name, each in values[0].items()
+        }
+        main = next((each for each in RANKED if each in applies), MAIN)
+        names = left["subtask"].to_pylist()
+        labels = [dict(each) for each in left["labels"].to_pylist()]
+        listed = Listed(names, labels, left["truth"].to_pylist())
+        rules = {name: Aggregate.from_json(rule) for name, rule in base.rules.items()}
+        trees = {
+            name: plan_or_none(rule, listed, applies, main)
+            for name, rule in rules.items()
+            if rule.subtasks().intersection(names)
+        }
+        subtask_array = np.asarray(names, dtype=object)
+        return cls(
+            benchmark=base.benchmark,
+            headline=base.headline,
+            trees={name: tree for name, tree in trees.items() if tree is not None},
+            subtask_rows={
+                name: np.flatnonzero(subtask_array == name) for name in dict.fromkeys(names)
+            },
+            clusters=left["cluster"].to_pylist(),
+            base=values[0],
+            other=values[1],
+            main=main,
+            truth=listed.truth,
+        )
+
+    def leaf(self, subtask: str, metric: str) -> Leaf:
+        """How a metric of a sub-task is computed; "main" is the one shown first.
+
+        Raises KeyError for unknown names, CompoclipError when the common items do not give it.
+        """
+        metric = self.main if metric == MAIN else metric
+        rows = self.subtask_rows[subtask]
+        known = rows[~np.isnan(self.base[metric][rows]) & ~np.isnan(self.other[metric][rows])]
+        found = leaf(metric, known, self.truth)
+        if found is None:
+            raise CompoclipError(
+                f"{self.benchmark}: the items common to both models are too few for {metric} of "
+                f"'{subtask}'; evaluate both on the whole benchmark"
+            )
+        return found
+
+    @cached_property
+    def codes(self) -> Indices:
+        """The number of each item's photo."""
+        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
+
+    @cached_property
+    def units(self) -> Indices:
+        """What counts as a photo when curves are computed without each: groups of photos where
+        there are so many that this would take long."""
+        return self.codes % _GROUPS if RANKED.keys() & self.base else self.codes
+
+    def photos(self, tree: Plan) -> int:
+        """How many photos a number rests on."""
+        return int(np.count_nonzero(np.bincount(self.codes[rows_of(tree)])))
+
+    def evidence(self, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
+        """What speaks for each tree's difference, other minus base."""
+        drawn = resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
+        return [
+            Evidence(draws, self.photos(tree), additions(tree, self.base, self.other, self.units))
+            for tree, draws in zip(trees, drawn)
+        ]
+
+
+def _check(base: Results, other: Results) -> None:
+    for what, mine, theirs in (
+        ("annotations", base.data_hash, other.data_hash),
+        ("versions of the protocol", base.protocol, other.protocol),
+        ("tie policies", base.tie_policy, other.tie_policy),
+        ("aggregate rules", base.rules, other.rules),
+    ):
+        if mine != theirs:
+            shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
+            raise CompoclipError(
+                f"{base.benchmark}: {base.model} and {other.model} were measured with different "
+                f"{what}{shown}; evaluate both again on the same data"
+            )
+
+
+def _values(table: pa.Table) -> dict[str, Values]:
+    return ruled_values(used_outcomes(table), table["scores"].to_pylist(), positive_scores(table))
+
+
+# --- Differences and the verdicts on them. ---
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number of two models on the same n items.
+
+    name: sub-task or rule. low, high: 95 % interval of other - base, by a paired bootstrap over
+    photos; None for a single photo. photos: how many it rests on; of several benchmarks, the fewest
+    of one. p: two-sided, by the signs of what each photo adds (`sign_flip`, which is McNemar's test
+    where the photos weigh the same, as with an item each). p_holm: corrected within its family (all
+    sub-tasks, all headlines, or all other rules of the comparison). verdict: "higher", "lower" or
+    "no difference", by p_holm at 0.05. With fewer than `FEWEST` photos there are no p-values, and
+    the verdict is "too few photos: 7". base_only, other_only: items only one of them gets right
+    (None for what is no plain mean over items).
+    """
+
+    benchmark: str
+    name: str
+    base: float
+    other: float
+    difference: float
+    low: float | None
+    high: float | None
+    n: int
+    photos: int
+    p: float | None
+    p_holm: float | None = None
+    verdict: str = "no difference"
+    base_only: int | None = None
+    other_only: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """base, other: model names. headlines: one a benchmark. rules: the other aggregates. overall:
+    mean over the benchmarks' headlines, when there are several (benchmarks drawn independently).
+    unmatched: benchmarks only one of them has. partial: benchmarks not complete for both.
+    """
+
+    base: str
+    other: str
+    headlines: tuple[Difference, ...]
+    subtasks: tuple[Difference, ...]
+    rules: tuple[Difference, ...]
+    overall: Difference | None
+    unmatched: tuple[str, ...]
+    partial: tuple[str, ...]
+
+
+def compare(
+    base: Sequence[Results],
+    other: Sequence[Results],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two models on every benchmark that both were measured on, item by item.
+
+    Args:
+        base: results of the model compared with, one a benchmark.
+        other: results of the other model.
+        resamples: bootstrap draws for the intervals; 0 for none, the verdicts need no draws.
+        seed: of the draws.
+
+    Returns:
+        The differences, each with interval, p-value and verdict.
+
+    Raises:
+        CompoclipError: they have no benchmark or no item in common, a model has two results for
+            one, or annotations, protocol, tie policy, rules or a retrieval gallery differ.
+    """
+    mine, theirs = _by_benchmark(base), _by_benchmark(other)
+    common = [name for name in mine if name in theirs]
+    if not common:
+        raise CompoclipError(
+            f"no benchmark in common: {base[0].model} has {', '.join(mine)}; "
+            f"{other[0].model} has {', '.join(theirs)}"
+        )
+    headlines: list[Difference] = []
+    subtasks: list[Difference] = []
+    rules: list[Difference] = []
+    evidence: list[Evidence] = []
+    for name in common:
+        pair = Pair.of(mine[name], theirs[name])
+        own = own_seed(seed, name)
+        for each, found in _rules(pair, resamples, own):
+            if each.name == pair.headline:
+                headlines.append(each)
+                evidence.append(found)
+            else:
+                rules.append(each)
+        subtasks += subtask_differences(pair, resamples, own)
+    return Comparison(
+        base=base[0].model,
+        other=other[0].model,
+        headlines=tuple(corrected(headlines)),
+        subtasks=tuple(corrected(subtasks)),
+        rules=tuple(corrected(rules)),
+        overall=_overall(headlines, evidence) if len(headlines) > 1 else None,
+        unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
+        partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
+    )
+
+
+def own_seed(seed: int, benchmark: str) -> int:
+    """The seed of a benchmark's draws: the same whatever else is compared or averaged."""
+    return seed + crc32(benchmark.encode())
+
+
+def one_model(results: Sequence[Results], path: Path) -> list[Results]:
+    """Check that results are all of one model and one checkpoint.
+
+    Args:
+        results: as `load_results` returns them.
+        path: where they lie, for the message.
+
+    Returns:
+        The results.
+
+    Raises:
+        CompoclipError: they are of several models, or of different weights.
+    """
+    models = sorted({each.model for each in results})
+    if len(models) > 1:
+        raise CompoclipError(
+            f"{path}: holds results of several models ({', '.join(models)}); give the folder of "
+            "one, as evaluate writes it: OUT/MODEL"
+        )
+    require_one_checkpoint(results)
+    return list(results)
+
+
+def require_one_checkpoint(results: Sequence[Results]) -> None:
+    """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
+    files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
+    if len(files) > 1:
+        raise CompoclipError(
+            f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
+            f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+            "(NAME=MODEL)"
+        )
+
+
+def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
+    found: dict[str, Results] = {}
+    for each in results:
+        if each.benchmark in found:
+            raise CompoclipError(
+                f"{each.model} has two results for {each.benchmark}: {found[each.benchmark].items} "
+                f"and {each.items}; give the folder of one run"
+            )
+        found[each.benchmark] = each
+    return found
+
+
+def _rules(pair: Pair, resamples: int, seed: int) -> list[tuple[Difference, Evidence]]:
+    """Every rule's difference, with the evidence for it."""
+    found = pair.evidence(list(pair.trees.values()), resamples, seed)
+    return [
+        (_of_tree(pair, name, tree, each), each)
+        for (name, tree), each in zip(pair.trees.items(), found)
+    ]
+
+
+def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Difference]:
+    """The difference in each sub-task's main metric, yet uncorrected."""
+    trees = {name: pair.leaf(name, MAIN) for name in pair.subtask_rows}
+    found = pair.evidence(list(trees.values()), resamples, seed)
+    return [
+        with_counts(_of_tree(pair, name, tree, each), pair, tree)
+        for (name, tree), each in zip(trees.items(), found)
+    ]
+
+
+def _of_tree(pair: Pair, name: str, tree: Plan, evidence: Evidence) -> Difference:
+    values = evaluate(tree, pair.base), evaluate(tree, pair.other)
+    return difference(pair.benchmark, name, values, len(rows_of(tree)), evidence)
+
+
+def with_counts(found: Difference, pair: Pair, tree: Plan) -> Difference:
+    """The difference with the items only one model gets right, when it is a share of items."""
+    if not tree.share:
+        return found
+    (mean,) = tree.means()
+    one, two = (each[mean.metric][mean.rows] > 0.5 for each in (pair.base, pair.other))
+    return replace(found, base_only=int((one & ~two).sum()), other_only=int((two & ~one).sum()))
+
+
+def difference(
+    benchmark: str, name: str, values: tuple[float, float], n: int, evidence: Evidence
+) -> Difference:
+    """The difference of `values`, of base and other, as its evidence has it; yet uncorrected."""
+    base, other = values
+    low, high = evidence.interval
+    return Difference(
+        benchmark=benchmark,
+        name=name,
+        base=base,
+        other=other,
+        difference=other - base,
+        low=low,
+        high=high,
+        n=n,
+        photos=evidence.photos,
+        p=evidence.p,
+    )
+
+
+def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
+    """One line with the numbers, by name, that rest on too few photos for a verdict; or none."""
+    few = {name: each.photos for name, each in found if each.p is None}
+    shown = ", ".join(f"{name} {photos}" for name, photos in few.items())
+    return [f"not judged, too few photos: {shown}"] if few else []
+
+
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences as one family: Holm's p-values and the verdicts that follow from them.
+
+    Those of too few photos are not of the family: nothing is asked of them.
+    """
+    return [
+        replace(each, p_holm=p, verdict=_verdict(each, p))
+        for each, p in zip(differences, holm([each.p for each in differences]))
+    ]
+
+
+def _verdict(found: Difference, p: float | None) -> str:
+    if p is None:
+        return too_few(found.photos)
+    if p > LEVEL or found.difference == 0:
+        return "no difference"
+    return "higher" if found.difference > 0 else "lower"
+
+
+def _overall(headlines: Sequence[Difference], evidence: Sequence[Evidence]) -> Difference:
+    base = float(np.mean([each.base for each in headlines]))
+    other = float(np.mean([each.other for each in headlines]))
+    found = difference(
+        benchmark="",
+        name="mean of headlines",
+        values=(base, other),
+        n=sum(each.n for each in headlines),
+        evidence=joined([(each, 1 / len(evidence)) for each in evidence]),
+    )
+    return corrected([found])[0]

@@ -1,0 +1,160 @@
+"""What scores tell over all thresholds: ROC-AUC, 11-point average precision, the best threshold.
+
+Pure numpy. `scores` (n,) are real numbers, `truth` (n,) says which items are true. Equal scores
+never depend on the order they stand in.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from compoclip.evaluation.items import Flags, Values
+
+Reals = npt.NDArray[np.floating]
+_ITEMS_DRAWN = 2_000_000
+
+
+def roc_auc(scores: Reals, truth: Flags, tie: float = 0.5) -> float:
+    """Share of (true, false) pairs in which the true item scores more.
+
+    With tie = 1/2 this is the area under the ROC curve, and the Mann-Whitney statistic divided by
+    its maximum.
+
+    Args:
+        scores: (n,).
+        truth: (n,), True for the items that are true.
+        tie: what a pair of equal scores counts.
+
+    Returns:
+        The share; nan when one of the two kinds is missing.
+
+    Source: Hanley and McNeil, The Meaning and Use of the Area under a ROC Curve (1982).
+    """
+    return float(weighted_auc(scores, truth, np.ones((1, len(scores))), tie)[0])
+
+
+def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5) -> Values:
+    """`roc_auc` for each row of `weights` (r, n), item i counting weights[r, i] times; (r,).
+
+    nan for rows in which one of the two kinds has no weight.
+    """
+    false = np.flatnonzero(~truth)
+    false = false[np.argsort(scores[false], kind="stable")]
+    lower = np.searchsorted(scores[false], scores[truth], "left")
+    not_higher = np.searchsorted(scores[false], scores[truth], "right")
+    up_to = np.zeros((len(weights), len(false) + 1))
+    np.cumsum(weights[:, false], axis=1, out=up_to[:, 1:])
+    beaten = up_to[:, lower]
+    tied = lower < not_higher
+    beaten[:, tied] += tie * (up_to[:, not_higher[tied]] - beaten[:, tied])
+    own = weights[:, truth]
+    wins = np.einsum("ij,ij->i", own, beaten)
+    pairs = own.sum(axis=1) * up_to[:, -1]
+    area: Values = np.divide(wins, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
+    return area
+
+
+def placements(scores: Reals, truth: Flags, tie: float = 0.5) -> Values:
+    """For each item the share of the other kind on its right side: lower for a true item, higher
+    for a false one, a tie counting `tie`; (n,). Their mean over either kind is the ROC-AUC.
+
+    Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated
+    ROC Curves (1988), the structural components.
+    """
+    out = np.empty(len(scores))
+    for mine, sign in ((truth, 1.0), (~truth, -1.0)):
+        others = np.sort(sign * scores[~mine])
+        own = sign * scores[mine]
+        below = np.searchsorted(others, own, "left")
+        equal = np.searchsorted(others, own, "right") - below
+        out[mine] = (below + tie * equal) / len(others)
+    return out
+
+
+def balanced_threshold(scores: Reals, truth: Flags) -> float:
+    """The threshold whose rule "true when the score is above it" has the best balanced accuracy.
+
+    Candidates lie half-way between neighbouring distinct scores, and below all of them; the lowest
+    of equally good ones is taken. Balanced accuracy is the mean of the shares of true and of false
+    items that the rule gets right. Raises ValueError unless both kinds are there.
+    """
+    if truth.all() or not truth.any():
+        raise ValueError("a threshold needs true and false items")
+    levels, place = np.unique(scores.astype(np.float64), return_inverse=True)
+    true = np.bincount(place, weights=truth, minlength=len(levels))
+    false = np.bincount(place, weights=~truth, minlength=len(levels))
+    lost = np.concatenate([[0.0], np.cumsum(true)[:-1]])  # true items at or below candidate k
+    won = np.concatenate([[0.0], np.cumsum(false)[:-1]])
+    balanced = (1 - lost / true.sum() + won / false.sum()) / 2
+    best = int(balanced.argmax())
+    return float(levels[0] - 1) if best == 0 else float((levels[best - 1] + levels[best]) / 2)
+
+
+def average_precision_11(scores: Reals, truth: Flags, devkit: bool = False) -> float:
+    """11-point interpolated average precision of the ELEVATER toolkit, or of PASCAL VOC 2007.
+
+    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. At
+    recall 0 the toolkit counts a precision of 1, as of a ranking that retrieves nothing;
+    `devkit`: the best of all precisions, as the challenge's own code and its paper have it, which
+    is lower where the first item is false. Items with equal scores are retrieved together. nan
+    when no item is true.
+
+    Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
+    PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
+    """
+    return float(weighted_ap_11(scores, truth, np.ones((1, len(scores))), devkit=devkit)[0])
+
+
+def weighted_ap_11(
+    scores: Reals, truth: Flags, weights: Values, tie: float = 0.5, devkit: bool = False
+) -> Values:
+    """`average_precision_11` for each row of `weights` (r, n), whole numbers: item i counts
+    weights[r, i] times; (r,).
+
+    tie: 0 retrieves the false ones among equal scores first, anything else all together. nan for
+    rows in which no true item has weight.
+    """
+    order = np.lexsort((truth, -scores))
+    last = np.ones(len(order), dtype=bool)
+    if tie:
+        last[:-1] = scores[order[1:]] != scores[order[:-1]]
+    found = np.cumsum(weights[:, order] * truth[order], axis=1)[:, last]
+    retrieved = np.cumsum(weights[:, order], axis=1)[:, last]
+    return _eleven(found, retrieved, devkit)
+
+
+@lru_cache(maxsize=256)
+def expected_ap_11(true: int, n: int, devkit: bool = False) -> float:
+    """Mean 11-point average precision of rankings at random of n items, `true` of them true.
+
+    It lies above the share of true items, since a lucky start counts for low recalls. From a fixed
+    sample of rankings, so good to about 0.005. nan without true items.
+    """
+    rng = np.random.default_rng(0)
+    draws = min(2000, max(200, _ITEMS_DRAWN // n))
+    ranked = rng.permuted(np.tile(np.arange(n) < true, (draws, 1)), axis=1)
+    found = np.cumsum(ranked, axis=1, dtype=np.float64)
+    retrieved = np.broadcast_to(np.arange(1.0, n + 1), found.shape)
+    return float(_eleven(found, retrieved, devkit).mean())
+
+
+def _eleven(found: Values, retrieved: Values, devkit: bool) -> Values:
+    """Eleven-point precision of rankings (r, m): true items and items up to each place; (r,)."""
+    precision = np.divide(found, retrieved, out=np.zeros_like(found), where=retrieved > 0)
+    best_from = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    total = found[:, -1]
+    rows = np.arange(len(found))
+    # In whole numbers: a recall of 3/10 must reach the level 0.3 despite rounding.
+    mean: Values = np.mean(
+        [
+            best_from[rows, (10 * found >= level * total[:, None]).argmax(axis=1)]
+            if level or devkit
+            else np.ones(len(found))
+            for level in range(11)
+        ],
+        axis=0,
+    )
+    return np.where(total > 0, mean, np.nan)

@@ -1,0 +1,46 @@
+"""The forms of items, one object each: `FORMS[name]` scores, judges and shows what has that form.
+
+Where a tie is judged and where chance is defined: `judge` and `chance` of the form's class; of
+retrieval and classification, `RetrievalRanks.within`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from compoclip.benchmarks.case import Benchmark, Content, Form
+from compoclip.evaluation.forms.cases import ONE_BY_ONE, BinaryForm
+from compoclip.evaluation.forms.classification import ClassificationForm
+from compoclip.evaluation.forms.form import ItemForm
+from compoclip.evaluation.forms.retrieval import RetrievalForm
+from compoclip.evaluation.items import EncodedFeatures, Items
+
+FORMS: Mapping[Form, ItemForm[Any]] = {
+    **ONE_BY_ONE,
+    **{each.name: each for each in (BinaryForm(), RetrievalForm(), ClassificationForm())},
+}
+
+
+def form_of(content: Content) -> ItemForm[Any]:
+    """The form that scores the content as a whole: one that judges items together, if there is one.
+
+    A mixture of forms whose items are judged one by one is scored by any of them.
+    """
+    forms = [FORMS[name] for name in content.forms]
+    return next((form for form in forms if form.together), forms[0])
+
+
+def score(benchmark: Benchmark, features: EncodedFeatures, content: Content | None = None) -> Items:
+    """The benchmark's items, scored and judged.
+
+    Args:
+        benchmark: states tie policies, thresholds and groups of items.
+        features: of every image and text of `content`.
+        content: the part of the benchmark's content to score, by default all of it.
+
+    Raises:
+        CompoclipError: an item does not fit its form, or the items cannot be judged.
+    """
+    content = benchmark.content if content is None else content
+    return form_of(content).items(content, features, benchmark)

@@ -1,0 +1,550 @@
+"""The forms of cases: choice of a text or image, group, triple, text-only, and true-or-false.
+
+All but the last are judged case by case. `judge` decides which scores are right, with a tie counted
+three ways (`items.Outcomes`): as the benchmark's policy has it, as wrong, and as broken at random.
+`chance` says what random scores reach.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.curves import balanced_threshold, placements
+from compoclip.evaluation.forms.form import CaseForm, Record, ShownItem, first_wins
+from compoclip.evaluation.items import (
+    Columns,
+    EncodedFeatures,
+    Flags,
+    Indices,
+    Items,
+    Outcomes,
+    Scores,
+    Values,
+    cosines,
+)
+
+
+class OneByOneForm(CaseForm):
+    """A form whose cases are right or wrong on their own; a benchmark may mix such forms."""
+
+    together = False
+
+    @abstractmethod
+    def chance(self, candidates: int) -> dict[str, float]:
+        """Metric -> what scores that are all drawn at random reach; `metrics` in order."""
+
+    @abstractmethod
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """The outcome of every metric.
+
+        Args:
+            scores: (n, K), or (n, 2, 2) for GROUP, of n cases with equally many candidates.
+            truth: (n,), the index of the right candidate.
+            first: (n,), True where a tie goes to the candidate that comes first (argmax of the
+                stored order), False where it is wrong.
+        """
+
+    def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
+        """Scores of n cases; images, texts: (n, ...) rows of the features."""
+        rows, columns = np.broadcast_arrays(images, texts)
+        return features.scores(rows, columns)
+
+    def positive(self, scores: Scores, truth: Indices) -> Scores:
+        """Score of the matching pair, of the first one where several match; (n,)."""
+        picked: Scores = scores[:, 0]
+        return picked
+
+    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
+        """Further columns of the table of items."""
+        return {}
+
+    def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
+        """Every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
+        items = score_cases(content, features, benchmark.ties)
+        if not benchmark.joint:
+            return items
+        sizes = group_sizes(benchmark.content.cases, benchmark.joint)
+        return with_joint(items, benchmark.joint, sizes)
+
+    def outcomes(
+        self,
+        metric: str,
+        strict: Flags,
+        loose: Flags,
+        fractional: Values,
+        first: Flags,
+        candidates: int = 0,
+    ) -> Outcomes:
+        """The outcomes of a metric; loose: where a tie goes to the first candidate."""
+        return Outcomes(
+            used=np.where(first, loose, strict).astype(np.float64),
+            strict=strict.astype(np.float64),
+            fractional=fractional.astype(np.float64),
+            chance=np.full(len(strict), self.chance(candidates)[metric]),
+        )
+
+
+class ChooseTextForm(OneByOneForm):
+    """One image, K texts of which one is right: accuracy, chance 1/K."""
+
+    name = Form.CHOOSE_TEXT
+    metrics = ("accuracy",)
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """One image and at least two texts."""
+        return (images == 1) & (texts >= 2), texts, texts
+
+    def chance(self, candidates: int) -> dict[str, float]:
+        """One in K."""
+        return {"accuracy": 1.0 / candidates}
+
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """accuracy: the right candidate scores best."""
+        best = scores.max(axis=1)
+        tied = (scores == best[:, None]).sum(axis=1)
+        top = self.positive(scores, truth) == best
+        strict, loose = top & (tied == 1), scores.argmax(axis=1) == truth
+        candidates = scores.shape[1]
+        return {"accuracy": self.outcomes("accuracy", strict, loose, top / tied, first, candidates)}
+
+    def positive(self, scores: Scores, truth: Indices) -> Scores:
+        """Score of the right candidate."""
+        picked: Scores = scores[np.arange(len(scores)), truth]
+        return picked
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """The right candidate against the best other one."""
+        return scores[truth] - max(score for k, score in enumerate(scores) if k != truth)
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """The photo with the caption and the best foil."""
+        truth, rival = row["truth"], _rival(wrong)
+        return ShownItem(
+            [("Photo", row["images"][0])],
+            [("Caption", row["texts"][truth], True), ("Foil", row["texts"][rival], False)],
+            [("caption", truth), ("foil", rival)],
+        )
+
+
+class ChooseImageForm(ChooseTextForm):
+    """One text, K images of which one is right: accuracy, chance 1/K."""
+
+    name = Form.CHOOSE_IMAGE
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """One text and at least two images."""
+        return (texts == 1) & (images >= 2), images, images
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """The text with the right photo and the best wrong one."""
+        truth, rival = row["truth"], _rival(wrong)
+        return ShownItem(
+            [("Right photo", row["images"][truth]), ("Wrong photo", row["images"][rival])],
+            [("Text", row["texts"][0], None)],
+            [("right photo", truth), ("wrong photo", rival)],
+        )
+
+
+def _rival(record: Record) -> int:
+    """The best candidate that is not the right one."""
+    scores, truth = record["scores"], record["truth"]
+    return max((k for k in range(len(scores)) if k != truth), key=lambda k: scores[k])
+
+
+class GroupForm(OneByOneForm):
+    """Two images and two texts, image i matches text i: Winoground's three scores.
+
+    With s(i, t) of image i and text t: text: s(0,0) > s(0,1) and s(1,1) > s(1,0), chance 1/4.
+    image: s(0,0) > s(1,0) and s(1,1) > s(0,1), 1/4. group: both, 1/6.
+
+    Source: Thrush et al., Winoground, CVPR 2022.
+    """
+
+    name = Form.GROUP
+    metrics = ("group", "text", "image")
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """Two of each, four scores."""
+        return (images == 2) & (texts == 2), 2, 4
+
+    def chance(self, candidates: int) -> dict[str, float]:
+        """Of the orders of four scores, those that are right."""
+        return {"group": 1 / 6, "text": 1 / 4, "image": 1 / 4}
+
+    def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
+        """(n, 2, 2): [case, image, text]."""
+        return features.scores(*np.broadcast_arrays(images[:, :, None], texts[:, None, :]))
+
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """group, text and image; a tie for the first favours item 0 and fails item 1."""
+        a, b, c, d = scores[:, 0, 0], scores[:, 0, 1], scores[:, 1, 0], scores[:, 1, 1]
+        text, image = (a > b) & (d > c), (a > c) & (d > b)
+        text_loose, image_loose = (a >= b) & (d > c), (a >= c) & (d > b)
+        of_text = _all_above((a,), (b,)) * _all_above((d,), (c,))
+        of_image = _all_above((a,), (c,)) * _all_above((d,), (b,))
+        both = _all_above((a, d), (b, c))
+        return {
+            "group": self.outcomes("group", text & image, text_loose & image_loose, both, first),
+            "text": self.outcomes("text", text, text_loose, of_text, first),
+            "image": self.outcomes("image", image, image_loose, of_image, first),
+        }
+
+    def positive(self, scores: Scores, truth: Indices) -> Scores:
+        """The mean of the two matching pairs."""
+        return (scores[:, 0, 0] + scores[:, 1, 1]) / np.float32(2)
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """The worse of the matching pairs against the better of the others."""
+        a, b, c, d = scores[:4]  # photo 1 with texts 1 and 2, photo 2 with both
+        return min(a, d) - max(b, c)
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """Both photos, both texts, all four scores."""
+        return ShownItem(
+            [(f"Photo {k + 1}", key) for k, key in enumerate(row["images"])],
+            [(f"Text {k + 1}", text, None) for k, text in enumerate(row["texts"])],
+            [(f"photo {k // 2 + 1}, text {k % 2 + 1}", k) for k in range(4)],
+        )
+
+
+BUCKETS = ("both above", "only first above", "only second above", "both below", "tie")
+
+
+class TripleForm(OneByOneForm):
+    """One image with a caption, its rewording and a foil: sensitivity and invariance.
+
+    With s_j of the image and text j: original: s_0 > s_2, chance 1/2. second: s_1 > s_2, 1/2.
+    augmented: both, 1/3. brittleness: s_2 strictly between s_0 and s_1, 1/3. both_below: s_0 < s_2
+    and s_1 < s_2, 1/3. The last two are no accuracies: they are strict whatever the policy.
+
+    Sources: Dumpala et al., SugarCrepe++, NeurIPS 2024 (augmented is its ITT); Kamath et al., The
+    Hard Positive Truth about Vision-Language Compositionality, ECCV 2024.
+    """
+
+    name = Form.TRIPLE
+    metrics: ClassVar[tuple[str, ...]] = (
+        "augmented",
+        "original",
+        "second",
+        "brittleness",
+        "both_below",
+    )
+    headings = ("caption", "rewording", "foil")
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """One image and three texts."""
+        return (images == 1) & (texts == 3), 3, 3
+
+    def chance(self, candidates: int) -> dict[str, float]:
+        """Of the six orders of three scores, those that are right."""
+        return dict(zip(self.metrics, (1 / 3, 1 / 2, 1 / 2, 1 / 3, 1 / 3)))
+
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """All five metrics."""
+        p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
+        one, two = _all_above((p,), (n,)), _all_above((q,), (n,))
+        above, below = _all_above((p, q), (n,)), _all_above((n,), (p, q))
+        both, loose = (p > n) & (q > n), (p >= n) & (q >= n)
+        brittle = ((p > n) & (n > q)) | ((q > n) & (n > p))
+        between, under = 1.0 - above - below, (p < n) & (q < n)
+        return {
+            "augmented": self.outcomes("augmented", both, loose, above, first),
+            "original": self.outcomes("original", p > n, p >= n, one, first),
+            "second": self.outcomes("second", q > n, q >= n, two, first),
+            "brittleness": self.outcomes("brittleness", brittle, brittle, between, first),
+            "both_below": self.outcomes("both_below", under, under, below, first),
+        }
+
+    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
+        """The bucket of each case; the five partition them."""
+        p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
+        tests = [(p > n) & (q > n), (p > n) & (q < n), (p < n) & (q > n), (p < n) & (q < n)]
+        return {"bucket": [BUCKETS[k] for k in np.select(tests, list(range(4)), default=4)]}
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """The worse of the true texts against the foil."""
+        return min(scores[0], scores[1]) - scores[2]
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """The photo, if there is one, and the three texts."""
+        texts = list(zip(("Caption", "Rewording", "Foil"), row["texts"], (True, True, False)))
+        columns = [(heading, k) for k, heading in enumerate(self.headings)]
+        return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
+
+
+class TextOnlyForm(TripleForm):
+    """The three texts of a triple without the image: the TOT of SugarCrepe++.
+
+    With s(a, b) of two texts: original: s(0,1) > s(0,2), chance 1/2. second: s(0,1) > s(1,2), 1/2.
+    augmented: both, 1/3.
+    """
+
+    name = Form.TEXT_ONLY
+    metrics = ("augmented", "original", "second")
+    in_pairs = False
+    headings = ("caption–rewording", "caption–foil", "rewording–foil")
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """Three texts."""
+        return (images == 0) & (texts == 3), 3, 3
+
+    def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
+        """(n, 3): s(0,1), s(0,2), s(1,2)."""
+        left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
+        return cosines(features.texts, left, features.texts, right)
+
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """All three metrics."""
+        own, one, two = scores[:, 0], scores[:, 1], scores[:, 2]
+        both, loose = (own > one) & (own > two), (own >= one) & (own >= two)
+        above = _all_above((own,), (one, two))
+        of_one, of_two = _all_above((own,), (one,)), _all_above((own,), (two,))
+        return {
+            "augmented": self.outcomes("augmented", both, loose, above, first),
+            "original": self.outcomes("original", own > one, own >= one, of_one, first),
+            "second": self.outcomes("second", own > two, own >= two, of_two, first),
+        }
+
+    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
+        """None."""
+        return {}
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """The true pair against the better of the others."""
+        return scores[0] - max(scores[1:])
+
+
+def _all_above(upper: tuple[Scores, ...], lower: tuple[Scores, ...]) -> Values:
+    """Probability that all of `upper` exceed all of `lower` when ties are broken at random.
+
+    With a of `upper` and b of `lower` tied at the border, the a must come out first: a! b! / (a+b)!
+    of the orders. Without a border tie it is 1 or 0.
+    """
+    floor, ceiling = np.minimum.reduce(upper), np.maximum.reduce(lower)
+    a = sum((u == floor).astype(np.int64) for u in upper)
+    b = sum((v == ceiling).astype(np.int64) for v in lower)
+    orders = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 6.0]])  # (a+b)! / (a! b!)
+    at_border: Values = 1.0 / orders[a, b]
+    return np.where(floor > ceiling, 1.0, np.where(floor == ceiling, at_border, 0.0))
+
+
+ONE_BY_ONE: Mapping[Form, OneByOneForm] = {
+    each.name: each
+    for each in (ChooseTextForm(), ChooseImageForm(), GroupForm(), TripleForm(), TextOnlyForm())
+}
+
+
+def score_cases(
+    cases: Sequence[Case], features: EncodedFeatures, ties: Mapping[str, TiePolicy]
+) -> Items:
+    """Score every case and judge it, all cases of a form and number of candidates at once.
+
+    Args:
+        cases: of the forms in `ONE_BY_ONE`.
+        features: of every image and text of `cases`.
+        ties: sub-task -> tie policy, "" for all others; strict where nothing is said.
+
+    Raises:
+        CompoclipError: the shape of a case does not fit its form.
+    """
+    blocks: dict[tuple[Form, int], list[int]] = defaultdict(list)
+    for position, case in enumerate(cases):
+        blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(position)
+
+    n = len(cases)
+    here = [form for name, form in ONE_BY_ONE.items() if any(name is each for each, _ in blocks)]
+    outcomes = {metric: Outcomes.nowhere(n) for form in here for metric in form.metrics}
+    scores: list[Sequence[float]] = [()] * n
+    positive = np.zeros(n)
+    extra: Columns = {}
+    for (name, _), positions in blocks.items():
+        form, block, rows = ONE_BY_ONE[name], [cases[p] for p in positions], np.array(positions)
+        images = features.image_index(ref for case in block for ref in case.images)
+        texts = features.text_index(text for case in block for text in case.texts)
+        values = form.scores(
+            images.reshape(len(block), -1), texts.reshape(len(block), -1), features
+        )
+        truth = np.array([case.truth for case in block])
+        first = first_wins((case.subtask for case in block), ties, form.ties)
+        for metric, found in form.judge(values, truth, first).items():
+            for whole, part in zip(outcomes[metric], found):
+                whole[rows] = part
+        positive[rows] = form.positive(values, truth)
+        for position, row in zip(positions, values.reshape(len(block), -1)):
+            scores[position] = row.tolist()
+        for column, entries in form.columns(values).items():
+            filled = np.array(extra.get(column, [None] * n), dtype=object)
+            filled[rows] = entries
+            extra[column] = filled.tolist()
+    return Items.of_cases(cases, scores, positive, outcomes, extra)
+
+
+# --- Metrics of groups of items: a group is right when all of its items are. ---
+
+Sizes = Mapping[tuple[str, str, str], int]
+"""(metric, sub-task, label value) -> items of the whole group."""
+
+
+def group_sizes(cases: Iterable[Case], joint: Mapping[str, str]) -> Sizes:
+    """How many cases every group has; joint: metric -> case label, see `Benchmark`."""
+    return Counter(
+        (metric, case.subtask, case.labels[label])
+        for case in cases
+        for metric, label in joint.items()
+        if label in case.labels
+    )
+
+
+def groups_by_part(sizes: Sizes) -> dict[str, int]:
+    """ "sub-task/metric" -> number of groups."""
+    return dict(Counter(f"{subtask}/{metric}" for metric, subtask, _ in sizes))
+
+
+def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
+    """The items with one more metric for each entry of `joint`.
+
+    A group's outcome is the product of its items' main outcomes (with random ties and for chance
+    their probabilities, the items being independent). The group's first item bears it, the metric
+    does not apply to the others. Groups of which an item is absent, by `sizes`, are left out.
+    """
+    main = next(iter(items.outcomes.values()))
+    outcomes = dict(items.outcomes)
+    for metric, label in joint.items():
+        groups: dict[tuple[str, str, str], list[int]] = {}
+        for row, (subtask, labels) in enumerate(zip(items.subtasks, items.labels)):
+            if label in labels:
+                groups.setdefault((metric, subtask, labels[label]), []).append(row)
+        whole = [np.array(rows) for key, rows in groups.items() if len(rows) == sizes[key]]
+        outcomes[metric] = main.each(partial(_products, whole))
+    return replace(items, outcomes=outcomes)
+
+
+def _products(groups: Sequence[Indices], values: Values) -> Values:
+    out = np.full(len(values), np.nan)
+    for rows in groups:
+        out[rows[0]] = values[rows].prod()
+    return out
+
+
+# --- True-or-false cases. A cosine has no natural threshold, so a dual encoder cannot say yes or no
+# by itself: the area under the ROC curve needs none, an accuracy takes one tuned elsewhere. ---
+
+
+class BinaryForm(CaseForm):
+    """One image and one text that is true of it or not.
+
+    auc: the area under the ROC curve of the score, chance 1/2. accuracy: true above the threshold
+    that is best for the cases of `Benchmark.tuned_on`, where the benchmark names some; chance: the
+    share of the more frequent kind, which one answer to all cases reaches. The mean of the
+    accuracies of true and of false cases (balanced accuracy, chance 1/2) is an aggregate by the
+    label that tells them apart.
+    """
+
+    name = Form.BINARY
+    metrics = ("auc", "accuracy")
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """One of each, two answers, one score."""
+        return (images == 1) & (texts == 1), 2, 1
+
+    def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
+        """Score the cases. Those of the values of `Benchmark.tuned_on` only set thresholds.
+
+        The outcome "auc" of an item is the share of its sub-task's items of the other kind on its
+        right side; "accuracy", only for sub-tasks with a threshold, says whether it is on the right
+        side of that. Items carry the column "threshold" (nan without one).
+
+        Raises:
+            CompoclipError: there are cases of other forms, or a sub-task has no true or no false
+                case.
+        """
+        other = next((case for case in content if case.form is not self.name), None)
+        if other is not None:
+            raise CompoclipError(
+                f"item '{other.id}' of sub-task '{other.subtask}' is a {other.form} item among "
+                "binary ones; a benchmark with binary items can have no others"
+            )
+        for case in content:
+            self.candidates(case)
+        scores = features.scores(
+            features.image_index(content.images), features.text_index(content.texts)
+        )
+        truth = np.array([case.truth == 1 for case in content], dtype=bool)
+        rows_of = _rows(content, truth, benchmark.tuned_on)
+        thresholds = {
+            part: balanced_threshold(scores[rows_of[dev]], truth[rows_of[dev]])
+            for part, dev in benchmark.tuned_on.items()
+            if part in rows_of
+        }
+        scored = [part for part in rows_of if part not in benchmark.tuned_on.values()]
+        kept = np.sort(np.concatenate([rows_of[part] for part in scored]))
+        limits = np.full(len(content), np.nan)
+        auc = Outcomes.nowhere(len(content))
+        for part in scored:
+            rows = rows_of[part]
+            limits[rows] = thresholds.get(part, np.nan)
+            auc.used[rows] = auc.fractional[rows] = placements(scores[rows], truth[rows])
+            auc.strict[rows] = placements(scores[rows], truth[rows], tie=0.0)
+            auc.chance[rows] = 0.5
+        right = np.where(np.isnan(limits), np.nan, (scores > limits) == truth)
+        accuracy = Outcomes(right, right, right, _constant(rows_of, scored, truth, limits))
+        outcomes = {"auc": auc} | ({"accuracy": accuracy} if thresholds else {})
+        return Items.of_cases(
+            [content[row] for row in kept],
+            scores=[[float(score)] for score in scores[kept]],
+            positive=np.where(truth, scores, np.nan)[kept].astype(np.float64),
+            outcomes={metric: each.take(kept) for metric, each in outcomes.items()},
+            extra={"threshold": limits[kept].tolist()} if thresholds else {},
+        )
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """None: an item has one score."""
+        return float("nan")
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """The photo, and the text with what is true of it."""
+        said, true = ("True", True) if row["truth"] else ("False", False)
+        texts = [(said, row["texts"][0], true)]
+        return ShownItem([("Photo", row["images"][0])], texts, [("cosine", 0)])
+
+
+def _constant(
+    rows_of: Mapping[str, Indices], scored: Sequence[str], truth: Flags, limits: Values
+) -> Values:
+    """Where the same answer to all items of a sub-task is right, the one that is right more often.
+
+    A score without any knowledge can be a constant, whose accuracy is the share of the kind it is
+    on the side of, or random, with 1/2; so the accuracy to beat is the share of the more frequent
+    kind, and the mean of the accuracies of true and of false items (balanced accuracy) has 1/2.
+    """
+    right = np.full(len(truth), np.nan)
+    for part in scored:
+        rows = rows_of[part]
+        mostly = truth[rows].mean() >= 0.5
+        right[rows] = truth[rows] == mostly
+    return np.where(np.isnan(limits), np.nan, right)
+
+
+def _rows(cases: Sequence[Case], truth: Flags, tuned_on: Mapping[str, str]) -> dict[str, Indices]:
+    """Rows of each sub-task, all of which must have true and false cases."""
+    names = np.asarray([case.subtask for case in cases], dtype=object)
+    found = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+    needed = {dev: part for part, dev in tuned_on.items() if part in found}
+    for name in (*found, *needed):
+        kinds = truth[found[name]] if name in found else np.empty(0, dtype=bool)
+        if kinds.all() or not kinds.any():
+            purpose = f", which set the threshold of '{needed[name]}'," if name in needed else ""
+            raise CompoclipError(
+                f"sub-task '{name}': among the {len(kinds)} items{purpose} there must be true and "
+                "false ones; get their images and the whole annotation file"
+            )
+    return found

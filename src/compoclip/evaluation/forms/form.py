@@ -1,0 +1,152 @@
+"""What every form of item answers: which items are of it, how they are scored, what a card shows.
+
+A form is one object in `FORMS` (`evaluation.forms`). Whoever needs to know something of an item's
+form asks it; nobody looks at its name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Content, Form, TiePolicy
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.items import EncodedFeatures, Flags, Indices, Items
+
+C = TypeVar("C", bound=Content)
+Record = Mapping[str, Any]
+"""A row of a table of items (`items.COLUMNS`)."""
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """What a card shows of an item.
+
+    images: (label, key). texts: (label, text, whether it is true of the image, None where that is
+    not the question). columns: (heading, place of the score among the item's scores).
+    """
+
+    images: Sequence[tuple[str, str]]
+    texts: Sequence[tuple[str, str, bool | None]]
+    columns: Sequence[tuple[str, int]]
+
+
+class ItemForm(ABC, Generic[C]):
+    """One form of items, and how a benchmark's content of that form becomes scored items.
+
+    name: as cases and stored items carry it. metrics: the main one first; unless they are curves
+    (`aggregate.RANKED`), means of a 0/1 outcome per item. ties: the policy of benchmarks that state
+    none. in_pairs: a matching head can score the items, pair by pair. together: the items are
+    judged against each other, so that the content can hold no other form. one_gallery: they are
+    ranked in one gallery, so that ranks in different ones do not compare.
+    """
+
+    name: ClassVar[Form]
+    metrics: ClassVar[tuple[str, ...]]
+    ties: ClassVar[TiePolicy] = TiePolicy.FIRST
+    in_pairs: ClassVar[bool] = False
+    together: ClassVar[bool] = True
+    one_gallery: ClassVar[bool] = False
+
+    @abstractmethod
+    def items(self, content: C, features: EncodedFeatures, benchmark: Benchmark) -> Items:
+        """Score and judge what `content` holds.
+
+        Args:
+            content: what is left of the benchmark's content without absent and damaged images.
+            features: of every image and text of `content`.
+            benchmark: states tie policies, thresholds and groups of items.
+
+        Raises:
+            CompoclipError: an item does not fit its form, or the items cannot be judged.
+        """
+
+    @abstractmethod
+    def rules(self, content: C, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
+        """Aggregates over `subtasks` that hold for every such content, and which to quote."""
+
+    def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
+        """Which stored items, by their numbers of images, texts and scores, are of this form.
+
+        By default those of a gallery: the right candidate, and its best rival if there is one.
+        """
+        some = (images >= 1) & (texts >= 1) & (scores >= 1) & (scores <= 2)
+        fitting: Flags = some & (truth >= 0) & (truth < 2)
+        return fitting
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """How far a stored item's right answer is above the best wrong one; below 0 when it is not.
+
+        NaN for an item without such a pair.
+        """
+        return scores[0] - scores[1] if len(scores) > 1 else float("nan")
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """What a card shows of a stored item.
+
+        By default the right candidate and the rival that beat it.
+
+        Args:
+            row: the item in the base model's table.
+            wrong: the item in the table of a model that gets it wrong, if one does.
+        """
+        columns = [("right one", 0), ("best rival", 1)]
+        if len(row["texts"]) == 1 and len(wrong["images"]) > 1:  # found the wrong photo
+            pair = [("Right photo", row["images"][0]), ("Wrong photo", wrong["images"][1])]
+            return ShownItem(pair, [("Text", row["texts"][0], None)], columns)
+        named: list[tuple[str, str, bool | None]] = [("Right", row["texts"][0], True)]
+        named += [("Chosen", text, False) for text in wrong["texts"][1:2]]
+        return ShownItem([("Photo", row["images"][0])], named, columns)
+
+
+class CaseForm(ItemForm[Cases]):
+    """A form of cases: few images and texts an item."""
+
+    ties = TiePolicy.STRICT
+    in_pairs = True
+
+    @abstractmethod
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """Whether so many images and texts make an item, its candidates, its number of scores.
+
+        Takes whole numbers, or arrays of them.
+        """
+
+    def candidates(self, case: Case) -> int:
+        """How many candidates the case has; for BINARY the two answers.
+
+        Raises:
+            CompoclipError: the case's shape does not fit its form.
+        """
+        images, texts = len(case.images), len(case.texts)
+        fits, count, _ = self.shape(images, texts)
+        if not fits or not 0 <= case.truth < count:
+            raise CompoclipError(
+                f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts "
+                f"and truth {case.truth}, which is no {case.form} item; check the annotation file"
+            )
+        return int(count)
+
+    def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
+        """Those of the form's shape with a truth among their candidates."""
+        fitting, candidates, wanted = self.shape(images, texts)
+        found: Flags = fitting & (scores == wanted) & (truth >= 0) & (truth < candidates)
+        return found
+
+    def rules(self, content: Cases, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
+        """The mean over all items, and that over the sub-tasks."""
+        parts = tuple(subtasks)
+        return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
+
+
+def first_wins(subtasks: Iterable[str], ties: Mapping[str, TiePolicy], default: TiePolicy) -> Flags:
+    """For each item's sub-task, whether a tie goes to the first candidate; else it is wrong.
+
+    ties: sub-task -> policy, "" for all others.
+    """
+    policy = ties.get("", default)
+    return np.array([ties.get(each, policy) is TiePolicy.FIRST for each in subtasks], dtype=bool)

@@ -1,0 +1,230 @@
+"""Image-text retrieval both ways: R@1, R@5, R@10 from exact ranks, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Form,
+    Retrieval,
+    image_key,
+    image_names,
+    text_names,
+)
+from compoclip.evaluation.forms.form import ItemForm, first_wins
+from compoclip.evaluation.items import (
+    EncodedFeatures,
+    Indices,
+    Items,
+    Outcomes,
+    Scores,
+    Values,
+    linked,
+    merge_equal,
+)
+
+CUTS = (1, 5, 10)
+
+
+class RetrievalForm(ItemForm[Retrieval]):
+    """All texts ranked for each image ("i2t") and all images for each text ("t2i").
+
+    r1, r5, r10: a matching candidate is among the k best; chance: the whole gallery in random
+    order.
+    """
+
+    name = Form.RETRIEVAL
+    metrics = ("r1", "r5", "r10")
+    one_gallery = True
+
+    def items(self, content: Retrieval, features: EncodedFeatures, benchmark: Benchmark) -> Items:
+        """Rank for every query that has a match; candidates without one stay as distractors.
+
+        Ties go by the order of the gallery unless the benchmark says otherwise.
+        """
+        texts_of: dict[int, list[int]] = {}
+        images_of: dict[int, list[int]] = {}
+        for image, text in content.pairs:
+            texts_of.setdefault(image, []).append(text)
+            images_of.setdefault(text, []).append(image)
+        images = features.images[features.image_index(content.images)]
+        texts = features.texts[features.text_index(content.texts)]
+        asked_images, asked_texts = sorted(texts_of), sorted(images_of)
+        i2t = rank(images[asked_images], texts, [sorted(set(texts_of[i])) for i in asked_images])
+        t2i = rank(texts[asked_texts], images, [sorted(set(images_of[t])) for t in asked_texts])
+
+        keys = [image_key(ref) for ref in content.images]
+        paths = [ref.photo for ref in content.images]
+        names, caption = image_names(content.images), text_names(content)
+        n = len(asked_images) + len(asked_texts)
+        to_text, to_image = first_wins(("i2t", "t2i"), benchmark.ties, self.ties)
+        return Items(
+            ids=[names[i] for i in asked_images] + [caption[t] for t in asked_texts],
+            forms=[str(self.name)] * n,
+            subtasks=["i2t"] * len(asked_images) + ["t2i"] * len(asked_texts),
+            labels=[{}] * n,
+            truth=[0] * n,
+            images=[(keys[i],) for i in asked_images] + t2i.named(keys),
+            texts=i2t.named(content.texts) + [(content.texts[t],) for t in asked_texts],
+            scores=i2t.shown_scores() + t2i.shown_scores(),
+            clusters=linked(
+                [[paths[i]] for i in asked_images]
+                + [[paths[i] for i in images_of[t]] for t in asked_texts]
+            ),
+            positive=np.concatenate([i2t.best_score, t2i.best_score]).astype(np.float64),
+            outcomes={
+                f"r{k}": Outcomes.stacked([i2t.within(k, to_text), t2i.within(k, to_image)])
+                for k in CUTS
+            },
+            extra={"rank": [int(r) for r in (*i2t.rank, *t2i.rank)]},
+        )
+
+    def rules(
+        self, content: Retrieval, subtasks: Sequence[str]
+    ) -> tuple[dict[str, Aggregate], str]:
+        """R@1, the mean of both ways."""
+        return {"r1": Aggregate(("i2t", "t2i"), metric="r1")}, "r1"
+
+
+# --- Exact ranks of the right candidates in a shared gallery. ---
+
+SCORES_AT_ONCE = 1 << 23
+
+
+@dataclass(frozen=True)
+class RetrievalRanks:
+    """Where the best right candidate of each of q queries stands among m candidates.
+
+    better: candidates that score more. equal: candidates with the same score, itself included;
+    equal_right: how many of these are right. before: wrong ones of these that come first in index
+    order. right: number of right candidates. best: index of the best right candidate (the first of
+    equals); rival: index of the best wrong one (-1 when there is none). All (q,).
+    """
+
+    better: Indices
+    equal: Indices
+    equal_right: Indices
+    before: Indices
+    right: Indices
+    best: Indices
+    rival: Indices
+    best_score: Scores
+    rival_score: Scores
+    gallery: int
+
+    @property
+    def rank(self) -> Indices:
+        """1 + strictly better + equal ones before it in index order."""
+        return 1 + self.better + self.before
+
+    def within(self, k: int, first: bool = True) -> Outcomes:
+        """Whether a right candidate is among the k best.
+
+        used: by `rank` when `first`, else every wrong equal counts as before it (strict).
+        fractional: equals in random order. chance: the whole gallery in random order.
+        """
+        strict = (1 + self.better + self.equal - self.equal_right <= k).astype(np.float64)
+        everyone = np.full(len(self.better), self.gallery)
+        return Outcomes(
+            used=(self.rank <= k).astype(np.float64) if first else strict,
+            strict=strict,
+            fractional=_any_drawn(k - self.better, self.equal, self.equal_right),
+            chance=_any_drawn(np.full(len(everyone), k), everyone, self.right),
+        )
+
+    def named(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """Names of the best right candidate and, where there is a wrong one, of its best rival."""
+        return [
+            (names[best],) if rival < 0 else (names[best], names[rival])
+            for best, rival in zip(self.best, self.rival)
+        ]
+
+    def shown_scores(self) -> list[Sequence[float]]:
+        """Their scores."""
+        return [
+            [float(best)] if rival < 0 else [float(best), float(score)]
+            for best, rival, score in zip(self.best_score, self.rival, self.rival_score)
+        ]
+
+
+def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> RetrievalRanks:
+    """Rank a gallery (m, D) for each query (q, D); `right[i]` are the right candidates of query i.
+
+    Every query needs at least one right candidate. Works through blocks of queries of about
+    SCORES_AT_ONCE scores, so memory does not grow with q * m. Bit-equal gallery rows get bit-equal
+    scores.
+    """
+    distinct, place = merge_equal(gallery)
+    merged = len(distinct) < len(gallery)
+    m, q = len(gallery), len(queries)
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
+    step = max(1, SCORES_AT_ONCE // max(m, 1))
+    for start in range(0, q, step):
+        scores = queries[start : start + step] @ distinct.T
+        if merged:
+            scores = scores[:, place]
+        for name, values in _rank_block(scores, right[start : start + step]).items():
+            columns[name].append(values)
+    joined = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
+    empty = np.empty(0, dtype=np.int64)
+    return RetrievalRanks(gallery=m, **{name: joined.get(name, empty) for name in _COLUMNS})
+
+
+_COLUMNS = (
+    "better",
+    "equal",
+    "equal_right",
+    "before",
+    "right",
+    "best",
+    "rival",
+    "best_score",
+    "rival_score",
+)
+
+
+def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    """The columns of `RetrievalRanks` for one block of scores (b, m); overwrites `scores`."""
+    counts = np.array([len(each) for each in right], dtype=np.int64)
+    rows = np.repeat(np.arange(len(right)), counts)
+    columns = np.concatenate([np.sort(np.asarray(each, dtype=np.int64)) for each in right])
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    own = scores[rows, columns]
+    best_score = np.maximum.reduceat(own, starts)
+    is_best = own == best_score[rows]
+    best = np.minimum.reduceat(np.where(is_best, columns, scores.shape[1]), starts)
+    equal_right = np.add.reduceat(is_best.astype(np.int64), starts)
+    level = scores == best_score[:, None]
+    equal = np.count_nonzero(level, axis=1)
+    before = np.zeros(len(right), dtype=np.int64)
+    for row in np.flatnonzero(equal > equal_right):
+        before[row] = np.count_nonzero(level[row, : best[row]])
+    result = {
+        "better": np.count_nonzero(scores > best_score[:, None], axis=1),
+        "equal": equal,
+        "equal_right": equal_right,
+        "before": before,
+        "right": counts,
+        "best": best,
+        "best_score": best_score,
+    }
+    scores[rows, columns] = -np.inf
+    rival = scores.argmax(axis=1)
+    result["rival_score"] = scores[np.arange(len(scores)), rival]
+    result["rival"] = np.where(np.isneginf(result["rival_score"]), -1, rival)
+    return result
+
+
+def _any_drawn(draws: Indices, total: Indices, right: Indices) -> Values:
+    """Probability that `draws` picks without return out of `total` hit one of `right`."""
+    draws = np.clip(draws, 0, total)
+    miss = np.ones(len(draws))
+    for i in range(int(draws.max(initial=0))):
+        left = np.maximum(total - i, 1)
+        miss = np.where(i < draws, miss * np.maximum(total - right - i, 0) / left, miss)
+    return 1.0 - miss

@@ -1,0 +1,219 @@
+"""Intervals and tests for benchmark scores: what a difference between two numbers is worth.
+
+All functions are deterministic for a seed and know nothing of benchmarks or files. Items about one
+photo are not independent, so everything here counts photos: intervals redraw them, the test changes
+their signs. `scripts/verdicts.py` simulates how often both err.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+Floats = NDArray[np.float64]
+Interval = tuple[float | None, float | None]
+
+RESAMPLES = 2000
+FEWEST = 10
+"""Photos below which a number is shown and not judged."""
+_DRAWS_AT_ONCE = 4_000_000
+
+
+def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion of n independent items.
+
+    Args:
+        successes: how many are right; fractional where items with tied scores count in part.
+        n: number of items.
+        level: confidence level.
+
+    Returns:
+        The lower and the upper bound; (0, 1) for no items, which say nothing.
+
+    Raises:
+        ValueError: unless 0 <= successes <= n.
+
+    Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
+    """
+    if n < 0 or not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n} items")
+    if n == 0:
+        return 0.0, 1.0
+    z = float(stats.norm.ppf(0.5 + level / 2))
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    # At 0 and n the formula gives the bound exactly; rounding must not push it past.
+    low = 0.0 if successes == 0 else max(0.0, float(centre - half))
+    high = 1.0 if successes == n else min(1.0, float(centre + half))
+    return low, high
+
+
+def mcnemar(b: int, c: int) -> float:
+    """Two-sided p-value that two models differ, from the items only one of them gets right.
+
+    The exact binomial test below 25 discordant items, above them its mid-p form, which is less
+    conservative.
+
+    Args:
+        b: items right for the first model only.
+        c: items right for the second model only.
+
+    Returns:
+        The p-value; 1 without discordant items.
+
+    Raises:
+        ValueError: a count is negative.
+
+    Source: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data (2013).
+    """
+    if b < 0 or c < 0:
+        raise ValueError(f"counts must not be negative: {b}, {c}")
+    n, fewer = b + c, min(b, c)
+    if n == 0:
+        return 1.0
+    tail = 2 * float(special.bdtr(fewer, n, 0.5))
+    return min(1.0, tail if n < 25 else tail - float(stats.binom.pmf(fewer, n, 0.5)))
+
+
+def holm(pvalues: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values; reject those at or below the level.
+
+    Args:
+        pvalues: of one family of tests. None, where nothing was tested, does not count.
+
+    Returns:
+        The adjusted values in the order given, None where they were None.
+
+    Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
+    """
+    p = np.array([each for each in pvalues if each is not None], dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = p[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
+    found = iter(adjusted.tolist())
+    return [None if each is None else next(found) for each in pvalues]
+
+
+def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """How often each cluster is drawn: (r, clusters) blocks, `resamples` rows in all.
+
+    The block size bounds memory and does not change the draws.
+    """
+    rng = np.random.default_rng(seed)
+    block = max(1, _DRAWS_AT_ONCE // clusters)
+    for first in range(0, resamples, block):
+        rows = min(block, resamples - first)
+        drawn = rng.integers(clusters, size=(rows, clusters))
+        drawn += np.arange(rows)[:, None] * clusters
+        counts = np.bincount(drawn.ravel(), minlength=rows * clusters)
+        yield counts.reshape(rows, clusters).astype(np.float64)
+
+
+def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
+    """Percentile interval of bootstrap draws.
+
+    The tails cut off are those that make the interval of a mean as wide as Student's: plain
+    percentiles are too narrow for few photos.
+
+    Args:
+        draws: (r,) values in the draws; undefined ones (nan) are left out.
+        photos: number of photos that were redrawn.
+        level: confidence level.
+
+    Returns:
+        The bounds; (None, None) without draws, and for one photo, which says nothing about others.
+
+    Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
+    expanded percentile interval.
+    """
+    known = draws[~np.isnan(draws)]
+    if photos < 2 or not len(known):
+        return None, None
+    wide = np.sqrt(photos / (photos - 1)) * stats.t.isf(0.5 - level / 2, photos - 1)
+    tail = float(special.ndtr(-wide))
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def sign_flip(adds: Floats) -> float:
+    """Two-sided p-value that a difference is not zero.
+
+    Were two models alike, each photo could as well have added the same with the other sign. p is
+    the share of all 2^photos choices of signs that give at least the observed sum, so it holds for
+    few photos and for photos of very different weight, and needs no draws: where the photos that
+    add something add equally much it is McNemar's test (`mcnemar`, an item a photo being the usual
+    case), else the saddlepoint approximation, whose relative error stays small far out in the tail.
+
+    Args:
+        adds: (photos,) what each photo adds to the difference.
+
+    Returns:
+        The p-value; 1 where no photo adds anything.
+
+    Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
+    Approximation for the Distribution of the Sum of Independent Random Variables (1980).
+    """
+    size = np.abs(adds[adds != 0])
+    if not len(size):
+        return 1.0
+    size = size / size.max()
+    scale = float(np.abs(adds).max())
+    total = abs(float(adds.sum())) / scale
+    if size.min() > 1 - 1e-9:
+        return mcnemar(int((adds > 0).sum()), int((adds < 0).sum()))
+    if total > size.sum() * (1 - 1e-12):  # all on one side: no other choice of signs reaches it
+        return min(1.0, 2.0 ** (1 - len(size)))
+    variance = float((size**2).sum())
+    if total**2 < 1e-6 * variance:
+        return 1.0
+    # The tilt at which `total` is the mean of the tilted sum; K is the cumulant generating function
+    # of a sum of signs times `size`.
+    tilt = _tilt(size, total)
+    cosh = np.cosh(np.minimum(tilt * size, 300))
+    k = float((np.logaddexp(tilt * size, -tilt * size) - np.log(2)).sum())
+    w = np.sqrt(2 * (tilt * total - k))
+    u = tilt * np.sqrt(float(((size / cosh) ** 2).sum()))
+    return float(min(1.0, 2 * special.ndtr(-(w + np.log(u / w) / w))))
+
+
+def _tilt(size: Floats, total: float) -> float:
+    """The root of sum(size * tanh(tilt * size)) = total, by Newton's method within brackets."""
+    tilt, low, high = total / float((size**2).sum()), 0.0, np.inf
+    for _ in range(200):
+        tanh = np.tanh(tilt * size)
+        gap = float((size * tanh).sum()) - total
+        low, high = (tilt, high) if gap < 0 else (low, tilt)
+        slope = float((size**2 * (1 - tanh**2)).sum())
+        step = tilt - gap / slope if slope > 0 else np.inf
+        if not low < step < high:
+            step = 2 * tilt if np.isinf(high) else (low + high) / 2
+        if abs(step - tilt) <= 1e-10 * tilt:
+            break
+        tilt = step
+    return tilt
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval, which is None where a bootstrap says nothing."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of_means(cls, values: Floats, resamples: int, seed: int) -> list[Self]:
+        """Means of the columns of (n, columns), by a bootstrap over the n independent rows."""
+        n = len(values)
+        draws = np.concatenate([w @ values / n for w in cluster_weights(n, resamples, seed)])
+        return [
+            cls(float(column.mean()), *percentile_interval(drawn, n))
+            for column, drawn in zip(values.T, draws.T)
+        ]

@@ -1,0 +1,12 @@
+from .base import CaptionPlan as CaptionPlan
+from .base import Lora as Lora
+from .base import LossTerm as LossTerm
+from .base import Method as Method
+from .base import Optim as Optim
+from .base import PaperDifference as PaperDifference
+from .base import Trains as Trains
+from .registry import load_recipe as load_recipe
+from .registry import method_names as method_names
+from .registry import method_summaries as method_summaries
+from .registry import recipe as recipe
+from .registry import variant as variant

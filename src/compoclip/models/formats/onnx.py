@@ -1,0 +1,159 @@
+"""Both towers as ONNX, checked against the network they were exported from.
+
+    image.onnx   pixels (batch, 3, height, width) float32 -> image_embeds (batch, dimension)
+    text.onnx    ids (batch, context) int64 -> text_embeds (batch, dimension)
+    compoclip.json, preprocess.json   identity; image preprocessing, scale of the logits
+    vocab.json, merges.txt, ...       CLIPTokenizer, when the tokenizer is CLIP's BPE
+
+Embeddings are not normalised, as in open_clip's encode_image and encode_text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
+from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
+from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
+from compoclip.models.formats.hf_folder import write_clip_tokenizer
+from compoclip.models.formats.hub import TOKENIZER_FILES
+
+TOLERANCE = 1e-4
+"""Largest difference of unit-length embeddings that passes."""
+
+
+_PROTOBUF_LIMIT = 1_800_000_000  # of 2 GiB; larger towers get a NAME.onnx.data beside
+
+
+class _Tower(nn.Module):
+    """One tower as a module of its own."""
+
+    def __init__(self, network: nn.Module, which: Literal["image", "text"]) -> None:
+        super().__init__()
+        self.network = network
+        self.which = which
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        model: Any = self.network
+        out: Tensor = (
+            model.encode_image(inputs) if self.which == "image" else model.encode_text(inputs)
+        )
+        return out
+
+
+class OnnxFolder(Format):
+    """Both towers as ONNX; written only."""
+
+    kind = "ONNX export"
+    known_by = f"recorded in {RECORD}"
+    order = 60
+    markers = ("image.onnx",)
+    stored = "text.onnx"
+    beside = ("image.onnx.data", "text.onnx.data", "preprocess.json", *TOKENIZER_FILES)
+    forms = ("onnx",)
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """Refused."""
+        raise CompoclipError(
+            f"{source}: holds an ONNX export, which is only written: name the model that it was "
+            "made from"
+        )
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
+        is missing, a tower cannot be exported, or the outputs differ by more than `TOLERANCE`."""
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise CompoclipError(
+                    f"--to onnx needs the package {package}: pip install 'compoclip[onnx]'"
+                ) from error
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
+        ids = loaded.tokenizer(["a cat", "a red square left of a blue circle", "rain"])
+        identity = current_identity(loaded)
+        with new_folder(folder) as temporary:
+            image = _export(loaded, "image", pixels, temporary / "image.onnx")
+            text = _export(loaded, "text", ids, temporary / "text.onnx")
+            write_json(
+                temporary / RECORD,
+                {
+                    **record_of(identity, loaded.provenance),
+                    "onnx_difference": {"image": image, "text": text},
+                },
+            )
+            write_json(
+                temporary / "preprocess.json",
+                {
+                    **loaded.preprocess.to_config(),
+                    "logit_scale": float(loaded.encoder.logit_scale.detach().exp()),
+                },
+            )
+            if loaded.tokenizer.simple is not None:
+                write_clip_tokenizer(temporary, loaded.tokenizer)
+        return identity
+
+    def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
+        """Largest absolute difference of unit-length embeddings between onnxruntime and the
+        network, over batches of 1 and 3."""
+        return {"difference": read_object(folder / RECORD)["onnx_difference"]}
+
+
+def _export(
+    loaded: LoadedModel, which: Literal["image", "text"], example: Tensor, file: Path
+) -> float:
+    tower = _Tower(loaded.encoder.model, which).eval()
+    name = "pixels" if which == "image" else "ids"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's remarks on its own inside
+            torch.onnx.export(
+                tower,
+                (example,),
+                str(file),
+                dynamo=True,
+                verbose=False,
+                input_names=[name],
+                output_names=[f"{which}_embeds"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                external_data=_bytes(tower) > _PROTOBUF_LIMIT,
+            )
+    except Exception as error:  # the exporter raises its own and torch's internal types
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CompoclipError(
+            f"{loaded.name}: the {which} tower cannot be exported to ONNX ({first})"
+        ) from error
+    return _difference(tower, example, file, name)
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(value.numel() * value.element_size() for value in module.state_dict().values())
+
+
+def _difference(tower: nn.Module, example: Tensor, file: Path, name: str) -> float:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for batch in (example, example[:1]):
+        found = torch.from_numpy(session.run(None, {name: batch.numpy()})[0])
+        with torch.no_grad():
+            expected = tower(batch)
+        unit = torch.nn.functional.normalize
+        worst = max(worst, float((unit(found, dim=-1) - unit(expected, dim=-1)).abs().max()))
+    if not worst <= TOLERANCE:
+        raise CompoclipError(
+            f"{file.name}: onnxruntime's embeddings differ by {worst:.1e} from the model's: "
+            "not written; report this with the versions of torch, onnx and onnxruntime"
+        )
+    return worst

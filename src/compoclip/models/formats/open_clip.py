@@ -1,0 +1,129 @@
+"""The checkpoint directory: open_clip's own layout plus `compoclip.json`.
+
+    open_clip_config.json        {"model_cfg", "preprocess_cfg", "compoclip": settings}
+    open_clip_model.safetensors  the plain open_clip state dict
+    compoclip.json               identity (verified on load), provenance
+    bpe.txt.gz                   merges of the tokenizer, when it is not CLIP's own
+    tokenizer.json, ...          files of a Hugging Face tokenizer (SigLIP)
+    README.md                    the model card (see `hub`)
+
+`open_clip.create_model("local-dir:PATH")` reads it without compoclip. The base model of this
+package lies in such a directory, too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import ClassVar
+
+from safetensors.torch import save_file
+
+from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
+from compoclip.models.architecture import BLIP
+from compoclip.models.checkpoint import (
+    Above,
+    Format,
+    LoadedModel,
+    assemble,
+    current_identity,
+    override_activation,
+    verified,
+)
+from compoclip.models.config import (
+    MERGES,
+    RECORD,
+    ModelIdentity,
+    read_config,
+    record_of,
+    write_json,
+)
+from compoclip.models.formats.hub import TOKENIZER_FILES, write_card
+from compoclip.models.weights import as_stored, read_state_dict, weights_hash
+
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+_OTHER_WEIGHTS = ("open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
+
+
+class OpenClipFolder(Format):
+    """A checkpoint directory of this program or of open_clip."""
+
+    kind = "open_clip checkpoint folder"
+    known_by = f"quick_gelu in {CONFIG}"
+    order = 30
+    markers = (CONFIG,)
+    stored = WEIGHTS
+    downloads = (WEIGHTS, "open_clip_pytorch_model.*")
+    beside = TOKENIZER_FILES
+    forms: ClassVar[tuple[str, ...]] = ("open-clip", "merged")
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """The model, verified against its `compoclip.json`, if it has one."""
+        path = Path(source)
+        config = read_config(path / CONFIG)
+        weights = next((path / w for w in (WEIGHTS, *_OTHER_WEIGHTS) if (path / w).is_file()), None)
+        if weights is None:
+            raise CompoclipError(f"{path}: has no weights; expected {WEIGHTS}")
+        loaded = assemble(config, name, state=read_state_dict(weights), path=path)
+        if (path / RECORD).is_file():
+            loaded = verified(loaded, path / RECORD)
+        return override_activation(loaded, activation)
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Write the folder with its card."""
+        state = as_stored(loaded.encoder.model.state_dict(), dtype, loaded.name)
+        identity = replace(current_identity(loaded), weights=weights_hash(state))
+        model_cfg = deepcopy(dict(loaded.config.model_cfg))
+        merges = loaded.config.merges
+        if merges is not None:
+            model_cfg["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = MERGES
+        config = replace(
+            loaded.config, model_cfg=model_cfg, preprocess_cfg=loaded.preprocess.to_config()
+        )
+        with new_folder(folder) as temporary:
+            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+            write_json(temporary / CONFIG, config.to_json())
+            write_json(temporary / RECORD, record_of(identity, loaded.provenance))
+            if merges is not None:
+                shutil.copyfile(merges, temporary / MERGES)
+            loaded.tokenizer.write_files(temporary)
+            write_card(temporary)
+        return identity
+
+    def snippet(self, folder: Path) -> tuple[str, str]:
+        """open_clip's code; it has no BLIP."""
+        if BLIP in read_config(folder / CONFIG).model_cfg:
+            return "", ""
+        merges = f', bpe_path="FOLDER/{MERGES}"' if (folder / MERGES).is_file() else ""
+        return "open_clip", (
+            "import open_clip\n\n"
+            'model, _, preprocess = open_clip.create_model_and_transforms("local-dir:FOLDER")\n'
+            f'tokenizer = open_clip.get_tokenizer("local-dir:FOLDER"{merges})\n'
+            "model.eval()"
+        )
+
+
+class BundledModel(OpenClipFolder):
+    """`bundled`: the small base model in the package."""
+
+    kind = "the base model of this package"
+    known_by = f"recorded in {RECORD}"
+    order = 1
+    forms = ()
+
+    def sniff(self, source: str) -> bool:
+        """By its name."""
+        return source == "bundled"
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """The folder in the package."""
+        path = Path(str(files("compoclip"))) / "world" / "base"
+        if not path.is_dir():
+            raise CompoclipError(
+                f"{path}: this installation has no bundled base model; name another"
+            )
+        return super().load(str(path), name, activation, above)

@@ -1,0 +1,493 @@
+"""Weights files that others published: tensors alone, without a record of what they are.
+
+What a file does not say is never guessed: the architecture is named by the user or is that of a
+base; the activation is the user's word, or that of a base which the weights are near to (see
+`weights`). What a file does say is followed: LoRA weights beside plain ones are merged (TSVLC, DAC,
+FSC-CLIP), and a shorter table of text positions is a shorter context (CLoVe's 64).
+
+The code of TSVLC, DAC and FSC-CLIP replaces layers by ones that hold W beside A and B (the naming
+of Microsoft's loralib):
+
+    NAME.weight           with  NAME.lora_A, NAME.lora_B                  linear and convolution
+    NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
+
+W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
+its r is the number of rows of A over k. These are the formulas of `lora`, with other names.
+
+Weights that open_clip publishes, and random ones, are named by their architecture, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from torch import Tensor
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models.architecture import (
+    activation_of,
+    has_quickgelu_twin,
+    named_config,
+    published_stats,
+    with_activation,
+)
+from compoclip.models.checkpoint import (
+    Above,
+    Adapted,
+    Format,
+    Inspection,
+    LoadedModel,
+    assemble,
+    compared,
+    load_model,
+)
+from compoclip.models.config import ModelConfig
+from compoclip.models.formats.hub import downloading
+from compoclip.models.lora import Lora, lora_targets, merged_state, towers_of
+from compoclip.models.weights import (
+    WeightsFile,
+    counts,
+    dtypes,
+    kinship,
+    named_like,
+    read_state_dict,
+    read_weights,
+)
+
+_POSITIONS = ("positional_embedding", "text.positional_embedding")
+_NOT_RECORDED = "not recorded"
+
+
+class TensorsAlone(Format):
+    """FILE, or ARCHITECTURE@FILE, of an open_clip network."""
+
+    kind = "weights file"
+    known_by = "a file of tensors does not say; give --base, or your word"
+    order = 50
+
+    def sniff(self, source: str) -> bool:
+        """By "@", or because it is a file."""
+        return not Path(source).is_dir() and ("@" in source or Path(source).is_file())
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """The weights as the architecture that the user names. Raises UsageError when that is
+        missing."""
+        architecture, at, file = source.partition("@")
+        if at:
+            return load_file(source, architecture, Path(file), activation)
+        fit = _fitting(Path(source))
+        raise UsageError(f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}")
+
+    def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
+        """The weights as a fine-tune of the base."""
+        return load_tuned_file(weights_file(source), load_model(base), activation, name=source)
+
+    def has_adapter(self, source: str) -> bool:
+        """Whether there are LoRA weights inside."""
+        return bool(split(read_weights(weights_file(source)).state).adapters)
+
+    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
+        """The LoRA weights inside, on the base that the user names."""
+        if base is None:
+            raise UsageError(f"{source}: to keep its LoRA weights apart, give --base BASE")
+        return _adapters_inside(weights_file(source), load_model(base, activation=activation))
+
+    def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
+        """What the tensors tell. Nearness to the base tells the activation, too."""
+        file = weights_file(source)
+        found = read_weights(file)
+        parts = split(found.state)
+        names = candidates(found.state)
+        stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
+        known = _NOT_RECORDED
+        kind, by = self.kind, self.known_by
+        if found.entry:
+            kind += f", training checkpoint (weights under '{found.entry}'"
+            kind += f", names below '{found.prefix}')" if found.prefix else ")"
+        if parts.adapters:
+            kind += ", LoRA weights inside" if parts.plain else ", LoRA weights alone"
+        distance: dict[str, Any] = {}
+        if base is not None and parts.plain:
+            distance = compared(parts.plain, base, str(file))
+            if distance["verdict"] in ("same", "derived"):
+                known = base.identity.activation
+                by = f"that of the base {base.name}: {distance['distance']}"
+            else:
+                by = f"the weights are not near {base.name} ({distance['distance']})"
+        if activation is not None or stated.endswith("-quickgelu"):
+            known, by = activation or "quick_gelu", "stated by the user"
+        return Inspection(
+            source=source,
+            kind=kind,
+            architecture=stated or ", ".join(names) or "unknown",
+            activation=known,
+            activation_by=by,
+            context=_rows(parts.plain, "positional_embedding", "text.positional_embedding"),
+            image_size=_image_size(parts.plain),
+            vocabulary=_rows(parts.plain, "token_embedding.weight", "text.token_embedding.weight"),
+            adapter=_described(parts.adapters, parts.plain, file) if parts.adapters else "",
+            parameters=counts(parts.plain, parts.adapters),
+            dtypes=dtypes(found.state),
+            provenance=dict(found.facts),
+            base=distance,
+        )
+
+
+class PublishedWeights(Format):
+    """ARCHITECTURE:TAG: weights that open_clip publishes."""
+
+    kind = "weights that open_clip publishes"
+    known_by = "open_clip's table of published weights"
+    order = 51
+
+    def sniff(self, source: str) -> bool:
+        """By ":"."""
+        return ":" in source and not Path(source).is_dir()
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """The weights from the network or the cache. Raises UsageError for an unknown tag."""
+        model, _, tag = source.partition(":")
+        config = named_config(model)
+        tags = open_clip.list_pretrained_tags_by_model(model)
+        if tag not in tags:
+            known = f"its tags: {', '.join(tags)}" if tags else "it has no published weights"
+            raise UsageError(f"open_clip has no weights '{tag}' for {model}; {known}")
+        published = open_clip.get_pretrained_cfg(model, tag)
+        trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
+        built = activation_of(config)
+        own = "timm_model_name" in config["vision_cfg"]  # activation
+        if activation is None and trained != built and not own:
+            plain = model.removesuffix("-quickgelu")
+            other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
+            raise CompoclipError(
+                f"{source}: the weights were trained with {trained} and {model} has {built}: "
+                f"use {other}:{tag}"
+            )
+        config = with_activation(config, activation)
+        with downloading(source):
+            network = open_clip.create_model(
+                model, pretrained=tag, quick_gelu=config.get("quick_gelu", False)
+            )
+        return assemble(ModelConfig(config, published), source, network=network.eval())
+
+
+class RandomWeights(Format):
+    """random:ARCHITECTURE[:SEED]: a network that nobody trained."""
+
+    kind = "random weights"
+    known_by = "the architecture"
+    order = 2
+    prefix = "random:"
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """The weights that the seed gives. Raises UsageError for a seed that is no number."""
+        model, _, number = source.removeprefix(self.prefix).partition(":")
+        if number and not (number.isdecimal() and len(number) < 19):
+            raise UsageError(f"{source}: the seed '{number}' is not a number below 10^18")
+        config = with_activation(named_config(model), activation)
+        return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
+
+
+def weights_file(source: str) -> Path:
+    """The file in FILE or ARCHITECTURE@FILE."""
+    return Path(source if Path(source).is_file() else source.partition("@")[2] or source)
+
+
+def load_file(spec: str, architecture: str, file: Path, activation: str | None) -> LoadedModel:
+    """The weights in `file` as open_clip's built-in `architecture`.
+
+    spec: what the user wrote; the model's name. activation: the user's word on it. Raises
+    UsageError for an unknown architecture; CompoclipError when the file does not fit it, or nothing
+    says which activation the weights were trained with.
+    """
+    config = named_config(architecture)
+    if activation is None and has_quickgelu_twin(architecture):
+        raise CompoclipError(
+            f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
+            f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
+            f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
+        )
+    model = ModelConfig(with_activation(config, activation), published_stats(architecture))
+    return _load(spec, file, read_weights(file), model, "stated by the user")
+
+
+def load_tuned_file(
+    file: Path, base: LoadedModel, activation: str | None = None, name: str | None = None
+) -> LoadedModel:
+    """The weights in `file` as the architecture of `base`, which they were trained from.
+
+    Without `activation` the weights must be near those of the base; the activation is then that of
+    the base. Raises CompoclipError when they are not, or the file does not fit the architecture.
+    """
+    found = read_weights(file)
+    parts = split(found.state)
+    own = base.encoder.model.state_dict()
+    known = "stated by the user"
+    if not parts.plain and parts.adapters:
+        found = replace(found, state={**own, **found.state})
+        known = f"that of the base {base.name}, which the adapters are put on"
+    elif activation is None:
+        kin = kinship(named_like(parts.plain, own), own, str(file))
+        if kin.verdict not in ("same", "derived"):
+            raise CompoclipError(
+                f"{file}: is not a fine-tune of {base.name} ({kin.describe()}; "
+                "unrelated weights are near 1.4), so its activation is unknown: name its own base "
+                "or give --activation"
+            )
+        known = f"that of the base {base.name}: {kin.describe()}"
+    config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
+    loaded = _load(name or str(file), file, found, config, known)
+    parent = loaded.identity.base or base.identity.weights
+    return replace(loaded, identity=replace(loaded.identity, base=parent))
+
+
+def candidates(state: Mapping[str, Tensor]) -> list[str]:
+    """open_clip's built-in architectures with towers of the shapes in a state dict (OpenAI's
+    layout: ViT or ResNet images, causal text), whatever their activation and context length.
+
+    The number of heads cannot be seen in weights; it is the architecture's.
+    """
+    plain = split(state).plain
+    return [name for name in open_clip.list_models() if _fits(plain, name)]
+
+
+def fitted(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The configuration with the context length that a state dict has positions for, if shorter."""
+    copy = deepcopy(dict(config))
+    rows = next((state[key].shape[0] for key in _POSITIONS if key in state and state[key].ndim), 0)
+    text = copy["text_cfg"]
+    if 0 < rows < int(text.get("context_length", 77)):
+        text["context_length"] = rows
+    return copy
+
+
+def _load(
+    name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
+) -> LoadedModel:
+    parts = split(found.state)
+    config = replace(config, model_cfg=fitted(config.model_cfg, parts.plain))
+    provenance: dict[str, Any] = {
+        "file": {"name": file.name, **found.facts},
+        "activation": f"{activation_of(config.model_cfg)}, {known}",
+    }
+    if not parts.adapters:
+        loaded = assemble(config, name, state=parts.plain, path=file)
+        return replace(loaded, provenance=provenance)
+    return _merged(name, file, config, parts, provenance)
+
+
+def _merged(
+    name: str, file: Path, config: ModelConfig, parts: LoralibFile, provenance: dict[str, Any]
+) -> LoadedModel:
+    if not parts.plain:
+        raise CompoclipError(
+            f"{file}: holds LoRA weights alone; say what they were trained on: "
+            f"compoclip convert {file} DST --to open-clip --base BASE"
+        )
+    lora = lora_of(parts.adapters, parts.plain, str(file))
+    start = assemble(config, name, state=parts.plain, path=file)
+    state = merged_state(start.encoder.model.state_dict(), parts.adapters, lora.scaling)
+    loaded = assemble(config, name, state=state, path=file)
+    identity = replace(loaded.identity, base=start.identity.weights, adapter=lora.describe())
+    provenance["lora"] = {
+        "rank": lora.rank,
+        "alpha": lora.alpha,
+        "adapted": len(parts.adapted()),
+        "note": "merged on load; alpha is the default of the code these files come from",
+    }
+    return replace(loaded, identity=identity, provenance=provenance)
+
+
+_PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
+
+
+def _fits(state: Mapping[str, Tensor], name: str) -> bool:
+    config = open_clip.get_model_config(name)
+    vision, text = config["vision_cfg"], config["text_cfg"]
+    plain = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
+    if config.get("custom_text") or not plain:
+        return False
+    width, text_width = vision.get("width", 768), text.get("width", 512)
+    expected: dict[str, tuple[int, ...]] = {
+        "token_embedding.weight": (text.get("vocab_size", 49408), text_width),
+        "text_projection": (text_width, config["embed_dim"]),
+        "ln_final.weight": (text_width,),
+        f"transformer.resblocks.{text['layers'] - 1}.ln_1.weight": (text_width,),
+    }
+    absent = [f"transformer.resblocks.{text['layers']}.ln_1.weight"]
+    if isinstance(vision["layers"], int):
+        patch = vision["patch_size"]
+        hidden = int(width * vision.get("mlp_ratio", 4.0))
+        block = f"visual.transformer.resblocks.{vision['layers'] - 1}"
+        expected |= {
+            "visual.conv1.weight": (width, 3, patch, patch),
+            "visual.positional_embedding": ((vision["image_size"] // patch) ** 2 + 1, width),
+            "visual.proj": (width, config["embed_dim"]),
+            f"{block}.mlp.c_fc.weight": (hidden, width),
+        }
+        absent.append(f"visual.transformer.resblocks.{vision['layers']}.ln_1.weight")
+    else:
+        grid = vision["image_size"] // 32
+        expected |= {
+            "visual.layer1.0.conv1.weight": (width, width, 1, 1),
+            "visual.attnpool.positional_embedding": (grid * grid + 1, width * 32),
+            "visual.attnpool.c_proj.weight": (config["embed_dim"], width * 32),
+        }
+        for stage, blocks in enumerate(vision["layers"], 1):
+            expected[f"visual.layer{stage}.{blocks - 1}.bn1.weight"] = (width * 2 ** (stage - 1),)
+            absent.append(f"visual.layer{stage}.{blocks}.bn1.weight")
+    return not any(key in state for key in absent) and all(
+        key in state and tuple(state[key].shape) == shape for key, shape in expected.items()
+    )
+
+
+def _fitting(file: Path) -> str:
+    """What to say of the architectures that the tensors of a file fit."""
+    try:
+        names = candidates(read_state_dict(file))
+    except CompoclipError:
+        return ""
+    return f" (its tensors fit {', '.join(names)})" if names else ""
+
+
+def _described(adapters: Mapping[str, Tensor], plain: Mapping[str, Tensor], file: Path) -> str:
+    if not plain:
+        return f"lora on {len(adapters) // 2} weights, its base is not in the file"
+    return lora_of(adapters, plain, str(file)).describe()
+
+
+def _rows(state: Mapping[str, Tensor], *names: str) -> int | None:
+    found = (state[name] for name in names if name in state)
+    return next((len(value) for value in found if value.ndim), None)
+
+
+def _image_size(state: Mapping[str, Tensor]) -> int | None:
+    """Of a ViT or ResNet in OpenAI's layout: patches a side times their size."""
+    patches = state.get("visual.conv1.weight")
+    if (rows := _rows(state, "visual.positional_embedding")) and patches is not None:
+        return math.isqrt(rows - 1) * int(patches.shape[-1]) if patches.ndim else None
+    if rows := _rows(state, "visual.attnpool.positional_embedding"):
+        return 32 * math.isqrt(rows - 1)
+    return None
+
+
+ALPHA = 1.0
+"""What that code divides by the rank; no file records it and no published script changes it."""
+
+
+@dataclass(frozen=True)
+class LoralibFile:
+    """A state dict taken apart.
+
+    plain: the weights without adapters, as they were before training. adapters: "<name>.a" and
+    "<name>.b" by the name of the adapted weight, the form of `lora_state`.
+    """
+
+    plain: dict[str, Tensor]
+    adapters: dict[str, Tensor]
+
+    def adapted(self) -> list[str]:
+        """The names of the adapted weights, in order."""
+        return [name.removesuffix(".a") for name in self.adapters if name.endswith(".a")]
+
+
+def split(state: Mapping[str, Tensor]) -> LoralibFile:
+    """Take plain weights and adapters apart; a state dict without adapters is all plain."""
+    plain, adapters = {}, {}
+    for name, value in state.items():
+        for ending, part in (("lora_A", "a"), ("lora_B", "b")):
+            if name.endswith(f"_{ending}"):
+                adapters[f"{name.removesuffix(f'_{ending}')}.{part}"] = value
+                break
+            if name.endswith(f".{ending}"):
+                adapters[f"{name.removesuffix(ending)}weight.{part}"] = value
+                break
+        else:
+            plain[name] = value
+    return LoralibFile(plain, adapters)
+
+
+def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> Lora:
+    """The settings that adapters (as `LoralibFile.adapters`) on `weights` were trained with.
+
+    Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
+    differ.
+    """
+    ranks: dict[str, int] = {}
+    for key, value in adapters.items():
+        name, _, part = key.rpartition(".")
+        other = adapters.get(f"{name}.{'b' if part == 'a' else 'a'}")
+        if other is None:
+            lacking = "lora_B" if part == "a" else "lora_A"
+            raise CompoclipError(f"{source}: '{name}' has no {lacking}; get the whole file")
+        if name not in weights:
+            raise CompoclipError(
+                f"{source}: adapts '{name}', which the model does not have: it is for another "
+                "architecture"
+            )
+        if part == "a":
+            ranks[name] = _rank(name, value, other, weights[name], source)
+    if len(set(ranks.values())) > 1:
+        low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
+        raise CompoclipError(
+            f"{source}: LoRA ranks differ ('{low}' has {ranks[low]}, '{high}' has {ranks[high]}), "
+            "so its scaling is unknown: parts of several files were mixed"
+        )
+    if not ranks:
+        raise CompoclipError(f"{source}: has no LoRA weights (names that end in lora_A, lora_B)")
+    return Lora(
+        rank=next(iter(ranks.values())),
+        alpha=ALPHA,
+        towers=towers_of(ranks),
+        targets="+conv" if any(weights[name].ndim == 4 for name in ranks) else "linear",
+        init="xavier_ab",
+    )
+
+
+def _rank(name: str, a: Tensor, b: Tensor, weight: Tensor, source: str) -> int:
+    kernel = weight.shape[-1] if weight.ndim == 4 else 1
+    fits = (
+        a.ndim == b.ndim == 2
+        and b.shape[0] == weight.shape[0] * kernel
+        and a.shape[1] * b.shape[0] == weight.numel()
+        and a.shape[0] == b.shape[1]
+        and a.shape[0] % kernel == 0
+        and len(a) > 0
+    )
+    if not fits:
+        raise CompoclipError(
+            f"{source}: lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not fit "
+            f"its shape {tuple(weight.shape)}"
+        )
+    return len(a) // kernel
+
+
+def _adapters_inside(file: Path, base: LoadedModel) -> Adapted:
+    found = read_weights(file)
+    parts = split(found.state)
+    own = base.encoder.model.state_dict()
+    lora = lora_of(parts.adapters, own, str(file))
+    for name, value in parts.plain.items():
+        start = own.get(name)
+        if start is None or not torch.equal(value.float().reshape(-1), start.float().reshape(-1)):
+            raise CompoclipError(
+                f"{file}: its LoRA weights were trained on another base than {base.name} "
+                f"('{name}' differs): name its own base, or use --to merged"
+            )
+    targets = {target.name: target for target in lora_targets(base.encoder.model, lora)}
+    odd = next((name for name in parts.adapted() if name not in targets), None)
+    if odd is not None:
+        raise CompoclipError(f"{file}: adapts '{odd}', which our adapters do not: use --to merged")
+    adapters: dict[str, Tensor] = {}
+    for name, target in targets.items():
+        for part, shape in (("a", target.a_shape), ("b", target.b_shape)):
+            value = parts.adapters.get(f"{name}.{part}", torch.zeros(shape))
+            adapters[f"{name}.{part}"] = value.float().contiguous()
+    return Adapted(base, lora, adapters, {"file": {"name": file.name, **found.facts}})

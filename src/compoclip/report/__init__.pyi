@@ -1,0 +1,9 @@
+from .findings import Findings as Findings
+from .study import Study as Study
+from .study import read_study as read_study
+from .training import Run as Run
+from .training import read_run as read_run
+from .trajectory import trajectory_plot as trajectory_plot
+from .trajectory import tree_plot as tree_plot
+from .write import write_report as write_report
+from .write import write_tables as write_tables

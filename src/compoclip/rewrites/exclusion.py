@@ -1,0 +1,324 @@
+"""Which words exclude one another: families, WordNet, and the candidates that may replace a word.
+
+"Exclude" is what a negative needs: what may well be true besides the original word (a dog is a pet,
+a red cup may be small, a man a skier) is no candidate (docs/decisions.md, rules 5 and 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.lists import word_lists
+from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
+from compoclip.rewrites.edit import MASS_NOUNS
+
+#: Why words may not take each other's place.
+RELATED, MAY_HOLD, INDEPENDENT = "related-words", "may-hold-as-well", "independent-attributes"
+
+_RULES = word_lists(__file__, "rules")  # which says what each list is for
+
+# --- Built-in families of words that exclude one another, for words of everyday pictures. ---
+#
+# Every family is a row of cells (see data/families.txt). Words of one cell may name the same thing
+# ("mug/cup", "red/crimson") and never replace each other; words of different cells of a family
+# exclude each other. WordNet's co-hyponyms do not promise that: by its hierarchy a "dog" may turn
+# into a "pet" and "large" into "tall", which can still be true.
+
+#: Families that any visible thing has a value of, so values of two of them can hold together.
+UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
+PEOPLE = frozenset(("people", "occupations", "athletes"))
+_HUMAN = PEOPLE | {"beings"}
+_FAMILIES = word_lists(__file__, "families")
+#: Nouns that name no thing in the picture.
+NO_THINGS = _FAMILIES.words("NO THINGS")
+#: Nouns that nothing can stand for: no things, measures, surroundings.
+NOT_THINGS = NO_THINGS | _FAMILIES.words("MEASURES")
+Cells = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Where each word stands: word -> (family, cell) pairs, and the cells of every family."""
+
+    places: Mapping[str, tuple[tuple[str, int], ...]]
+    cells: Mapping[str, Cells]
+
+
+def _families(pos: str) -> Iterator[tuple[str, str]]:
+    section = "NOUN" if pos == "PROPN" else pos
+    for line in _FAMILIES.rows(section) if section in ("NOUN", "ADJ", "VERB") else ():
+        name, _, cells = line.partition(": ")
+        yield name, cells
+    if pos == "ADJ":
+        yield from ((line, line) for line in _FAMILIES.rows("OPPOSITES"))
+
+
+@lru_cache(maxsize=8)
+def _index(pos: str) -> _Index:
+    cells: dict[str, Cells] = {}
+    places: dict[str, list[tuple[str, int]]] = {}
+    for family, text in _families(pos):
+        row = tuple(tuple(cell.replace("_", " ").split("/")) for cell in text.split())
+        cells[family] = row
+        for number, cell in enumerate(row):
+            for word in cell:
+                places.setdefault(word, []).append((family, number))
+    return _Index({word: tuple(found) for word, found in places.items()}, cells)
+
+
+def families(lemma: str, pos: str) -> frozenset[str]:
+    """Names of the families that hold the word; empty when it is in none."""
+    return frozenset(family for family, _ in _index(pos).places.get(lemma.lower(), ()))
+
+
+def may_coincide(a: str, b: str, pos: str) -> bool:
+    """Whether the lists put both words into one cell somewhere, so that they can mean the same."""
+    places = _index(pos).places
+    return a == b or not set(places.get(a.lower(), ())).isdisjoint(places.get(b.lower(), ()))
+
+
+@lru_cache(maxsize=16384)
+def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
+    """First words of the other cells of every family of the word: what it certainly is not."""
+    index = _index(pos)
+    found: dict[str, None] = {}
+    for family, number in index.places.get(lemma.lower(), ()):
+        for other, cell in enumerate(index.cells[family]):
+            if other != number and not any(may_coincide(lemma, w, pos) for w in cell):
+                found[cell[0]] = None
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 18)
+def related(a: str, b: str, pos: str) -> bool:
+    """Whether two lemmas can mean the same or one is a kind of the other.
+
+    WordNet looks at every sense ("skirt" is also a woman); nouns that stand in different built-in
+    families are known to differ.
+    """
+    if a == b or may_coincide(a, b, pos):
+        return True
+    if pos == "NOUN":
+        in_a, in_b = families(a, pos), families(b, pos)
+        if in_a and in_b and not in_a & in_b and not (in_a & _HUMAN and in_b & _HUMAN):
+            return False
+    first, second = sorted((a, b))
+    return lexicon().related(first, second, pos)
+
+
+def independent(a: str, b: str) -> bool:
+    """Whether a thing can well be both, as "red" and "large": then nothing is contradicted."""
+    in_a, in_b = families(a, "ADJ") & UNIVERSAL, families(b, "ADJ") & UNIVERSAL
+    return bool(in_a) and bool(in_b) and not in_a & in_b
+
+
+def contrast(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
+    """Why no attribute of one thing denies one of another thing, or None when one may.
+
+    Only then an exchange of the attributes, or of the things, says something else.
+    """
+    apart = [pair for pair in product(mine, theirs) if not related(*pair, "ADJ")]
+    if not apart:
+        return RELATED
+    return INDEPENDENT if all(independent(*pair) for pair in apart) else None
+
+
+def excluded(a: str, b: str) -> bool:
+    """Whether both stand in one family of the lists, never in one cell of it, and neither says more
+    that the other does not deny: "golden" is a material, but also a colour; "dark" a colour, but
+    also how light a colour is.
+    """
+    mine, theirs = families(a, "ADJ"), families(b, "ADJ")
+    if not mine & theirs or may_coincide(a, b, "ADJ") or may_coincide(b, "medium", "ADJ"):
+        return False
+    if mine & theirs <= UNIVERSAL and (mine ^ theirs) - UNIVERSAL:
+        return False
+    return "colour" in mine or not (theirs - mine) & UNIVERSAL
+
+
+def deny(a: str, b: str) -> bool:
+    """Whether a thing of which one adjective is said cannot be the other."""
+    return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
+
+
+# --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
+#
+# The built-in families come first, because their members exclude one another. Words outside them
+# take WordNet's antonyms and co-hyponyms, weighted by how often the lemma occurs.
+
+Weighted = tuple[tuple[str, int], ...]
+
+_ENOUGH = 3
+FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
+LIGHT_VERBS = _RULES.words("light verbs")
+_SORTS = _RULES.words("sorts")
+_WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
+_INTRANSITIVE = frozenset(("posture", "mood"))
+_TALL = frozenset(("people", "beings", "occupations", "athletes", "animals", "plants", "buildings"))
+_LIVING = frozenset(("people", "beings", "occupations", "athletes", "animals"))
+
+
+@lru_cache(maxsize=65536)
+def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
+    """Candidates for a noun, given with its compound ("fire hydrant") and by its head.
+
+    single: the word follows "a" or "an". plural: it is one. Either way it must name a thing one can
+    count.
+    """
+    unfit = _WITHOUT_SINGULAR if single else MASS_NOUNS if plural else frozenset[str]()
+    lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
+    found = exclusive(lemma, "NOUN")
+    if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
+        found = exclusive(lemma, "ADJ")
+    found = found or _siblings(lemma)
+    parts = compound.split(" ")
+    return _weighted(
+        "NOUN",
+        (
+            word
+            for word in found
+            if word not in NOT_THINGS
+            and word not in _SORTS
+            and word not in unfit
+            and not any(related(part, word, "NOUN") for part in {lemma, *parts})
+        ),
+    )
+
+
+def _siblings(lemma: str) -> tuple[str, ...]:
+    """Words of the same kind by WordNet: the closest ones if there are enough, usual ones first."""
+    found = lexicon().cohyponyms(lemma, "NOUN", 1, 1)
+    if len(found) < _ENOUGH:
+        found = lexicon().cohyponyms(lemma, "NOUN")
+    usual = tuple(word for word in found if lexicon().count(word, "NOUN"))
+    return usual or found
+
+
+def is_name_of_a_thing(adjective: str, noun: str) -> bool:
+    """Whether the two words name one thing together, as "hot dog" does and "red star" does not."""
+    if families(adjective, "ADJ") & UNIVERSAL:
+        return False
+    phrase = f"{adjective} {noun}"
+    return bool(families(phrase, "NOUN")) or lexicon().known(phrase, "NOUN")
+
+
+@lru_cache(maxsize=16384)
+def modifier(lemma: str, tag: str, head: str) -> Weighted:
+    """Candidates for an adjective that describes `head` ("" when unknown).
+
+    Comparatives and superlatives only take opposites: what is bigger may also be taller.
+    """
+    if lemma in FIXED_ADJECTIVES:
+        return ()
+    compared = tag != "JJ"
+    found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
+    if not found:
+        found = lexicon().antonyms(lemma, "ADJ")
+        if not compared:
+            found = tuple(dict.fromkeys((*found, *lexicon().cohyponyms(lemma, "ADJ"))))
+    fitting = (w for w in found if fits(lemma, w, head))
+    return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
+
+
+def fits(lemma: str, word: str, head: str) -> bool:
+    """Whether the opposite suits the noun: old men are not new, short hair is not tall."""
+    kinds = families(head, "NOUN")
+    if lemma == "old" and kinds:
+        return word == ("young" if kinds & _LIVING else "new")
+    if lemma == "short" and kinds:
+        return word == ("tall" if kinds & _TALL else "long")
+    return True
+
+
+@lru_cache(maxsize=16384)
+def verb(lemma: str, transitive: bool) -> Weighted:
+    """Candidates for a verb with or without an object of its own.
+
+    Verbs outside the families only take antonyms: WordNet's co-hyponyms of verbs are ways of doing
+    one thing, and often hold together ("skate", "slide").
+    """
+    if lemma in LIGHT_VERBS:
+        return ()
+    found = tuple(
+        word
+        for word in exclusive(lemma, "VERB")
+        if bool(families(word, "VERB") & _INTRANSITIVE) != transitive
+    )
+    if not found:
+        found = lexicon().antonyms(lemma, "VERB")
+    return _weighted("VERB", (w for w in found if not related(lemma, w, "VERB")))
+
+
+def _weighted(pos: str, words: Iterable[str]) -> Weighted:
+    return tuple((word, max(lexicon().count(word, pos), 1)) for word in dict.fromkeys(words))
+
+
+# --- What kinds of things two nouns name. ---
+
+_PERSON, _GROUP, _BODY = 18, 14, 8  # WordNet's lexicographer files
+_ANYONE = _RULES.words("anyone")
+_ANIMATE = PEOPLE | {"animals"}
+#: Things of which there is some in most pictures, named or not.
+EVERYWHERE = _RULES.words("everywhere")
+_PARTS = tuple(
+    tuple(frozenset(filter(None, map(str.strip, cell.split(",")))) for cell in row.split("|"))
+    for row in _RULES.rows("parts")
+)
+
+
+@lru_cache(maxsize=65536)
+def same_thing(a: str, b: str) -> bool:
+    """Whether two nouns, by their names or their heads, may name the same kind of thing."""
+    return any(
+        related(x, y, "NOUN")
+        for x in dict.fromkeys((a, head_noun(a)))
+        for y in dict.fromkeys((b, head_noun(b), _singular(b)))
+    )
+
+
+@lru_cache(maxsize=65536)
+def both_people(a: str, b: str) -> bool:
+    """Whether both name people who may be the same ones: "man", "skier", but not "man", "woman"."""
+    heads = head_noun(a), head_noun(b)
+    if heads[1] in exclusive(heads[0], "NOUN"):
+        return False
+    return all(map(_someone, heads))
+
+
+def names_people(lemma: str) -> bool:
+    """Whether the lists know the noun for people, by their age, role or sport."""
+    return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
+
+
+def _someone(lemma: str) -> bool:
+    """Whether the noun can name a person or a group of people, by the lists or by WordNet."""
+    return names_people(lemma) or bool(lexicon().fields(lemma, "NOUN") & {_PERSON, _GROUP})
+
+
+@lru_cache(maxsize=65536)
+def is_part(whole: str, part: str) -> bool:
+    """Whether a thing of this name has, wears or is seen with the other."""
+    names, head = families(head_noun(whole), "NOUN"), head_noun(part)
+    if _someone(head_noun(whole)):
+        names |= PEOPLE
+    if names & _ANIMATE and lexicon().fields(head, "NOUN") == {_BODY}:
+        return True
+    of_part = families(head, "NOUN")
+    return any(
+        names & wholes and (of_part & kinds or part in words or head in words)
+        for wholes, kinds, words in _PARTS
+    )
+
+
+def head_noun(noun: str) -> str:
+    """The last word of a compound noun."""
+    return noun.rpartition(" ")[2]
+
+
+def _singular(noun: str) -> str:
+    rest, space, last = noun.rpartition(" ")
+    return rest + space + lemma_of(last, "NOUN", "NNS")

@@ -1,0 +1,436 @@
+"""What the program does: train a model, measure models. The command line and `api` call this.
+
+Options are dataclasses whose fields are the options of the verbs, documented here alone. Nothing
+here prints results; notes on progress go to standard error. torch is imported when work begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from compoclip.console import note
+from compoclip.errors import UsageError
+from compoclip.files import require_writable
+from compoclip.ranks import device_named, launched, process_group
+from compoclip.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    import torch
+
+    from compoclip.benchmarks.case import Benchmark
+    from compoclip.evaluation.results import Results
+    from compoclip.evaluation.run import Options
+    from compoclip.methods.base import Method
+    from compoclip.models.checkpoint import LoadedModel
+    from compoclip.training.run import RunSummary
+
+
+# --- Checks of options that every verb shares. ---
+
+
+def require_least(least: int, options: object, *names: str) -> None:
+    """Raise UsageError unless each of these options is at least `least` (0 or 1)."""
+    for name in names:
+        if getattr(options, name) < least:
+            what = f"be at least {least}" if least else "not be negative"
+            raise UsageError(f"--{name.replace('_', '-')} must {what}")
+
+
+def require_seeds(options: object) -> None:
+    """Raise UsageError unless every seed in the options, a dataclass, is one for all generators."""
+    for each in fields(options) if is_dataclass(options) else ():
+        value = getattr(options, each.name)
+        if each.name == "seed" and not (type(value) is int and 0 <= value < 2**63):
+            raise UsageError(f"--seed {value}: must be a whole number from 0 to {2**63 - 1}")
+        require_seeds(value)
+
+
+def named_models(texts: Sequence[str]) -> dict[str, str]:
+    """Name -> what to load, from "NAME=MODEL" or "MODEL".
+
+    What a run leaves, RUN/model or RUN/adapter, is called RUN. Raises UsageError when two models
+    have one name.
+    """
+    models: dict[str, str] = {}
+    for text in texts:
+        match = re.fullmatch(r"([\w.@+-]+)=(.+)", text)
+        if match:
+            name, spec = match[1], match[2]
+        else:
+            path = Path(text.removeprefix("local-dir:"))
+            own = path.parent.name if path.name in ("model", "adapter") else path.name
+            name, spec = (own if path.is_dir() and own else text), text
+        if name in models:
+            raise UsageError(f"two models are called '{name}'; name them: NAME=MODEL")
+        models[name] = spec
+    return models
+
+
+def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
+    """Load models, by name, as `named_models` reads them; device: as --device names it."""
+    named = named_models(texts)
+    if not named:
+        return {}
+    from compoclip.models.checkpoint import load_model
+
+    place = device_named(device)
+    return {name: load_model(spec, device=place) for name, spec in named.items()}
+
+
+# --- Training. ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingInputs:
+    """What is trained, and on what.
+
+    Args:
+        data: Image-text data: COCO-Karpathy JSON, Flickr8k token file, NegCLIP TSV, CSV, TSV,
+            JSONL, Parquet, webdataset shards, or a folder of images with captions beside them.
+        model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
+            or "bundled"; with --from-scratch an open_clip configuration file.
+        images: Folder that image paths in the data are relative to.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
+        image_column: Column with image paths or bytes, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        from_scratch: Start from random weights of the configuration that --model names.
+        image_weights: Pretrained weights for the image tower, with --from-scratch.
+        activation: Override the activation a checkpoint states; recorded in the new one.
+    """
+
+    data: str
+    model: str = "bundled"
+    images: Path | None = None
+    split: str | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    from_scratch: bool = False
+    image_weights: Path | None = None
+    activation: Literal["gelu", "quick_gelu"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(RunSettings, TrainingInputs):
+    """What to train, on what, and how the run is executed.
+
+    Args:
+        lora: Train low-rank adapters instead of all weights, at ten times the learning rate of the
+            method unless --lr is given. OUT/adapter gets them alone, OUT/model merged.
+        lora_rank: Rank of the adapters (default 4).
+        lora_alpha: Adapters are scaled by alpha / rank (default 1).
+        lora_towers: Towers with adapters (default both); the other one is frozen.
+        lora_targets: linear (default) is attention and MLP weights; +conv adds the patch embedding,
+            as in the released code of FSC-CLIP.
+        lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
+        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"),
+            names without + replace the method's own.
+        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method.
+        set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
+        push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
+            `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
+        json: Print the summary as JSON.
+    """
+
+    # On the command line --crop has two forms, unlike all other flags: see `compoclip.cli.train`.
+    crop: Annotated[bool | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    lora: bool = False
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_towers: Literal["both", "image", "text"] | None = None
+    lora_targets: Literal["linear", "+conv"] | None = None
+    lora_init: Literal["zero", "xavier_ab"] | None = None
+    texts: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+    set: tuple[str, ...] = ()
+    push_to_hub: str | None = None
+    json: bool = False
+
+
+def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Method:
+    """The method with the parts and the adapters that the options ask for.
+
+    Args:
+        options: `texts`, `terms`, `set` and all that begin with `lora` are read.
+        method: What the recipe returns.
+        own_lr: Whether the learning rate was chosen for this run. If not, adapters scale it.
+
+    Returns:
+        The method to train with.
+
+    Raises:
+        UsageError: For settings of adapters without adapters, and parts that do not exist.
+    """
+    from compoclip.methods.base import Lora
+    from compoclip.methods.compose import compose
+
+    method = compose(method, options.texts, options.terms, options.set)
+    names = ("rank", "alpha", "towers", "targets", "init")
+    given = {name: getattr(options, f"lora_{name}") for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not (options.lora or method.lora):
+        if given:
+            raise UsageError(f"--lora-{next(iter(given))} goes with --lora")
+        if not options.merge:
+            raise UsageError("--no-merge goes with --lora")
+        return method
+    changed = method.with_lora(replace(method.lora or Lora(), **given))
+    return replace(changed, optim=method.optim) if own_lr else changed
+
+
+def train(
+    options: TrainOptions, method: Method, model: LoadedModel | None = None
+) -> tuple[LoadedModel, RunSummary]:
+    """Load model and data as the options say, and train.
+
+    Under torchrun all ranks train together and return the same; only rank 0 writes.
+
+    Args:
+        options: What is trained, on what and how.
+        method: The composed method (see `composed_method`).
+        model: What is trained in place of what `options.model` names. Changes in place.
+
+    Returns:
+        The model as it is then, and what the run amounts to.
+
+    Raises:
+        UsageError: For options that do not go together.
+        CompoclipError: For what `training.run.run_training` reports.
+    """
+    require_seeds(options)
+    counts = ("workers", "micro_batch", "max_bad", "save_every", "log_every", "stop_after")
+    require_least(0, options, *counts)
+    if options.image_weights and not options.from_scratch:
+        raise UsageError("--image-weights goes with --from-scratch")
+    if options.from_scratch and method.lora:
+        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
+    if options.push_to_hub:
+        from compoclip.models.formats.hub import require_pushable
+
+        require_pushable(options.push_to_hub)
+    from compoclip.data.sources.open import open_source
+    from compoclip.training.run import run_training
+
+    device = device_named(options.device)
+    options = replace(options, device=str(device))
+    with process_group(device) as ranks:
+        with ranks.agreed():
+            model = model or _start(options)
+            source = open_source(
+                options.data,
+                images=options.images,
+                image_column=options.image_column,
+                caption_column=options.caption_column,
+                split=options.split,
+            )
+        return model, run_training(model, method, source, options, ranks)
+
+
+def _start(options: TrainOptions) -> LoadedModel:
+    from compoclip.models.checkpoint import create_model, load_model
+    from compoclip.models.config import read_config
+
+    if options.from_scratch:
+        config = read_config(Path(options.model))
+        return create_model(config, seed=options.seed, image_weights=options.image_weights)
+    return load_model(options.model, activation=options.activation)
+
+
+def push(options: TrainOptions, summary: RunSummary) -> None:
+    """Put what a finished run wrote on the hub if the options ask for it.
+
+    Raises:
+        CompoclipError: When the hub cannot be reached or refuses. The checkpoint stays.
+    """
+    repository = options.push_to_hub
+    if not repository or launched()[0]:
+        return
+    from compoclip.models.formats.hub import publish
+
+    if summary.model is None:
+        note(f"  not pushed to {repository}: the run is not finished")
+    else:
+        note(f"  {summary.model} -> {publish(summary.model, repository).url}")
+
+
+# --- Measuring. ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How to measure, as for evaluate.
+
+    Args:
+        on: Benchmarks: NAME, NAME:PART (e.g. sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd),
+            with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
+            or a suite: a folder with suite.json, or a data root of which everything found is taken;
+            or "all": everything found in the data root; or comp, elevater, elevater_20,
+            imagenet_shifts, retrieval_3: suites of the literature.
+        data: Data root in the default layout.
+        images: Folder with the photos, when it is not in the data root.
+        batch_size: Images or texts encoded at once; changes scores by rounding (1e-6) only.
+        workers: Threads that read images.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        allow_partial: Score what is there when images or items are missing, and mark it.
+        max_bad: Damaged images to leave out before giving up.
+        fresh: Measure again even where results are already there.
+        resamples: Bootstrap resamples for intervals.
+        seed: Seed of the bootstrap.
+    """
+
+    on: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(metavar="BENCHMARK ...", help_behavior_hint="(required to measure)"),
+    ] = ()
+    data: Path = Path("data")
+    images: Path | None = None
+    batch_size: int = 64
+    workers: int = 2
+    device: str = "auto"
+    allow_partial: bool = False
+    max_bad: int = 0
+    fresh: bool = False
+    resamples: int = 2000
+    seed: int = 0
+
+    def benchmarks(self, only: Collection[str] = ()) -> list[Benchmark]:
+        """Load what `on` names, checked as far as it can be without a model.
+
+        Args:
+            only: Names of those to load; all when empty.
+
+        Returns:
+            The benchmarks, in the order in which they are named.
+
+        Raises:
+            UsageError: For wrong options and names.
+            CompoclipError: For missing data.
+        """
+        if not self.on:
+            raise UsageError("name what to measure on: --on BENCHMARK ...")
+        require_least(1, self, "batch_size", "workers", "resamples")
+        require_least(0, self, "max_bad")
+        require_seeds(self)
+        from compoclip.evaluation.run import require_data
+        from compoclip.evaluation.targets import parse_targets
+
+        targets = parse_targets(self.on, self.data, self.images)
+        benchmarks = [each.load() for each in targets if not only or each.id in only]
+        require_data(benchmarks, self.allow_partial)
+        return benchmarks
+
+    def settings(self, cache: Path | None) -> tuple[Options, torch.device]:
+        """Make the settings of `evaluation.run.evaluate`, and find the device.
+
+        Args:
+            cache: Folder in which features are kept, if they are.
+
+        Returns:
+            Settings and device.
+        """
+        from compoclip.evaluation.run import Options
+
+        settings = Options(
+            batch_size=self.batch_size,
+            workers=self.workers,
+            max_bad=self.max_bad,
+            allow_partial=self.allow_partial,
+            cache=cache,
+            resamples=self.resamples,
+            seed=self.seed,
+            fresh=self.fresh,
+        )
+        return settings, device_named(self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(Measuring):
+    """Measure models on benchmarks; results go to OUT/MODEL/BENCHMARK.json and .parquet.
+
+    Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
+    where it stopped; results that are already there for the same weights, data, protocol and
+    draws are not computed again. torchrun shares the encoding among processes. Several models
+    also get one table side by side, the first as the base.
+
+    Examples:
+        compoclip evaluate bundled --on sugarcrepe --data /data
+        compoclip evaluate base=ViT-B-32-quickgelu:openai tuned=runs/fsc/model --on suite/
+        compoclip evaluate bundled --on sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017
+        compoclip evaluate bundled --on all --data /data
+        torchrun --nproc-per-node 2 -m compoclip evaluate bundled --on all --device cuda
+
+    Args:
+        models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
+            hf-hub:ID or "bundled"; NAME=MODEL gives it a name in the results.
+        out: Folder for the results.
+        score: itc is the cosine of features; itm, of BLIP, what its matching head says of a pair:
+            slow, and for benchmarks of items only.
+        activation: Override the activation that a checkpoint states.
+        exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
+            data audit); both numbers are shown and stored.
+        cache: Folder for encoded features [default: OUT/.features].
+        json: Print the results as JSON.
+    """
+
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
+    ] = ()
+    out: Path = Path("results")
+    score: Literal["itc", "itm"] = "itc"
+    activation: Literal["gelu", "quick_gelu"] | None = None
+    exclude_faulty: bool = False
+    cache: Path | None = None
+    json: bool = False
+
+
+def evaluate(
+    options: EvaluateOptions,
+    models: Mapping[str, str | LoadedModel],
+    done: Callable[[str, list[Results]], None] = lambda *_: None,
+) -> list[Results]:
+    """Load the benchmarks, then measure one model after the other.
+
+    Under torchrun all ranks encode; only rank 0 has results and calls `done`.
+
+    Args:
+        options: What to measure on and how. `options.models` is not looked at.
+        models: By name, what to load, or a loaded model (which stays on its device).
+        done: Called with the name and the results of each model.
+
+    Returns:
+        All results: by model, then by benchmark.
+
+    Raises:
+        UsageError: For wrong options.
+        CompoclipError: For what loading and `evaluation.run.evaluate` report.
+    """
+    if not options.on:
+        raise UsageError("name at least one model and one benchmark; see evaluate --help")
+    require_writable(options.out)
+    benchmarks = options.benchmarks()
+    settings, device = options.settings(options.cache or options.out / ".features")
+    from compoclip.benchmarks.audit import audit
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.evaluation.run import evaluate as evaluate_one
+    from compoclip.models.checkpoint import load_model
+
+    audits = {each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {}
+    everything: list[Results] = []
+    with process_group(device) as ranks:
+        settings = replace(settings, score=options.score, audits=audits, ranks=ranks)
+        for name, model in models.items():
+            if isinstance(model, str):
+                model = load_model(model, activation=options.activation, device=device)
+            results = evaluate_one(name, ModelEncoder(model), benchmarks, options.out, settings)
+            everything += results
+            if ranks.first:
+                done(name, results)
+    return everything

@@ -1,0 +1,211 @@
+"""Features that are kept: gradient caching for large batches, and those of a frozen image tower.
+
+Gradient caching computes the gradients of a whole batch in the memory of a micro-batch. Losses see
+all features of a batch at once, encoders need not. So every micro-batch is encoded twice: first
+without a graph, which leaves the features; the losses' gradients with respect to these features are
+kept; then once more, with a graph, through which they flow to the parameters. The sums are those of
+one backward pass over the whole batch, in another order.
+
+Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup
+(RepL4NLP 2021).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from compoclip.data.batch import Batch
+from compoclip.errors import UsageError
+from compoclip.losses.contract import Features
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
+
+Amp = Callable[[], AbstractContextManager[object]]
+
+# Fewer rows than this may take another route through the arithmetic libraries, and round otherwise.
+_LEAST = 8
+
+
+# --- Gradient caching. ---
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A micro-batch that has been encoded without a graph.
+
+    outputs: leaves, which collect gradients if the tower learns. random: the states of the random
+    generators (CPU, then the device if it is another) before it was encoded.
+    """
+
+    encode: MicroBatch
+    outputs: Outputs
+    learns: bool
+    random: tuple[Tensor, ...]
+
+
+class GradientCache:
+    """The features of a batch, encoded micro-batch by micro-batch without a graph.
+
+    Args:
+        work: The batch, cut into micro-batches.
+        amp: The precision that every micro-batch is encoded in, both times.
+        device: Where it is encoded.
+
+    Attributes:
+        features: What losses see. Gradients of a loss stop here; `backward` carries them on.
+    """
+
+    def __init__(self, work: FeatureWork, amp: Amp, device: torch.device) -> None:
+        self._amp, self._device = amp, device
+        image = [self._encoded(each, work.image.learns) for each in work.image.micro_batches]
+        text = [self._encoded(each, work.text.learns) for each in work.text.micro_batches]
+        self._encodings = [*image, *text]
+        with amp():
+            self.features: Features = work.join(
+                [each.outputs for each in image], [each.outputs for each in text]
+            )
+
+    def backward(self) -> None:
+        """Encode every micro-batch that learns again, and add its gradients to the parameters'.
+
+        Dropout and drop-path repeat what they drew the first time; the random state is left as it
+        is found.
+        """
+        for each in self._encodings:
+            wanted = [i for i, leaf in enumerate(each.outputs) if leaf.grad is not None]
+            if not each.learns or not wanted:
+                continue
+            with _random_states(self._device, each.random), self._amp():
+                outputs = each.encode()
+            torch.autograd.backward(
+                [outputs[i] for i in wanted], [each.outputs[i].grad for i in wanted]
+            )
+
+    def _encoded(self, encode: MicroBatch, learns: bool) -> _Encoded:
+        random = _states(self._device)
+        with torch.no_grad(), self._amp():
+            outputs = encode()
+        leaves = tuple(each.detach().requires_grad_(learns) for each in outputs)
+        return _Encoded(encode, leaves, learns, random)
+
+
+def refuse_batch_norm(network: nn.Module) -> None:
+    """Raise UsageError when a layer computes statistics over the batch.
+
+    Over a micro-batch they would be other statistics, and other gradients. Frozen batch norms, in
+    eval mode, compute none.
+    """
+    for name, module in network.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            tower = "image" if name.startswith("visual.") else "text"
+            raise UsageError(
+                f"--micro-batch: the {tower} tower normalises over the batch ({name} is a batch "
+                "norm that learns), so a piece of it gives other features than the whole: leave "
+                "--micro-batch out, or freeze that tower"
+            )
+
+
+def _states(device: torch.device) -> tuple[Tensor, ...]:
+    if device.type == "cuda":
+        return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+    return (torch.get_rng_state(),)
+
+
+@contextmanager
+def _random_states(device: torch.device, states: tuple[Tensor, ...]) -> Iterator[None]:
+    """Inside the block random numbers go on from `states`, after it as if it had not been."""
+    own = _states(device)
+    _set_states(device, states)
+    try:
+        yield
+    finally:
+        _set_states(device, own)
+
+
+def _set_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+# --- Features of a frozen image tower, encoded once for each image that is shown. ---
+
+
+class FrozenImages:
+    """Remembers what a frozen image tower made of an image, by the image's pixels.
+
+    Works for any augmentation, since the key is the pixels: an image that a crop or another partner
+    in a composite has made new is encoded as ever. Features stay on the model's device.
+
+    Args:
+        most: Bytes of features to keep; what comes later is encoded every time.
+
+    Attributes:
+        asked: Images that were wanted so far.
+        found: Those of them that were remembered.
+        bytes: Size of all features kept.
+    """
+
+    def __init__(self, most: int = 4 << 30) -> None:
+        self._most = most
+        self._kept: dict[bytes, Outputs] = {}
+        self.bytes = self.asked = self.found = 0
+
+    def work(
+        self,
+        encoder: DualEncoder,
+        batch: Batch,
+        pixels: Tensor,
+        ids: Tensor,
+        local: bool,
+        micro_batch: int,
+    ) -> FeatureWork:
+        """`encoder.work(pixels, ids, local, micro_batch)` that encodes new images only.
+
+        pixels: those of the batch, normalised. The image tower must be frozen.
+        """
+        keys = _keys(batch, local)
+        known = {key: self._kept[key] for key in keys if key in self._kept}
+        rows = [i for i, key in enumerate(keys) if key not in known]
+        self.asked += len(keys)
+        self.found += len(keys) - len(rows)
+        if rows:  # some that are known beside few that are not, see _LEAST
+            rows += [i for i, key in enumerate(keys) if key in known][: max(0, _LEAST - len(rows))]
+        work = encoder.work(pixels[rows], ids, local, micro_batch)
+
+        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
+            found = dict(known)
+            if images:
+                encoded = [joined(each) for each in zip(*images)]
+                for at, row in enumerate(rows):
+                    if keys[row] not in found:
+                        found[keys[row]] = self._keep(keys[row], [each[at] for each in encoded])
+            whole = tuple(torch.stack(each) for each in zip(*(found[key] for key in keys)))
+            return work.join([whole], texts)
+
+        image = work.image if rows else Work((), work.image.join, learns=False)
+        return FeatureWork(image, work.text, join)
+
+    def _keep(self, key: bytes, features: Sequence[Tensor]) -> Outputs:
+        """Own copies of an image's features, kept if there is room."""
+        own = tuple(each.detach().clone() for each in features)
+        size = sum(each.numel() * each.element_size() for each in own)
+        if self.bytes + size <= self._most:
+            self._kept[key] = own
+            self.bytes += size
+        return own
+
+
+def _keys(batch: Batch, local: bool) -> list[bytes]:
+    """A hash of everything the features of each image depend on."""
+    setting = repr((batch.mean, batch.std, local)).encode()
+    return [
+        hashlib.blake2b(image.numpy().tobytes() + setting, digest_size=16).digest()
+        for image in batch.pixels
+    ]

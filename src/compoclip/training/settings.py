@@ -1,0 +1,83 @@
+"""How a run is executed: one dataclass from the command line down to the step.
+
+Free of torch, so that `compoclip train --help` and the Python API can name it for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+# Where a run writes, what it reads with and when it reports: never part of what is computed.
+_EXECUTION = {
+    *("out", "workers", "device", "max_bad", "save_every", "log_every", "stop_after"),
+    *("resume", "merge", "fsdp", "track"),
+}
+# These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
+_EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a run is executed, whatever the method, the model and the data.
+
+    Args:
+        out: Run folder. The checkpoint goes to OUT/model, the log to OUT/train.jsonl.
+        seed: Fixes order, crops, rewrites and initial weights.
+        workers: Processes that read data; the result does not depend on it.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
+        micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
+            the longest; the gradients stay those of the whole batch, memory is that of the
+            micro-batch, and everything is encoded twice. 0 is the whole batch.
+        grad_checkpointing: Compute activations again in backward: less memory, a third more work.
+        compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
+            and a minute at the start.
+        cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
+            encoding an image again: for CLIC, or with --no-crop for adapters in the text tower
+            alone.
+        crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
+            None leaves it to the method.
+        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
+            faster, with slightly other pixels than decoding them whole (--no-draft).
+        max_bad: Unreadable images to tolerate; each is reported.
+        save_every: Steps between saved states.
+        log_every: Steps between log lines.
+        stop_after: Stop after this many steps in total, to resume later; 0 is never.
+        resume: Go on from the last saved state in OUT; where there is none, say so and start.
+        merge: Write adapters only, no OUT/model.
+        fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for
+            models too large for one GPU.
+        track: Log also for tensorboard, wandb or both: OUT/tensorboard for `tensorboard --logdir
+            OUT`; OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
+    """
+
+    out: Path
+    seed: int = 0
+    workers: int = 0
+    device: str = "cpu"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    micro_batch: int = 0
+    grad_checkpointing: bool = False
+    compile: bool = False
+    cache_frozen: bool = False
+    crop: bool | None = None
+    draft: bool = True
+    max_bad: int = 0
+    save_every: int = 500
+    log_every: int = 10
+    stop_after: int = 0
+    resume: bool = False
+    merge: bool = True
+    fsdp: bool = False
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings that a checkpoint and a tracker state, by name."""
+        names = [each.name for each in fields(RunSettings) if each.name not in _EXECUTION]
+        return {name: getattr(self, name) for name in names}
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that a resumed run must share with the run that it goes on with."""
+        return {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
