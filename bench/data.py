@@ -68,7 +68,7 @@ class PlainPhotos:
 
 
 def plain_speed(source: Source, preprocess: Preprocess, repeats: int) -> Speed:
-    """Of `PlainPhotos` on all images of a source."""
+    """Measure `PlainPhotos` on all images of a source."""
     photos = PlainPhotos(source, preprocess)
     seconds = []
     for _ in range(repeats):
@@ -79,8 +79,10 @@ def plain_speed(source: Source, preprocess: Preprocess, repeats: int) -> Speed:
 
 
 def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
-    """Of `ImageTransform.read` on all images of a source, stage by stage, with the normalisation
-    that a device with training on it would do."""
+    """Measure `ImageTransform.read` on all images of a source, stage by stage.
+
+    Includes the normalisation, which training does on its device.
+    """
     best, shares = float("inf"), {}
     preprocess = transform.preprocess
     for _ in range(repeats):

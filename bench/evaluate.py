@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--workers must be at least 1")
     if not options.on:
         raise UsageError("name at least one benchmark; see bench evaluate --help")
-    from compoclip.evaluation.targets import parse_targets
+    from compoclip.benchmarks.targets import parse_targets
 
     benchmarks = [target.load() for target in parse_targets(options.on, options.data)]
     from bench.evaluate import economies
@@ -179,9 +179,9 @@ def main(arguments: Sequence[str]) -> int:
 def rows(inputs: Inputs) -> list[Row]:
     """The world's benchmarks with the bundled model, counted and encoded both ways."""
     from bench.evaluate import economies, encoding_seconds
+    from compoclip.benchmarks.targets import parse_targets
     from compoclip.evaluation.encode import EncodeOptions
     from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.evaluation.targets import parse_targets
     from compoclip.models.checkpoint import load_model
     from compoclip.world.export.part import SuiteSpec
     from compoclip.world.export.suite import write_suite

@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the stages of `bench all` measure with.
+    """The inputs of the stages of `bench all`.
 
     quick: less of everything, for a run of minutes. captions: a file or folder of captions. photos:
     image-text data as `train --data` takes it; None has photo-like images made. folder: a place for
@@ -66,7 +66,7 @@ class Inputs:
 
 
 Rows = Callable[[Inputs], list[Row]]
-"""What every stage module `bench.<stage>` exposes under the name `rows`."""
+"""The type of `rows` in every stage module `bench.<stage>`."""
 
 
 def shown(rows: Sequence[Row]) -> str:
@@ -104,7 +104,7 @@ def machine() -> str:
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
-    """What a measurement on the device depends on: its name, threads, versions of libraries."""
+    """The conditions of a measurement: device, threads, versions of libraries."""
     import open_clip
     import torch
 

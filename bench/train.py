@@ -49,7 +49,7 @@ def plain_step(
     batch: Batch,
     settings: RunSettings,
 ) -> StepResult:
-    """What `step` computes, computed the long way: the same loss and gradients.
+    """Compute what `step` does the long way: the same loss and gradients.
 
     For a network with open_clip's own causal text tower and local features, and batches with one
     text of each kind at most.

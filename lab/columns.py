@@ -13,17 +13,11 @@ from statistics import fmean, stdev
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    MeanOf,
-    evaluate,
-)
+from compoclip.evaluation.aggregate import MeanOf, evaluate
 from compoclip.evaluation.comparison import LEVEL, Evidence, Pair, joined
 from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import (
-    RESAMPLES,
-    holm,
-)
+from compoclip.evaluation.statistics import RESAMPLES, holm
 
 SDS = 2.0
 """How many standard deviations of the seeds a difference must exceed."""
@@ -68,7 +62,7 @@ Run = Sequence[Results]
 
 @dataclass(frozen=True)
 class Difference:
-    """What one arm differs by from another in a column, all values in [0, 1].
+    """The difference between two arms in a column; all values lie in [0, 1].
 
     value: difference of the means over seeds. low, high: its 95 % interval over items, by a paired
     bootstrap over images of the outcomes averaged over seeds (None for one image); p: of these
@@ -87,15 +81,16 @@ class Difference:
 
     @property
     def least(self) -> float:
-        """How low the difference may lie: by the items, and by twice its standard error over the
-        seeds. nan with a single seed or image.
+        """Lower bound of the difference, by the items and by twice its standard error over seeds.
+
+        nan with a single seed or image.
         """
         by_seeds = self.value - SDS * self.sd / math.sqrt(self.runs)
         return math.nan if self.low is None or self.runs < 2 else min(self.low, by_seeds)
 
     @property
     def sign(self) -> int:
-        """1 or -1 when both the seeds and the items say that it is not chance, else 0."""
+        """1 or -1 when neither seeds nor items explain the difference by chance, else 0."""
         if self.p is None or not (abs(self.value) > SDS * self.sd and self.p <= LEVEL):
             return 0
         return 1 if self.value > 0 else -1

@@ -25,7 +25,7 @@ from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.models.wise_ft import interpolate
+from compoclip.models.conversion import interpolate
 from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training

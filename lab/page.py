@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Whether the published effect appears here."""
+        """The verdict on the published effect, in words."""
         found = self.difference
         if found is None:
             return "not run"

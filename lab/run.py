@@ -78,7 +78,7 @@ def _run_lab(
 
 
 def lab_world(world: WorldConfig) -> WorldConfig:
-    """What the arms train on: the demo's scenes, whose captions also speak of relations."""
+    """The world that arms train on: the demo's scenes, whose captions also mention relations."""
     pairs = crowded(world)
     weights = {**dict(pairs.caption_weights), "conjunction": 0.72, "relation": 0.2}
     return replace(pairs, caption_weights=tuple(sorted(weights.items())))

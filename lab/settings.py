@@ -52,7 +52,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class LabSettings:
-    """What all arms have in common.
+    """The settings that all arms share.
 
     scenes: training scenes. items: test items of each sub-task. benchmarks: names of those of the
     world's suite that are measured. steps, batch_size: of every run; a batch is so many images,

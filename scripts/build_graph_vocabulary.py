@@ -31,7 +31,7 @@ from compoclip.captions.types import (
 )
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable, write_atomically
-from compoclip.rewrites.mosaic import VOCABULARY_FORMAT, WORD_KINDS, GraphVocabulary
+from compoclip.rewrites.graph_edits import VOCABULARY_FORMAT, WORD_KINDS, GraphVocabulary
 
 #: Least instances of an object, number of attributes and of relations.
 MIN_OBJECTS, ATTRIBUTES, RELATIONS = 30, 524, 50

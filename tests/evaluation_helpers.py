@@ -12,10 +12,7 @@ import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef, Listed
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    evaluate,
-    plan,
-)
+from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.forms import score
 from compoclip.evaluation.items import EncodedFeatures, Items

@@ -14,7 +14,7 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
 )
-from compoclip.rewrites.mosaic import GraphVocabulary
+from compoclip.rewrites.graph_edits import GraphVocabulary
 
 WORDS = GraphVocabulary(
     objects=("table", "puppy", "kitten", "dog", "hat"),

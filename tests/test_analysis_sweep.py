@@ -26,6 +26,7 @@ from compoclip.analysis.interpolation import (
     study_towers,
     sweep,
 )
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.cli.wise_ft import _points
 from compoclip.errors import UsageError
@@ -33,7 +34,6 @@ from compoclip.evaluation import encoder
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score, load_results
 from compoclip.evaluation.run import Options
-from compoclip.evaluation.targets import parse_targets
 from compoclip.models.checkpoint import (
     LoadedModel,
     create_model,

@@ -220,3 +220,75 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+FOUND = (
+    "compoclip.methods",
+    "compoclip.rewrites",
+    "compoclip.benchmarks",
+    "compoclip.models.formats",
+)
+"""Packages whose modules a registry finds: one file a thing, however few import it."""
+LEAST_LINES = 150  # of a module that nobody but one neighbour asks for
+
+
+def exports() -> Iterator[tuple[str, str]]:
+    """(module, name) of everything that a room's stub lists."""
+    for stub in sorted(PACKAGE.rglob("*.pyi")):
+        package = ".".join(stub.relative_to(PACKAGE.parent).parts[:-1])
+        for node in tree_of(stub).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield from ((f"{package}.{node.module}", alias.name) for alias in node.names)
+
+
+def test_what_one_neighbour_alone_reads_is_part_of_it() -> None:
+    importers: dict[str, set[str]] = {}
+    for path in modules():
+        for _, name in imported(path):
+            importers.setdefault(name, set()).add(name_of(path))
+    exported = {module for module, _ in exports()}
+    small = []
+    for path in (each for each in modules() if each.name != "__init__.py"):
+        name, lines = name_of(path), len(path.read_text(encoding="utf-8").splitlines())
+        only = importers.get(name, set())
+        alone = len(only) == 1 and room_of(next(iter(only))) == room_of(name)
+        found = name.rpartition(".")[0] in FOUND
+        if alone and lines < LEAST_LINES and not found and name not in exported:
+            small.append(f"{name}: {lines} lines, read by {next(iter(only))}")
+    assert small == []
+
+
+def test_every_room_says_what_it_offers() -> None:
+    missing = [
+        room for room in ROOMS if room != "cli" and not (PACKAGE / room / "__init__.pyi").is_file()
+    ]
+    assert missing == []
+
+
+def test_what_a_room_exports_exists_and_names_its_arguments() -> None:
+    """Every exported function has `Args:` with all parameters, and `Returns:` or `Yields:`."""
+    wrong = []
+    places = {name_of(path): path for path in modules()}
+    for module, name in exports():
+        tree = tree_of(places[module])
+        found = [node for node in tree.body if name in names_bound(node)]
+        assert found, f"{module} has no {name}"
+        node = found[-1]
+        if isinstance(node, ast.FunctionDef):
+            text = ast.get_docstring(node) or ""
+            given = node.args
+            takes = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            lacking = [each for each in takes if f"\n    {each}: " not in text]
+            if lacking or (takes and "Args:\n" not in text):
+                wrong.append(f"{module}.{name}: {', '.join(lacking)}")
+    assert wrong == []
+
+
+def names_bound(node: ast.stmt) -> set[str]:
+    """The names that a statement at the top of a module defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {node.name}
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {each.id for each in targets if isinstance(each, ast.Name)}

@@ -20,16 +20,11 @@ from benchmark_files import expect_one_line, write_photo
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.targets import find_in
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import find_in
-from evaluation_helpers import (
-    FakeEncoder,
-    features_from,
-    features_of,
-    score_items,
-)
+from evaluation_helpers import FakeEncoder, features_from, features_of, score_items
 
 
 def bivlc_row(**changes: Any) -> dict[str, Any]:

@@ -14,9 +14,9 @@ import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, Form, Retrieval
 from compoclip.benchmarks.registry import SUITES, benchmark_names, meta
+from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
-from compoclip.evaluation.targets import Target, read_suite
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig

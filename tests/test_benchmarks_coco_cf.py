@@ -12,8 +12,8 @@ import pytest
 from benchmark_files import expect_one_line, write_photo
 from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.targets import find_in
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import find_in
 
 
 def row(k: int, **changes: Any) -> dict[str, Any]:

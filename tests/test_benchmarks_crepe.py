@@ -13,8 +13,8 @@ from benchmark_files import write_photo
 from compoclip.benchmarks.case import Form, ImageRef, TiePolicy
 from compoclip.benchmarks.crepe import META, _expected
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import find_in, parse_targets
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import find_in, parse_targets
 from evaluation_helpers import flat, rule_value
 
 NEGATIVES = [f"computer inside floor {k}" for k in "edcba"]

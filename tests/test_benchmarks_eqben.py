@@ -14,8 +14,8 @@ from benchmark_files import write_json, write_photo
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.eqben import META
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import parse_targets
 from evaluation_helpers import flat, rule_value
 
 

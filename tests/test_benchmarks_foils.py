@@ -14,9 +14,9 @@ import pytest
 from benchmark_files import expect_one_line, write_photo
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import find_in
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import find_in
 from evaluation_helpers import FakeEncoder
 
 

@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from benchmark_files import expect_one_line
 from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.registry import benchmark_names, option_types
+from compoclip.benchmarks.targets import Target, parse_targets, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.targets import Target, parse_targets, read_suite
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig

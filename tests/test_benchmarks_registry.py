@@ -18,11 +18,11 @@ from benchmark_files import (
 from compoclip.benchmarks import registry
 from compoclip.benchmarks.case import SKILLS, Case, Form, present
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
 from evaluation_helpers import FakeEncoder
 
 

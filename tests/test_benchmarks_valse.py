@@ -15,8 +15,8 @@ from compoclip.benchmarks import valse
 from compoclip.benchmarks.case import present
 from compoclip.benchmarks.files import bytes_hash
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import find_in
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.targets import find_in
 from evaluation_helpers import flat, rule_value
 
 CLIP = {

@@ -11,9 +11,9 @@ import pytest
 from benchmark_files import write_json, write_photo
 from compoclip.benchmarks.case import present
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.benchmarks.vl_checklist import LAYOUT, META
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import parse_targets
 from evaluation_helpers import rule_value
 
 FOLDER = Path("vl_checklist") / "data"

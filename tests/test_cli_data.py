@@ -17,10 +17,10 @@ from benchmark_files import (
 )
 from compoclip.benchmarks.case import STATUSES
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import benchmark_names, catalogue, entry, meta
+from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.sources import SHARED
+from compoclip.benchmarks.targets import find_in
 from compoclip.cli.main import main
-from compoclip.evaluation.targets import find_in
 from test_benchmarks_crepe import row as crepe_row
 from test_benchmarks_crepe import write_csv
 from test_benchmarks_spatial import vsr_row
@@ -42,8 +42,9 @@ def test_every_source_is_of_something_that_a_benchmark_needs() -> None:
 
 
 def test_the_catalogue_states_every_benchmark(capsys: Capture) -> None:
-    assert [each.meta.id for each in catalogue()] == list(benchmark_names())
-    assert all(each.meta.status in STATUSES for each in catalogue())
+    known = [meta(name) for name in benchmark_names()]
+    assert [each.id for each in known] == list(benchmark_names())
+    assert all(each.status in STATUSES for each in known)
     assert main(["data", "ls"]) == 0
     printed = capsys.readouterr().out
     rows = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
@@ -65,7 +66,7 @@ def test_details_and_json_agree_with_meta(capsys: Capture) -> None:
     assert found["items"] == 7511
     assert {file["path"]: file["blake2b"] for file in found["files"]} == dict(about.hashes)
     assert all(file["url"].endswith(file["path"].split("/")[1]) for file in found["files"])
-    assert entry("sugarcrepe").size > 815_000_000
+    assert meta("sugarcrepe").size > 815_000_000
     assert main(["data", "ls", "sugarcreep"]) == 2
     assert main(["data", "list"]) == 2
     assert main(["data"]) == 2

@@ -11,12 +11,12 @@ from PIL import Image
 
 from compoclip import run
 from compoclip.benchmarks.case import Cases
+from compoclip.benchmarks.targets import find_in, parse_targets, read_suite
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
-from compoclip.evaluation.targets import find_in, parse_targets, read_suite
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 

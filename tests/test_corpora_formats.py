@@ -32,8 +32,10 @@ from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.records import Settings
 from corpus_shards import (
     CAPTIONS,
+    add,
     captions,
     corpus,
+    jpeg,
     rows_of,
     tar_members,
     write_jsonl,
@@ -193,6 +195,28 @@ def test_tar_members_stay_as_they_are(tmp_path: Path) -> None:
     assert outcome.total["left_out"][BAD_JSON] == 2
     with tarfile.open(tmp_path / "out" / "a.tar") as tar:
         assert tar.getmember("link.txt").issym()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_sample_stays_whole_around_what_belongs_to_none(ends: bool, tmp_path: Path) -> None:
+    source = tmp_path / "a.tar"
+    folder = tarfile.TarInfo("0")
+    folder.type = tarfile.DIRTYPE
+    with tarfile.open(source, "w") as tar:
+        add(tar, "0/1.jpg", jpeg())
+        tar.addfile(folder)
+        add(tar, "0/.hidden", b"")
+        add(tar, "0/1.txt", b"a red car above a blue bus")
+        if ends:
+            tar.addfile(folder)
+    outcome = done(source, tmp_path / "out")
+    assert outcome.total["rows"] == 1
+    with tarfile.open(tmp_path / "out" / "a.tar") as tar:
+        names = [member.name for member in tar]
+    assert names == ["0/1.jpg", "0", "0/.hidden", "0/1.txt", "0/1.json", *(["0"] if ends else [])]
+    (sample,) = open_source(str(tmp_path / "out" / "a.tar"))
+    assert sample.captions == ("a red car above a blue bus",)
+    assert sample.negatives
 
 
 def test_members_that_are_no_text_stay_and_are_counted(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +18,25 @@ from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
-from compoclip.data.images import Companions, ImagePlan, NegativeImages, RankShare, Single
+from compoclip.data.images import (
+    BatchBuilder,
+    Companions,
+    ImagePlan,
+    NegativeImages,
+    RankShare,
+    Single,
+)
 from compoclip.data.images.composed import Composed, join_images, partner, stopped
 from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
+from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
+from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
 
 SIZE = Preprocess(size=(16, 16))
@@ -364,3 +373,31 @@ def test_malformed_extra_columns(cells: dict[str, object], message: str, tmp_pat
 
 def test_sentences_end_in_a_mark() -> None:
     assert [stopped(t) for t in ("a cat ", "Why?", "yes.")] == ["a cat.", "Why?", "yes."]
+
+
+@dataclass(frozen=True)
+class Mirrored(ImagePlan):
+    """A plan of one's own: each image once more, mirrored, if the sample has an even number."""
+
+    times: int = 1
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        batch.add(sample)
+        if index % 2 == 0:
+            for _ in range(self.times):
+                mirrored = batch.shown(sample.id, sample.image, sample.id).flip(-1)
+                texts = [Drawn(sample.captions[0], Role.CAPTION)]
+                batch.put_beside(mirrored, texts, PlanCounts(), f"{sample.id} mirrored", pair=-1)
+
+
+def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:
+    images = Mirrored(times=2)
+    batch = next(loader(Shapes(8), images, tmp_path, batch_size=8).epoch(0))
+    assert len(batch.ids) == 8
+    assert batch.block.images == len(batch.pixels) == 8 + 2 * 4
+    even = [place for place, id in enumerate(batch.ids) if int(id[3:]) % 2 == 0]
+    assert torch.equal(batch.pixels[8::2], batch.pixels[even].flip(-1))
+    method = replace(load_recipe("clip-ft")(), images=images)
+    assert method.record()["images"] == {"plan": "mirrored", "times": 2}
+    assert method.for_data(frozenset()) is method
+    assert not method.needs_parsing

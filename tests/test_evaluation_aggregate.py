@@ -7,12 +7,7 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    evaluate,
-    plan,
-    resample,
-    rows_of,
-)
+from compoclip.evaluation.aggregate import evaluate, plan, resample, rows_of
 from compoclip.evaluation.statistics import percentile_interval
 from evaluation_helpers import bootstrap_means
 

@@ -19,13 +19,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import percentile_interval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import (
-    FakeEncoder,
-    features_from,
-    photos,
-    ref,
-    score_items,
-)
+from evaluation_helpers import FakeEncoder, features_from, photos, ref, score_items
 
 RULES = {
     "auc": Aggregate(("test",)),

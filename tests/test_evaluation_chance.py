@@ -17,9 +17,9 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth
@@ -32,9 +32,8 @@ ITEMS = 8
 GUESSES = 12
 ORACLE = Oracle()
 QUICK = Options(resamples=20)
-MAKERS = {builder.__module__.rpartition(".")[2]: name for name, builder in BUILDERS.items()}
-"""Exporter -> a benchmark that it makes."""
-NAMES = tuple(MAKERS)
+NAMES = tuple({builder: name for name, builder in BUILDERS.items()}.values())
+"""A benchmark of every exporter."""
 
 
 class Suite:
@@ -42,7 +41,7 @@ class Suite:
 
     def __init__(self, root: Path, maker: str) -> None:
         spec = SuiteSpec(WorldConfig(size=32), ITEMS)
-        made = write_suite(root, spec, benchmarks=(MAKERS[maker],), builders=BUILDERS)
+        made = write_suite(root, spec, benchmarks=(maker,), builders=BUILDERS)
         self.scenes = {root / path: scene for part in made for path, scene in part.images.items()}
         self.benchmarks = [target.load() for target in parse_targets([str(root)], root)]
 

@@ -29,12 +29,7 @@ from compoclip.evaluation.forms.classification import log_odds
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
-from evaluation_helpers import (
-    FakeEncoder,
-    ref,
-    score_items,
-    unit,
-)
+from evaluation_helpers import FakeEncoder, ref, score_items, unit
 
 CLASSES = ("cat", "dog", "cow")
 

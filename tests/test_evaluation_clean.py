@@ -35,11 +35,7 @@ from compoclip.evaluation.tables import clean_cell, data_notes
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip.report.write import write_report
-from evaluation_helpers import (
-    features_from,
-    ref,
-    score_items,
-)
+from evaluation_helpers import features_from, ref, score_items
 from train_helpers import write_config
 
 

@@ -16,12 +16,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import compare, one_model
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import (
-    holm,
-    mcnemar,
-    percentile_interval,
-    sign_flip,
-)
+from compoclip.evaluation.statistics import holm, mcnemar, percentile_interval, sign_flip
 from compoclip.evaluation.tables import comparison_text, results_text
 from evaluation_helpers import FakeEncoder, bootstrap_means, choice_benchmark, photos
 

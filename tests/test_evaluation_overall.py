@@ -11,11 +11,11 @@ from PIL import Image
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
 from compoclip.benchmarks.files import classification_rules
 from compoclip.benchmarks.registry import SUITES
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import UsageError
 from compoclip.evaluation.groups import overall_groups, overall_scores, overall_text, part_score
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
 from compoclip.report.looks import Album
 from evaluation_helpers import FakeEncoder
 

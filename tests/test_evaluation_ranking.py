@@ -15,10 +15,7 @@ from compoclip.evaluation.forms import retrieval
 from compoclip.evaluation.forms.classification import class_embeddings
 from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import EncodedFeatures
-from evaluation_helpers import (
-    score_items,
-    unit,
-)
+from evaluation_helpers import score_items, unit
 
 
 def brute_force(scores: np.ndarray, right: list[list[int]]) -> list[int]:

@@ -23,10 +23,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import (
-    percentile_interval,
-    wilson,
-)
+from compoclip.evaluation.statistics import percentile_interval, wilson
 from evaluation_helpers import FakeEncoder, all_forms, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)

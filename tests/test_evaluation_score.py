@@ -14,14 +14,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.cases import BUCKETS
 from compoclip.evaluation.items import case_clusters, cosines, linked, merge_equal
-from evaluation_helpers import (
-    all_forms,
-    features_from,
-    features_of,
-    ref,
-    score_items,
-    unit,
-)
+from evaluation_helpers import all_forms, features_from, features_of, ref, score_items, unit
 
 FIRST = {"": TiePolicy.FIRST}
 

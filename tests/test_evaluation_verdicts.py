@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation.aggregate import (
-    Mean,
-    MeanOf,
-    ScoreCurve,
-    additions,
-    evaluate,
-)
+from compoclip.evaluation.aggregate import Mean, MeanOf, ScoreCurve, additions, evaluate
 from compoclip.evaluation.comparison import compare, corrected
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure

@@ -16,11 +16,7 @@ import pytest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import (
-    holm,
-    percentile_interval,
-    sign_flip,
-)
+from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.columns import Column, column_value, differences
 from lab.run import run_lab

@@ -17,7 +17,7 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
-from compoclip.losses.rows import OnlyKinds
+from compoclip.losses.rows import OnlyKinds, phantom_count
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names
@@ -151,6 +151,19 @@ def test_added_terms_see_their_own_texts() -> None:
         assert ranking.state_dict() == own.state_dict()
     ranking.load_state_dict({})
     assert set(ranking.state_dict().values()) == {0.0}
+
+
+def test_negatives_that_were_added_are_none_that_could_be_missing() -> None:
+    own = method("fsc-clip", missing_hn="zero")
+    made = compose(own, ["+crepe-swap"])
+    texts = [(0, Role.CAPTION, -1), (0, Role.NEGATIVE, 0), (1, Role.CAPTION, -1)]
+    layout = layout_of([*texts, (1, Role.NEGATIVE, 3)], made.kinds)
+    features = features_for(layout)
+    # Image 0 lacks two of the three kinds of the method, image 1 all; no fourth is looked for.
+    assert made.kinds[3] == "crepe-swap"
+    assert phantom_count(layout, "zero", own.kinds).tolist() == [2, 3]
+    for before, after in zip(own.losses, made.losses, strict=True):
+        assert after.loss(features, layout) == before.loss(features, layout)
 
 
 @pytest.mark.parametrize(("name", "terms"), [("ce-clip", {"ranking"}), ("dac", {"negclip", "bag"})])

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
 
-from compoclip import memory
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models import architecture
@@ -165,7 +164,7 @@ def test_odd_provenance_survives_being_saved_again(saved: Path, tmp_path: Path) 
 
 
 def test_a_model_larger_than_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory.installed() is None or memory.installed() > 2**28
+    assert architecture.installed() is None or architecture.installed() > 2**28
     monkeypatch.setattr(architecture, "installed", lambda: 10**6)
     with pytest.raises(CompoclipError, match="numbers, 0 GB, and this machine has 0 GB of memory"):
         create_model(ModelConfig(TINY))

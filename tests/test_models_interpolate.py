@@ -22,8 +22,8 @@ from compoclip.models.checkpoint import (
     save_model,
 )
 from compoclip.models.config import read_config
+from compoclip.models.conversion import interpolate, interpolate_states
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
-from compoclip.models.wise_ft import interpolate, interpolate_states
 from models_thin import config
 from train_helpers import write_config
 

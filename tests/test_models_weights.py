@@ -17,9 +17,8 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.conversion import inspect_model, load_source
+from compoclip.models.conversion import inspect_model, interpolate, load_source
 from compoclip.models.weights import read_state_dict
-from compoclip.models.wise_ft import interpolate
 from models_thin import config
 
 NAME = "visual.proj"

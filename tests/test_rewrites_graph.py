@@ -22,25 +22,27 @@ from compoclip.rewrites.base import (
     rng_for,
     token_key,
 )
-from compoclip.rewrites.legality import NOT_ASSERTED
-from compoclip.rewrites.mosaic import (
+from compoclip.rewrites.graph_edits import (
     ATTR,
     CATEGORIES,
-    ENOUGH_POSITIVES,
     JOIN,
+    OBJ,
+    REL,
+    GraphVocabulary,
+    Transform,
+    slots_of,
+)
+from compoclip.rewrites.legality import NOT_ASSERTED
+from compoclip.rewrites.mosaic import (
+    ENOUGH_POSITIVES,
     NO_GRAPH,
     NO_SUBGRAPH,
-    OBJ,
     POSITIVE,
-    REL,
     TAKEN,
     GraphNegative,
     GraphPositive,
     GraphTexts,
-    GraphVocabulary,
-    Transform,
     sample_graph_texts,
-    slots_of,
     usable_subgraphs,
 )
 from compoclip.rewrites.reading import read

@@ -10,8 +10,9 @@ import pytest
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import phrase
 from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.graph_edits import JOIN, Transform, slots_of
 from compoclip.rewrites.legality import NO_THING
-from compoclip.rewrites.mosaic import JOIN, NOT_SURE, Transform, slots_of, usable_subgraphs
+from compoclip.rewrites.mosaic import NOT_SURE, usable_subgraphs
 from compoclip.rewrites.reading import read
 from graph_captions import WORDS, graph_caption
 

@@ -12,7 +12,7 @@ from build_graph_vocabulary import as_json, build_vocabulary, read_scene_graphs,
 
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.exclusion import MAY_HOLD
-from compoclip.rewrites.mosaic import (
+from compoclip.rewrites.graph_edits import (
     attribute_candidates,
     default_vocabulary,
     load_vocabulary,

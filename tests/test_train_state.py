@@ -1,7 +1,8 @@
-"""Random states go with a training state."""
+"""Random states go with a training state, and the settings that a resumed run must share."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import nn
 
 from compoclip.errors import CompoclipError
+from compoclip.training import settings
+from compoclip.training.settings import RunSettings
 from compoclip.training.state import Progress, load_state, save_state
 
 PROGRESS = Progress(step=1, epoch=0, epoch_step=1, signature="s")
@@ -44,3 +47,17 @@ def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     save_state(tmp_path, model, optimizer, PROGRESS)
     with pytest.raises(CompoclipError, match=r"other settings \(s\) than this one \(t\)"):
         load_state(tmp_path / "step-00000001", model, optimizer, "t")
+
+
+def test_every_setting_is_recorded_or_known_not_to_matter() -> None:
+    known = {each.name for each in fields(RunSettings)}
+    assert known > settings._EXECUTION
+    assert known > settings._EQUIVALENT
+    run = RunSettings(out=Path("run"), seed=3, micro_batch=4)
+    assert run.decisive() == {"seed": 3, "precision": "auto", "crop": None, "draft": True}
+    assert run.recorded() == run.decisive() | {
+        "micro_batch": 4,
+        "grad_checkpointing": False,
+        "compile": False,
+        "cache_frozen": False,
+    }

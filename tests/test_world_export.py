@@ -20,8 +20,8 @@ from compoclip.benchmarks.case import (
     present,
 )
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import parse_targets
 from compoclip.world.captions import captions_for
 from compoclip.world.export.pairs import TASKS
 from compoclip.world.export.part import Part, SuiteSpec

@@ -15,11 +15,11 @@ import pytest
 
 from compoclip.benchmarks.case import SKILLS, Benchmark, Case, Form, present
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.summary import summarise
-from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth

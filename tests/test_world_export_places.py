@@ -10,9 +10,9 @@ import pytest
 
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth

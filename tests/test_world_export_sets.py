@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval, present
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.summary import summarise
-from compoclip.evaluation.targets import parse_targets
 from compoclip.world.export.part import Part, SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.oracle import Oracle, Truth

@@ -317,8 +317,8 @@ class Measuring:
         require_least(1, self, "batch_size", "workers", "resamples")
         require_least(0, self, "max_bad")
         require_seeds(self)
+        from compoclip.benchmarks.targets import parse_targets
         from compoclip.evaluation.run import require_data
-        from compoclip.evaluation.targets import parse_targets
 
         targets = parse_targets(self.on, self.data, self.images)
         benchmarks = [each.load() for each in targets if not only or each.id in only]

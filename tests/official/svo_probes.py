@@ -11,8 +11,7 @@ from compoclip.world.captions import facts_of
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.export.texts import is_false, is_true
 from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import with_article
-from compoclip.world.wording import RELATION_PHRASES
+from compoclip.world.vocabulary import RELATION_PHRASES, with_article
 
 WRITES = ("svo_probes",)
 _FOLDER = "svo_probes/images"

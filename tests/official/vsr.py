@@ -12,7 +12,7 @@ from compoclip.world.export.texts import is_false, is_true, seemly
 from compoclip.world.geometry import CONVERSE
 from compoclip.world.parser import parse
 from compoclip.world.scene import Scene
-from compoclip.world.wording import RELATION_PHRASES
+from compoclip.world.vocabulary import RELATION_PHRASES
 
 WRITES = ("vsr",)
 _FOLDER = "coco/val2017"

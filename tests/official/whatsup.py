@@ -13,8 +13,7 @@ from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.export.texts import is_false, is_true
 from compoclip.world.sampling import apart, held_out_in
 from compoclip.world.scene import Scene, Thing
-from compoclip.world.vocabulary import with_article
-from compoclip.world.wording import RELATION_PHRASES
+from compoclip.world.vocabulary import RELATION_PHRASES, with_article
 
 WRITES = ("whatsup",)
 _FIRST = 15_000_000

@@ -31,13 +31,10 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import (
-    Estimate,
-    percentile_interval,
-)
+from compoclip.evaluation.statistics import Estimate, percentile_interval
 from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.models.wise_ft import Scope, WiseLora, interpolate
+from compoclip.models.conversion import Scope, WiseLora, interpolate
 
 # --- The models between a base and a tuned one, and all of them measured on the same
 # benchmarks. ---

@@ -298,7 +298,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TreeScores:
-    """What one model's text tower made of some captions.
+    """Tree scores of one model's text tower on some captions.
 
     thresholds: the h of the H columns. captions: the N measured ones. scores: tree -> (N, H).
     trees: the best tree of each caption in brackets, at the last threshold. left_out: reason ->

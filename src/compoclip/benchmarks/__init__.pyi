@@ -11,8 +11,8 @@ from .case import Retrieval as Retrieval
 from .case import TiePolicy as TiePolicy
 from .case import present as present
 from .reader import CaseReader as CaseReader
+from .reader import Loading as Loading
 from .reader import Reader as Reader
-from .reader import Reading as Reading
 from .reader import Subtask as Subtask
 from .reader import facts as facts
 from .registry import SUITES as SUITES
@@ -22,3 +22,5 @@ from .registry import meta as meta
 from .registry import option_types as option_types
 from .sources import RemoteFile as RemoteFile
 from .sources import repository as repository
+from .targets import Target as Target
+from .targets import parse_targets as parse_targets

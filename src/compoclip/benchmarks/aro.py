@@ -36,7 +36,7 @@ from typing import TypeVar
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.retrieval import locate, read_captions
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
@@ -174,7 +174,7 @@ _ORDER = Aggregate(("coco_order", "flickr30k_order"))
 
 
 def _cases(
-    data: Reading,
+    data: Loading,
     *,
     annotations: Path | None = None,
     coco_captions: Path | None = None,
@@ -210,7 +210,7 @@ def _cases(
         yield from _order_cases(part, *order[part], tagger, workers)
 
 
-def _rules(data: Reading) -> dict[str, Aggregate]:
+def _rules(data: Loading) -> dict[str, Aggregate]:
     """The named aggregates. Both filters are dropped where they would leave nothing, which happens
     only with other items than the official ones.
     """
@@ -235,7 +235,7 @@ def _rules(data: Reading) -> dict[str, Aggregate]:
 _REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
 
 
-def _vg_cases(data: Reading, path: Path, subtask: str) -> Iterator[Case]:
+def _vg_cases(data: Loading, path: Path, subtask: str) -> Iterator[Case]:
     for index, where, row in data.rows(subtask, path, _REMEDY):
         name = files.text(row, "image_path", where)
         image = ImageRef(

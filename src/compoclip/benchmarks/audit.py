@@ -105,7 +105,7 @@ class Defect:
 
     @property
     def fault(self) -> bool:
-        """Whether the item is left out of clean scores."""
+        """True if the item is left out of clean scores."""
         return self.kind in FAULTS
 
 
@@ -209,7 +209,7 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=1 << 14)
 def synonymous(old: str, new: str) -> bool:
-    """Whether a dominant sense of both is the same, as the same part of speech.
+    """True if a dominant sense of both is the same, as the same part of speech.
 
     Forms of one word (man, men) are not synonyms. See `captions.lexicon` for dominant senses.
     """
@@ -429,7 +429,7 @@ def _case(case: Case) -> Iterator[Found]:
     found += too_long(case.texts)
     for kind in dict.fromkeys(kind for kind, *_ in found):
         mine = [each for each in found if each[0] == kind]
-        kind, level, detail = min(mine, key=lambda each: LEVELS.index(each[1]) if each[1] else -1)
+        kind, level, detail = min(mine, key=lambda each: _rank(each[1]))
         yield case.subtask, case.id, kind, level, detail
 
 
@@ -468,10 +468,7 @@ def _gallery(content: Retrieval) -> Iterator[Found]:
     names = text_names(content)
     seen: dict[str, set[object]] = {level: set() for level in LEVELS}
     for index, text in enumerate(content.texts):
-        keys = {level: key(text, level) for level in LEVELS}
-        level = next((each for each in LEVELS if keys[each] in seen[each]), None)
-        for each, value in keys.items():
-            seen[each].add(value)
+        level = _met(text, seen)
         if index not in names:
             continue
         if level is not None:
@@ -543,21 +540,23 @@ def audit_training(source: str, rows: Iterable[AuditedRow]) -> TrainingAudit:
         n_negatives += len(row.negatives)
         missing += isinstance(row.image, Path) and not row.image.is_file()
         for k, caption in enumerate(row.captions):
-            for kind, level, detail in (*_repeated(caption, seen), *too_long([caption])):
-                found.append(Defect(source, "caption", f"{row.id}#{k}", kind, level, detail))
+            level = _met(caption, seen)
+            repeated = [(Kind.REPEATED, level, repr(caption))] if level is not None else []
+            for each in (*repeated, *too_long([caption])):
+                found.append(Defect(source, "caption", f"{row.id}#{k}", *each))
         for k in range(len(row.negatives)):
             for kind, level, detail in _negative(row, k):
                 found.append(Defect(source, "negative", f"{row.id}#{k}", kind, level, detail))
     return TrainingAudit(source, n_rows, n_captions, n_negatives, missing, tuple(found))
 
 
-def _repeated(caption: str, seen: dict[str, set[object]]) -> Iterator[tuple[Kind, str, str]]:
-    keys = {level: key(caption, level) for level in LEVELS}
-    level = next((each for each in LEVELS if keys[each] in seen[each]), None)
-    for each, value in keys.items():
-        seen[each].add(value)
-    if level is not None:
-        yield Kind.REPEATED, level, repr(caption)
+def _met(text: str, seen: Mapping[str, set[object]]) -> str | None:
+    """The strictest level at which an earlier text was the same; the text is added to `seen`."""
+    keys = {level: key(text, level) for level in LEVELS}
+    found = next((level for level in LEVELS if keys[level] in seen[level]), None)
+    for level, value in keys.items():
+        seen[level].add(value)
+    return found
 
 
 def _negative(row: AuditedRow, place: int) -> Iterator[tuple[Kind, str, str]]:

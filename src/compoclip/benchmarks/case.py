@@ -1,4 +1,4 @@
-"""What a benchmark yields. No torch and no encoding here: image keys, texts, and which match."""
+"""Cases and sets, as benchmarks yield them: image references, texts, and which match. No torch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Cases(tuple[Case, ...]):
 
     @property
     def listed(self) -> Listed:
-        """What rules may ask of every item."""
+        """Sub-task, labels and truth of every case."""
         return Listed(
             [case.subtask for case in self],
             [case.labels for case in self],
@@ -282,7 +282,7 @@ class Aggregate:
         return frozenset(names)
 
     def by_label(self) -> bool:
-        """Whether the tree looks at labels of items, and may leave out some of a sub-task."""
+        """True if the tree looks at labels of items, and so may leave out some of a sub-task."""
         return self.macro_by is not None or any(
             not isinstance(part, str) and part.by_label() for part in self.parts
         )
@@ -378,22 +378,30 @@ STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
 class Meta:
     """Facts about a benchmark, for listings and for people who must obtain it.
 
-    id: the name to load it by, equal to its module's name. title: its published name. citation:
-    the paper. source: where the official files come from. licence: of the annotations. status:
-    whether they can be had, one of `STATUSES`. access: what a person must do, "open" for nothing.
-    files: annotation files under the data root, or patterns each of which must match a file.
-    elsewhere: file or pattern -> where else below the root the reader looks for it, and first.
-    optional: files that are read where they are there, but may lack.
-    archives: patterns of archives under the root, one of which may stand for all the files. images:
-    image folders under the data root. parts: sub-tasks, or named sets of a family, that a spec
-    `id:part` may select. family: True when a spec must name exactly one part. requires: option
-    that a target must state, "" for none. chance: expected
-    score of guessing, "sub-task" or "sub-task/metric" -> value, sub-task "" for all. skills:
-    sub-task -> skill of `SKILLS`. expected: items of the official files by sub-task.
-    hashes: file under the root -> blake2b (128 bit) of the official bytes, where known.
-    part_folders: set of a family -> its folder under the root, where that has another name.
-    same_rows_as: another benchmark whose items this one edits under the same ids, "" for none.
-    remote: where those of the files and image folders that anybody may fetch come from.
+    Args:
+        id: The name to load it by.
+        title: Its published name.
+        citation: The paper.
+        source: Where the official files come from, in words.
+        licence: Of the annotations.
+        access: What a person must do to get the files, "open" for nothing.
+        files: Annotation files under the data root, or patterns each of which must match a file.
+        images: Image folders under the data root.
+        parts: Sub-tasks, or named sets of a family, that a spec `id:part` may select.
+        chance: Expected score of guessing, "sub-task" or "sub-task/metric" -> value; sub-task ""
+            stands for all.
+        skills: Sub-task -> skill of `SKILLS`.
+        expected: Sub-task -> items of the official files.
+        hashes: File under the root -> blake2b (128 bit) of the official bytes, if known.
+        family: A spec must name exactly one part.
+        archives: Patterns of archives under the root, one of which may stand for all the files.
+        requires: Option that a target must state, "" for none.
+        status: Whether the files can be had, one of `STATUSES`.
+        same_rows_as: Another benchmark whose items this one edits under the same ids, "" for none.
+        part_folders: Set of a family -> its folder under the root, if that has another name.
+        optional: Files that are read if they are there.
+        elsewhere: File or pattern -> where else below the root the reader looks for it, and first.
+        remote: Where those of the files and image folders that anybody may fetch come from.
     """
 
     id: str
@@ -443,6 +451,48 @@ class Meta:
             for path in paths
             if path.startswith(f"{folder}/") or "/NAME/" in f"{path}/"
         )
+
+    @property
+    def items(self) -> int | None:
+        """Items of the official files, None if unknown or if each set has its own."""
+        return None if self.family else sum(self.expected.values()) or None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all sources of known size, archives packed."""
+        return sum(source.size for source in self.sources.values())
+
+    def to_json(self) -> dict[str, object]:
+        """What listings say of the benchmark, ready for JSON."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "citation": self.citation,
+            "items": self.items,
+            "expected": dict(self.expected),
+            "parts": list(self.parts),
+            "family": self.family,
+            "requires": self.requires,
+            "licence": self.licence,
+            "status": self.status,
+            "access": self.access,
+            "source": self.source,
+            "files": [self._at(file) for file in self.files],
+            "archives": list(self.archives),
+            "optional": list(self.optional),
+            "images": [self._at(folder) for folder in self.images],
+            "size": self.size,
+        }
+
+    def _at(self, target: str) -> dict[str, object]:
+        source = self.sources.get(target) or RemoteFile(target, "")
+        return {
+            "path": target,
+            "blake2b": self.hashes.get(target),
+            "url": source.url or None,
+            "size": source.size or None,
+            "md5": source.md5 or None,
+        }
 
 
 # --- The skills of the models x skills table: a small fixed vocabulary with definitions. ---
@@ -511,6 +561,12 @@ def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
 
     Every distinct path is looked up once, an archive as a whole. What goes with an absent image is
     for the content to say (`without`).
+
+    Args:
+        benchmark: As loaded.
+
+    Returns:
+        The content that can be scored, and the names of the absent images.
     """
     content = benchmark.content
     distinct = dict.fromkeys(content.images)

@@ -69,7 +69,7 @@ class Check:
 
     @property
     def complete(self) -> bool:
-        """Whether the benchmark can be measured as a whole."""
+        """True if the benchmark can be measured as a whole."""
         return not self.problems
 
 

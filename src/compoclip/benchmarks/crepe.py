@@ -45,7 +45,7 @@ from pathlib import Path
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem, close
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.errors import CompoclipError, UsageError
 
 _BOX = ("image_id", "caption", "x", "y", "width", "height")
@@ -100,7 +100,7 @@ _NEGATIVES = 5
 _REMEDY = "unpack the official archive there, or select the parts you have, e.g. crepe_prod:atom"
 
 
-def _productivity(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _productivity(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     paths = _files(annotations or data.root / _FOLDER, data.parts)
     data.files |= {path.name: path for path in paths.values()}
     regions = Regions(data.photos("vg"))
@@ -143,7 +143,7 @@ def _files(folder: Path, kept: Sequence[str]) -> dict[tuple[str, int], Path]:
     return {key: found[key] for name in kept for key in sorted(found) if key[0] == name}
 
 
-def _curves(data: Reading) -> dict[str, Aggregate]:
+def _curves(data: Loading) -> dict[str, Aggregate]:
     """The mean of the three types, and the curves over the complexities that are there."""
     found = map(_NAME.fullmatch, data.files)
     there = [(match[1], str(int(match[2]))) for match in found if match]
@@ -193,7 +193,7 @@ _SYSTEMATICITY = Meta(
 
 
 def _systematicity(
-    data: Reading, *, pretrained: str | None = None, annotations: Path | None = None
+    data: Loading, *, pretrained: str | None = None, annotations: Path | None = None
 ) -> Iterator[Case]:
     """pretrained: what the models to be measured were pre-trained on, e.g. cc12m."""
     if pretrained is None:

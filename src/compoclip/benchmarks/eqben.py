@@ -28,7 +28,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Loading, Subtask, facts
 from compoclip.errors import CompoclipError, UsageError
 
 META = Meta(
@@ -61,7 +61,7 @@ _PREFIX = "eqben"
 
 
 def _cases(
-    data: Reading, *, annotations: Path | None = None, cap: int | None = None, jpg: bool = False
+    data: Loading, *, annotations: Path | None = None, cap: int | None = None, jpg: bool = False
 ) -> Iterator[Case]:
     """cap: most items of a sub-task, None for all. jpg: the photos are of the JPEG edition."""
     if cap is not None and cap < 1:
@@ -77,7 +77,7 @@ def _cases(
         yield from kept
 
 
-def _found(data: Reading, path: Path, jpg: bool) -> dict[str, list[Case]]:
+def _found(data: Loading, path: Path, jpg: bool) -> dict[str, list[Case]]:
     """The cases of each sub-task. Photos that several cases show are one object."""
     found: dict[str, list[Case]] = {name: [] for name in data.parts}
     photos = data.photos("eqben/images")

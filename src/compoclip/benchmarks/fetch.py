@@ -74,7 +74,7 @@ def unpack(archive: Path, folder: Path) -> int:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive that `unpack` knows, as far as its ends tell."""
+    """True if a file is an archive that `unpack` knows, as far as its ends tell."""
     try:
         return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
     except (OSError, *DAMAGED, *DAMAGED_TAR):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
@@ -70,7 +70,7 @@ META = Meta(
 
 
 def _cases(
-    reading: Reading,
+    reading: Loading,
     *,
     data: Path | None = None,
     swapped: Path | None = None,

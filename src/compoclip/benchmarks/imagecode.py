@@ -22,7 +22,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
@@ -50,7 +50,7 @@ _STATIC = "open-images"
 _NUMBERED = re.compile(r"img(\d{1,6})")
 
 
-def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     path = annotations or data.root / "imagecode" / "valid_data.json"
     data.files["valid_data"] = path
     sets = data.photos("imagecode/image-sets")

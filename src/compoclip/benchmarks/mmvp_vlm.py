@@ -26,7 +26,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import PAIR_CHANCE, CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import PAIR_CHANCE, CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
 
@@ -62,7 +62,7 @@ META = Meta(
 
 
 def _cases(
-    data: Reading, *, annotations: Path | None = None, prompt: str = PROMPT
+    data: Loading, *, annotations: Path | None = None, prompt: str = PROMPT
 ) -> Iterator[Case]:
     """prompt: "{}" stands for the statement."""
     if "{}" not in prompt:

@@ -2,7 +2,7 @@
 
     META = Meta(id="my_benchmark", ...)
 
-    def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+    def _cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
         path = annotations or data.root / "my_benchmark" / "rows.json"
         for index, where, row in data.rows("rows", path):
             image = files.photo(data.photos("my_benchmark/images"), row, "image", where)
@@ -81,7 +81,7 @@ class Reader:
 
 
 @dataclass
-class Reading:
+class Loading:
     """A benchmark while it is read: where it lies, what is wanted of it, and what was found.
 
     A reader's function takes from it the data root, the photo folder that the user named and the
@@ -146,19 +146,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class CaseReader(Reader):
-    """A benchmark of cases: `read(data: Reading, **options)` yields them.
+    """A benchmark of cases: `read(data: Loading, **options)` yields them.
 
     Args:
         meta: Its facts.
         read: Yields the cases in their order; those of unwanted sub-tasks are dropped.
-        rules: Its named aggregates, or what makes them of a finished `Reading`.
+        rules: Its named aggregates, or what makes them of a finished `Loading`.
         headline: The aggregate to quote, "micro" if it is not defined for the wanted sub-tasks.
         ties: The official tie policy.
         usual: Sub-tasks that are read when none is asked for; () for all.
         empty: What is wrong with files that hold no case.
     """
 
-    rules: Rules | Callable[[Reading], Rules] = field(default_factory=dict)
+    rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
     headline: str = "micro"
     ties: TiePolicy = TiePolicy.STRICT
     usual: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class CaseReader(Reader):
         about = self.meta
         kept = select(about.id, about.parts, subtasks or self.usual)
         expected, ties = keep(about.expected, kept), {"": self.ties}
-        data = Reading(root, images, kept, about.id, expected, ties)
+        data = Loading(root, images, kept, about.id, expected, ties)
         read = list(self.read(data, **options))
         wanted = {*kept, *data.tuned_on.values()}
         data.cases = [case for case in read if case.subtask in wanted]

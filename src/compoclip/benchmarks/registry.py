@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -21,7 +21,6 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.files import close
 from compoclip.benchmarks.reader import Reader
-from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
 from compoclip.errors import CompoclipError, UsageError
 
@@ -119,7 +118,8 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
 def option_types(name: str) -> dict[str, str]:
     """Options of a benchmark -> their types as written, e.g. {"annotations": "Path | None"}.
 
-    Arguments and errors as for `meta`.
+    Args:
+        name: Its id. Errors are those of `meta`.
     """
     return reader(name).options
 
@@ -179,78 +179,3 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Suite -> what `load_benchmark` is asked for. comp, retrieval_3: of FSC-CLIP (Oh et al., EMNLP
 2024); elevater: the 21 sets of its zero-shot mean, elevater_20 without ImageNet-1K. The average of
 vl_compo itself is over twelve: comp without spec, with colorswap and mmvp_vlm."""
-
-
-# --- What is known about every benchmark, and where its files can be had: `compoclip data ls`. ---
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A benchmark's facts (`Meta`) as listings show them."""
-
-    meta: Meta
-
-    @property
-    def sources(self) -> dict[str, RemoteFile]:
-        """Target below the data root (a file or an image folder) -> where it comes from."""
-        return self.meta.sources
-
-    @property
-    def items(self) -> int | None:
-        """Items of the official files, None where not known or where each set has its own."""
-        return None if self.meta.family else sum(self.meta.expected.values()) or None
-
-    @property
-    def size(self) -> int:
-        """Bytes of all sources of known size, archives packed."""
-        return sum(source.size for source in self.sources.values())
-
-    @property
-    def by_hand(self) -> tuple[str, ...]:
-        """Files and folders that no source is known for."""
-        return tuple(
-            each for each in (*self.meta.files, *self.meta.images) if each not in self.sources
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        about = self.meta
-        return {
-            "id": about.id,
-            "title": about.title,
-            "citation": about.citation,
-            "items": self.items,
-            "expected": dict(about.expected),
-            "parts": list(about.parts),
-            "family": about.family,
-            "requires": about.requires,
-            "licence": about.licence,
-            "status": about.status,
-            "access": about.access,
-            "source": about.source,
-            "files": [self._place(file) for file in about.files],
-            "archives": list(about.archives),
-            "optional": list(about.optional),
-            "images": [self._place(folder) for folder in about.images],
-            "size": self.size,
-        }
-
-    def _place(self, target: str) -> dict[str, Any]:
-        source = self.sources.get(target)
-        return {
-            "path": target,
-            "blake2b": self.meta.hashes.get(target),
-            "url": source.url if source else None,
-            "size": (source.size or None) if source else None,
-            "md5": (source.md5 or None) if source else None,
-        }
-
-
-def entry(name: str) -> Entry:
-    """The entry of one benchmark. Raises UsageError for unknown names."""
-    return Entry(meta(name))
-
-
-def catalogue() -> list[Entry]:
-    """All benchmarks, sorted by name."""
-    return [entry(name) for name in benchmark_names()]

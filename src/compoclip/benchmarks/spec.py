@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.errors import CompoclipError
 
 _SKILLS = {
@@ -48,7 +48,7 @@ _FOLDERS = {name: Aggregate(tuple(f"{name}_{way}" for way in _FILES)) for name i
 _REMEDY = "put it there or select the parts you have, e.g. spec:count_*"
 
 
-def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     for part in data.parts:
         folder, way = part.rsplit("_", 1)
         path = (annotations or data.root / "spec") / folder / _FILES[way]

@@ -54,7 +54,7 @@ from typing import Any
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.photo_set import find_tables
-from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import repository
 from compoclip.errors import CompoclipError
 
@@ -90,7 +90,7 @@ _GROUPS = {
 }
 
 
-def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     folder = annotations or data.root / "sugarcrepe"
     for part in data.parts:
         path = data.files[part] = folder / f"{part}.json"
@@ -151,7 +151,7 @@ _REPLACE, _SWAP = Aggregate(_GROUPS["replace"]), Aggregate(_GROUPS["swap"])
 _PLUS_RULES = {"replace": _REPLACE, "swap": _SWAP, "clic": Aggregate((_REPLACE, _SWAP))}
 
 
-def _triples(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _triples(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     folder = annotations or data.root / "sugarcrepe_pp"
     for part in data.parts:
         seen: set[object] = set()
@@ -162,7 +162,7 @@ def _triples(data: Reading, *, annotations: Path | None = None) -> Iterator[Case
             yield Case(f"{part}/{key}", Form.TRIPLE, (image,), texts, part)
 
 
-def _texts(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _texts(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     for case in _triples(data, annotations=annotations):
         yield replace(case, form=Form.TEXT_ONLY, images=())
 
@@ -192,7 +192,7 @@ _BIVLC_META = Meta(
 )
 
 
-def _bivlc_rules(data: Reading) -> dict[str, Aggregate]:
+def _bivlc_rules(data: Loading) -> dict[str, Aggregate]:
     rules = {each: Aggregate(data.parts, "micro", metric=each) for each in SCORES}
     rules["paper"] = rules["group"]
     for kind in dict.fromkeys(name.split("_")[0] for name in data.parts):
@@ -201,7 +201,7 @@ def _bivlc_rules(data: Reading) -> dict[str, Aggregate]:
     return rules
 
 
-def _pictured(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _pictured(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     paths = (annotations,) if annotations else find_tables(data.root / "bivlc")
     paths = paths or (data.root / "bivlc" / "bivlc.jsonl",)
     data.files |= {"rows": paths[0]} if len(paths) == 1 else {path.name: path for path in paths}

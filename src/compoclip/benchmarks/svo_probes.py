@@ -26,7 +26,7 @@ from pathlib import Path
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 
 _PARTS = {"subj": Subtask("object"), "verb": Subtask("relation"), "obj": Subtask("object")}
@@ -51,7 +51,7 @@ META = Meta(
 )
 
 
-def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     path = annotations or data.root / "svo_probes" / "svo_probes.csv"
     data.files["svo_probes"] = path
     folder = data.photos("svo_probes/images")

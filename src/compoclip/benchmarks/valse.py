@@ -28,7 +28,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, Meta
 from compoclip.benchmarks.files import only_zip, read_members
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
@@ -116,7 +116,7 @@ class _Photos:
 
 
 def _cases(
-    data: Reading,
+    data: Loading,
     *,
     annotations: Path | None = None,
     visual7w_images: Path | None = None,

@@ -32,7 +32,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError, UsageError
 
@@ -123,7 +123,7 @@ _GROUPS = {name: _group(name) for name in ("object", "attribute", "relation")}
 
 
 def _cases(
-    data: Reading,
+    data: Loading,
     *,
     annotations: Path | None = None,
     limit: int | None = LIMIT,

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, Meta
-from compoclip.benchmarks.reader import CaseReader, Reading, keep
+from compoclip.benchmarks.reader import CaseReader, Loading, keep
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.errors import CompoclipError
 
@@ -67,7 +67,7 @@ META = Meta(
 )
 
 
-def _cases(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     """Test statements, and the dev statements that set the thresholds."""
     folder = annotations or data.root / "vsr"
     data.tuned_on = {split: f"{split}_dev" for split in data.parts}
@@ -82,7 +82,7 @@ def _found(folder: Path, split: str, part: str) -> Path:
     return nested if nested.is_file() else folder / f"{split}_{part}.jsonl"
 
 
-def _statements(data: Reading, part: str, path: Path) -> Iterator[Case]:
+def _statements(data: Loading, part: str, path: Path) -> Iterator[Case]:
     seen: dict[object, str] = {}
     kinds = set()
     for line, where, row in data.lines(
@@ -124,7 +124,7 @@ def _coco_folder(row: dict[str, object], where: str) -> str:
     return link.parent.name
 
 
-def _rules(data: Reading) -> dict[str, Aggregate]:
+def _rules(data: Loading) -> dict[str, Aggregate]:
     kept = data.parts
     balanced = [Aggregate((part,), macro_by="label", metric="accuracy") for part in kept]
     rules = {"auc": Aggregate(kept), "balanced_accuracy": Aggregate(tuple(balanced))}

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
 from compoclip.errors import CompoclipError
 
 _PARTS = {
@@ -78,7 +78,7 @@ _REMEDY = "put it there or select the parts you have, e.g. whatsup:controlled_*"
 
 
 def _cases(
-    data: Reading, *, annotations: Path | None = None, coco_images: Path | None = None
+    data: Loading, *, annotations: Path | None = None, coco_images: Path | None = None
 ) -> Iterator[Case]:
     data.joint = {"pair": "pair", "set": "set"}
     photos = data.photos("whatsup")
@@ -93,7 +93,7 @@ def _cases(
             yield from _questions(data, path, part, photos / "vg_images", 0)
 
 
-def _rules(data: Reading) -> dict[str, Aggregate]:
+def _rules(data: Loading) -> dict[str, Aggregate]:
     """The aggregates, those over pairs and sets only if the files hold any."""
     pairs = tuple(_FOLDERS)
     labels = {label for case in data.cases for label in case.labels}
@@ -110,7 +110,7 @@ def _case(subtask: str, index: int, image: Path, texts: Sequence[str], relation:
     return Case(key, Form.CHOOSE_TEXT, (ImageRef(image),), tuple(texts), subtask, labels=labels)
 
 
-def _controlled(data: Reading, path: Path, subtask: str, photos: Path) -> list[Case]:
+def _controlled(data: Loading, path: Path, subtask: str, photos: Path) -> list[Case]:
     cases = []
     places: list[tuple[str, str]] = []
     for index, where, row in data.rows(subtask, path, _REMEDY):
@@ -150,7 +150,7 @@ def _groups(
 
 
 def _questions(
-    data: Reading, path: Path, subtask: str, photos: Path, digits: int
+    data: Loading, path: Path, subtask: str, photos: Path, digits: int
 ) -> Iterator[Case]:
     """Rows [image id, true, false]; the photo's name is the id with leading zeros."""
     found = by_stem((photos,))

@@ -44,7 +44,7 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.files import by_stem, close
-from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Reading, Subtask, facts
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Loading, Subtask, facts
 from compoclip.benchmarks.sources import repository
 from compoclip.errors import CompoclipError, UsageError
 
@@ -72,7 +72,7 @@ META = Meta(
 )
 
 
-def _winoground(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _winoground(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     photos = data.photos("winoground/images")
     seen: set[object] = set()
     path = annotations or data.root / "winoground" / "examples.jsonl"
@@ -91,7 +91,7 @@ def _with_suffix(name: str) -> str:
     return name if name.lower().endswith(_SUFFIXES) else f"{name}.png"
 
 
-def _by_tag(data: Reading) -> dict[str, Aggregate]:
+def _by_tag(data: Loading) -> dict[str, Aggregate]:
     rules = _rules("winoground")
     values = {case.labels["collapsed_tag"] for case in data.cases if "collapsed_tag" in case.labels}
     for value in sorted(values):
@@ -111,7 +111,7 @@ _SOURCES = ("image_source", "caption_source")
 
 
 def _colorswap(
-    data: Reading, *, annotations: Path | None = None, split: str = "test"
+    data: Loading, *, annotations: Path | None = None, split: str = "test"
 ) -> Iterator[Case]:
     if split not in _SIZES:
         raise UsageError(f"colorswap has no split {split!r}; {close(split, _SIZES)}")
@@ -171,7 +171,7 @@ _COLA_META = Meta(
 _COLA_RULES = {each: Aggregate(_COLA_META.parts, "micro", metric=each) for each in reversed(SCORES)}
 
 
-def _cola(data: Reading, *, annotations: Path | None = None) -> Iterator[Case]:
+def _cola(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     path = annotations or data.root / "cola" / _COLA_FILE
     folders = (
         (data.images,) if data.images else tuple(data.root / each for each in _COLA_META.images)

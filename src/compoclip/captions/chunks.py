@@ -13,12 +13,18 @@ _STARTS = frozenset({"DET", "NUM"})
 
 
 def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
-    """The base noun phrases of a tagged caption, in order and without overlap.
+    """The base noun phrases of a tagged caption.
 
     determiner/number/possessive? (adverb? adjective | participle | noun)* noun, adjectives possibly
     joined by "and" or commas ("a black and white cat"), and a possessor with its "'s" inside ("the
-    man's red hat"). `head` is the last noun. A pronoun that stands for a noun ("it", "someone",
+    man's red hat"). The head is the last noun. A pronoun that stands for a noun ("it", "someone",
     "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are none.
+
+    Args:
+        tokens: Tagged words and marks.
+
+    Returns:
+        Chunks in order, without overlap.
     """
     chunks: list[Chunk] = []
     at = 0
@@ -41,7 +47,7 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
 
 
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:
-    """Where the noun phrase that begins at `first` ends; `first` when none does."""
+    """The end of the noun phrase that begins at `first`; `first` itself when none does."""
     at = first
     while at < len(tokens) and _opens(tokens[at], at == first):
         at += 1
@@ -70,7 +76,7 @@ def _opens(token: Token, begins: bool) -> bool:
 
 
 def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
-    """Whether token `at` stands before a noun as its modifier (the noun is looked for)."""
+    """Whether token `at` is a prenominal modifier; the noun is looked up ahead."""
     token = tokens[at]
     if token.pos in ("ADJ", "NUM"):
         return True
@@ -86,7 +92,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 
 def _behind_place(tokens: Sequence[Token], at: int) -> bool:
-    """Whether a preposition that takes no deeds stands before `at`: "near sleeping men"."""
+    """Whether a preposition that takes no gerund precedes `at`: "near sleeping men"."""
     return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in TAKING_DEEDS
 
 
@@ -135,11 +141,16 @@ _STOP = re.compile(r"(\S+)\. (?=[A-Z])")
 
 
 def sentences(caption: str) -> tuple[str, ...]:
-    """The sentences of a long caption that a model can learn from, in order.
+    """Split a long caption into sentences that a model can learn from.
 
     A sentence ends at ". " before a capital, unless the dot belongs to an abbreviation ("St.") or
-    an initial. Openings such as "The image shows" are taken off. Sentences of 4 to 34 words are
-    kept; the first is the main one. Runs of blanks become one.
+    an initial. Openings such as "The image shows" are taken off, runs of blanks become one.
+
+    Args:
+        caption: One or more sentences.
+
+    Returns:
+        The sentences of 4 to 34 words, in order; the first is the main one.
     """
     text = " ".join(caption.split())
     parts, start = [], 0
@@ -169,8 +180,15 @@ _BLANKS = re.compile(r"\s{2,}")
 
 
 def pre_caption(text: str, words: int) -> str:
-    """Lower-case; each of . ! " ( ) * # : ; ~ becomes a space; runs of two or more blanks become
-    one; strip; keep the first `words` space-separated words.
+    """Clean a caption as the evaluation code of BLIP and ARO does.
+
+    Args:
+        text: A caption.
+        words: How many words to keep.
+
+    Returns:
+        The text in lower case, with each of . ! " ( ) * # : ; ~ a blank, runs of blanks as one, and
+        only its first `words` words.
     """
     text = _BLANKS.sub(" ", _MARKS.sub(" ", text.lower())).strip()
     return " ".join(text.split(" ")[:words])

@@ -38,7 +38,7 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(slots=True)
 class ReadingState:
-    """What is remembered while a caption is read from left to right.
+    """The state of the parser while it reads a caption from left to right.
 
     Lists hold indexes of objects: the `subject` of the clause, the `last` noun phrase, the `hosts`
     that the next preposition tells of, the `doers` of the `verb` and those of them that are
@@ -78,7 +78,7 @@ class ReadingState:
         self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
 
     def attached(self, number: int, unit: Unit, before: Unit | None) -> PendingLink:
-        """The relation that a preposition begins, with its subjects."""
+        """The relation that a preposition opens, with its subjects."""
         span = self.text.span(unit.first, unit.stop)
         verb = self.verb
         if unit.negated or (verb is not None and before is verb and verb.negated):
@@ -105,7 +105,7 @@ class ReadingState:
         return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
 
     def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
-        """Of which sources a preposition behind a noun phrase may tell nothing.
+        """The sources for which the attachment of a prepositional phrase is ambiguous.
 
         Of two that are joined ("a hydrant and a man in a coat") it tells of the nearer. Behind the
         object of a verb or preposition it can belong to what came before, unless what is in the
@@ -126,7 +126,7 @@ class ReadingState:
         return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
 
     def _place(self, number: int, unit: Unit) -> list[int]:
-        """What a preposition behind a noun phrase tells of."""
+        """The objects that a prepositional phrase after a noun phrase attaches to."""
         own = self.text.pronoun_next(number)
         following = self.text.lemma_next(number)
         if self.text.before(number) == "while" and self.subject:
@@ -146,7 +146,7 @@ class ReadingState:
         return head.pos == "PRON" or head.lemma in lists.BODY_PARTS
 
     def _continues(self, number: int, unit: Unit) -> bool:
-        """Whether a preposition behind the verb's object belongs to the verb: "throwing a ball to
+        """Whether a preposition after the direct object attaches to the verb: "throwing a ball to
         a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
         name = unit.names[0]
         acting = self.draft.animate(self.doers)
@@ -160,7 +160,7 @@ class ReadingState:
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
     def move_hosts(self, link: PendingLink, own: bool) -> None:
-        """Say where the next preposition attaches, after `link` was closed.
+        """Update the attachment site of the next preposition once `link` is closed.
 
         own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
         head on a pillow".
@@ -179,11 +179,11 @@ class ReadingState:
             self.hosts = self.last
 
     def _place_noun(self, indexes: Sequence[int]) -> bool:
-        """Whether the objects are places at a thing: "the front of a car"."""
+        """Whether some object is a place at a thing: "the front of a car"."""
         return any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in indexes)
 
     def antecedent(self, number: int) -> tuple[list[int], bool]:
-        """What "who" or "that" stands for, with "who" the nearest person; and whether surely."""
+        """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""
         word = self.text.tokens[self.text.units[number - 1].head].text.lower()
         if word != "who":
             return self.last, not self.inner
@@ -191,7 +191,7 @@ class ReadingState:
         return (groups or [self.last])[0], all(group == groups[0] for group in groups)
 
     def participle_subject(self, number: int, unit: Unit, tag: str) -> tuple[list[int], bool]:
-        """Whose deed or state a participle behind a noun phrase is, and whether surely."""
+        """The subject of a participle after a noun phrase, and whether it is certain."""
         gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
         if not self.last or not self.subject or self.last == self.subject:
             return self.last or self.subject, not gerund
@@ -221,8 +221,14 @@ def parse_graph(caption: Caption) -> SceneGraph:
     Objects come from noun phrases (compound nouns are part of the name, materials and colours are
     attributes, a counting noun gives way to what it counts: "a group of people"), from possessors
     and from pronouns, which stand for an earlier object or a person. Relations come from
-    prepositions, verbs with objects and passives; a verb without an object is an attribute.
-    Negated objects and relations are left out.
+    prepositions, verbs with objects and passives; a verb without an object is an attribute. Negated
+    objects and relations are left out.
+
+    Args:
+        caption: With tokens and chunks; its own graph is not looked at.
+
+    Returns:
+        The graph, empty when the caption names nothing.
     """
     return _Reader(ReadSentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
 
@@ -473,10 +479,16 @@ class _Reader(ReadingState):
 
 
 def graph_tree(graph: SceneGraph) -> list[str]:
-    """The lines of a tree: objects with their attributes, below each what it is related to.
+    """Draw a scene graph as text.
 
     Objects come in caption order and are numbered where two have the same name; attributes stand in
     one column, and so do the relations and their objects.
+
+    Args:
+        graph: Any scene graph.
+
+    Returns:
+        The lines of a tree: objects with their attributes, below each what it is related to.
     """
     if not graph.objects:
         return ["(no objects)"]

@@ -492,12 +492,12 @@ class ReadSentence:
         return Span(self.tokens[first].start, self.tokens[stop - 1].end)
 
     def noun_next(self, number: int) -> bool:
-        """Whether a preposition has its object, perhaps behind a second one ("from under")."""
+        """Whether a preposition has its object, possibly after a second one ("from under")."""
         after = self.next(number)
         return after is not None and after.kind in ("noun", "adjective", "preposition")
 
     def pronoun_next(self, number: int) -> bool:
-        """Whether the noun phrase behind `number` is a pronoun or belongs to one ("his hand")."""
+        """Whether a pronoun, or a phrase with a possessive one ("his hand"), follows."""
         after = self.next(number)
         if after is None or after.kind != "noun":
             return False
@@ -509,14 +509,14 @@ class ReadSentence:
         return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
 
     def only_meant(self, unit: Unit) -> bool:
-        """Whether a verb tells what one wants, can or helps to do: "to catch a ball", "can sit"."""
+        """Whether a verb states a purpose or ability, no fact: "to catch a ball", "can sit"."""
         first = unit.first - 1 if unit.first else 0
         before = self.tokens[first : unit.head]
         marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
         return marked or self.tokens[unit.head].tag == "VB"
 
     def own_before(self, number: int) -> bool:
-        """Whether someone's own part of the body stands before `number`: "her feet"."""
+        """Whether a possessed body part precedes `number`: "her feet"."""
         unit = self.units[number - 1] if number else None
         if unit is None or self.tokens[unit.first].tag != "PRP$":
             return False
@@ -528,7 +528,7 @@ class ReadSentence:
         return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
 
     def measured(self, number: int) -> list[GraphAttribute] | None:
-        """What "two piles" of "two piles of books" says of the books; None for other nouns."""
+        """The attributes that "two piles of" gives to "books"; None if the noun counts nothing."""
         unit, of = self.units[number], self.next(number)
         token = self.tokens[unit.head]
         low = token.text.lower()
@@ -560,7 +560,7 @@ class ReadSentence:
         return unit.stop - 1 if opens and first < unit.stop - 1 and self._gap(number) else None
 
     def _gap(self, number: int) -> bool:
-        """Whether the verb behind noun phrase `number` lacks its object."""
+        """Whether the verb after noun phrase `number` lacks its object (an object gap)."""
         verb, tail = self.next(number), self.next(number + 1)
         if verb is None or verb.kind not in ("verb", "be"):
             return False

@@ -1,4 +1,4 @@
-"""What words mean to one another: synonyms, opposites, co-hyponyms, from Princeton WordNet 3.0.
+"""Lexical relations from Princeton WordNet 3.0: synonyms, antonyms, hypernyms, co-hyponyms.
 
 `synonyms`, `hypernyms`, `hyponyms` and `related` look at every sense of a word, because they guard
 against rewrites that keep (or may keep) the meaning. `antonyms` and `cohyponyms` propose
@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from compoclip.captions.lists import word_lists
 from compoclip.errors import CompoclipError
@@ -202,18 +201,6 @@ KIND_HEADS = _KINDS.words("kind heads")
 QUALITY_LEXFILES = frozenset({7, 27})
 
 
-class Neighbourhood(Protocol):
-    """What is needed of the lexicon here."""
-
-    def around(self, synsets: Iterable[int], up: int, down: int) -> set[int]: ...
-
-    def dominant(self, lemma: str, pos: str) -> tuple[int, ...]: ...
-
-    def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]: ...
-
-    def cohyponyms(self, lemma: str, pos: str, up: int, down: int) -> tuple[str, ...]: ...
-
-
 def heads(table: SenseTable, synsets: Iterable[int]) -> Iterator[int]:
     """The head of each adjective synset: itself, or those a satellite is similar to."""
     for number in synsets:
@@ -262,7 +249,7 @@ def quality_nouns(table: SenseTable, lemma: str, synsets: Iterable[int]) -> set[
 
 
 def contrasting_adjectives(
-    near: Neighbourhood, table: SenseTable, lemma: str, up: int, down: int
+    near: Lexicon, table: SenseTable, lemma: str, up: int, down: int
 ) -> set[str]:
     """Adjectives of the same kind and another meaning, see the module docstring."""
     dominant = near.dominant(lemma, "ADJ")
@@ -286,7 +273,7 @@ def contrasting_adjectives(
 
 
 def contrasting_adverbs(
-    near: Neighbourhood, table: SenseTable, lemma: str, up: int, down: int
+    near: Lexicon, table: SenseTable, lemma: str, up: int, down: int
 ) -> set[str]:
     """Antonyms, and adverbs made from the adjectives that contrast with this adverb's adjective."""
     words = set(near.antonyms(lemma, "ADV"))
@@ -347,10 +334,14 @@ GENERAL = _KINDS.words("general")
 
 
 class Lexicon:
-    """Queries on a sense table. Parts of speech are NOUN (or PROPN), VERB, ADJ and ADV.
+    """Lexical relations between words, from Princeton WordNet 3.0 (see the module docstring).
 
-    Lemmas are lower case, words of a phrase separated by blanks. An unknown lemma or another part
-    of speech is no error: the answers are empty.
+    Parts of speech are NOUN (or PROPN), VERB, ADJ and ADV. Lemmas are lower case, words of a phrase
+    separated by blanks. An unknown lemma or another part of speech is no error: the answers are
+    empty.
+
+    Args:
+        table: The sense table; `lexicon()` has the shipped one.
     """
 
     def __init__(self, table: SenseTable) -> None:
@@ -403,11 +394,20 @@ class Lexicon:
         return tuple(w for w in unique if w in direct or not self.related(lemma, w, pos))
 
     def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
-        """Words of the same kind but another meaning, in alphabetical order.
+        """Words of the same kind but another meaning.
 
         Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
         down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
         `related` to the word, proper names and the words of its hypernyms are left out.
+
+        Args:
+            lemma: A word or phrase.
+            pos: Its part of speech.
+            up: Levels to go up.
+            down: Levels to go down.
+
+        Returns:
+            The words in alphabetical order.
         """
         key = (_normal(lemma), pos, up, down)
         found = self._cohyponyms.get(key)
@@ -450,11 +450,20 @@ class Lexicon:
         return set()
 
     def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
-        """Whether exchanging `a` for `b` may keep the meaning (docs/decisions.md, rule 5).
+        """Whether exchanging two words may keep the meaning (docs/decisions.md, rule 5).
 
-        True for the same lemma, a shared synset, or one being above the other by at most `levels`,
-        in any sense. Adjectives also when both are satellites of one head of degree ("huge",
-        "enormous") or when their nouns are related so ("azure", "blue").
+        They may when they are the same lemma, share a synset, or one is above the other, in any
+        sense. Adjectives also when both are satellites of one head of degree ("huge", "enormous")
+        or when their nouns are related so ("azure", "blue").
+
+        Args:
+            a: A lemma.
+            b: Another lemma.
+            pos: The part of speech of both.
+            levels: How many levels above counts.
+
+        Returns:
+            Whether the words are related.
         """
         if _normal(a) == _normal(b):
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -59,9 +60,12 @@ def _entries(row: str, comma: bool) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+_read = lru_cache(maxsize=None)(WordLists)  # several modules take lists from one file
+
+
 def word_lists(module: str, name: str) -> WordLists:
     """The lists of `data/NAME.txt` beside a module, which gives its `__file__`."""
-    return WordLists(Path(module).with_name("data") / f"{name}.txt")
+    return _read(Path(module).with_name("data") / f"{name}.txt")
 
 
 def word_set(text: str) -> frozenset[str]:

@@ -20,10 +20,16 @@ _BATCH = 500
 
 
 def parse(text: str, tagger: Tagger | None = None) -> Caption:
-    """The tokens, noun chunks and scene graph of a caption. Never raises on odd text.
+    """Tag, chunk and parse a caption. Never raises on odd text.
 
-    Of a very long one those of its `beginning`, which the result says. The graph takes a quarter of
-    the time of the tags and is always made.
+    The graph takes a quarter of the time of the tags and is always made.
+
+    Args:
+        text: The caption. Of one longer than any model reads its `beginning` is parsed.
+        tagger: `get_tagger()` by default.
+
+    Returns:
+        The caption with tokens, noun chunks and scene graph.
     """
     head = beginning(text)
     tokens = (tagger or get_tagger()).tag(head)
@@ -34,9 +40,15 @@ def parse(text: str, tagger: Tagger | None = None) -> Caption:
 def parse_many(
     texts: Iterable[str], tagger: str = DEFAULT_TAGGER, workers: int = 1
 ) -> list[Caption]:
-    """`parse` for each text, in order; the same for any number of worker processes.
+    """Parse captions, in several processes if there are many.
 
-    `tagger` is a name for `get_tagger`, so that each process can load its own.
+    Args:
+        texts: Captions.
+        tagger: A name for `get_tagger`, so that each process can load its own.
+        workers: Processes; the result does not depend on it.
+
+    Returns:
+        The parsed captions, in order.
     """
     todo = list(texts)
     if workers <= 1 or len(todo) < POOL_FLOOR:
@@ -48,7 +60,7 @@ def parse_many(
 
 
 def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
-    """What is handed to a process at once: tagger and texts."""
+    """Batches for worker processes: (tagger, texts)."""
     return [(tagger, texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
 
 
@@ -62,7 +74,7 @@ def _parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
 
 
 def provenance(tagger: str = DEFAULT_TAGGER) -> dict[str, str]:
-    """What a parse depends on besides the caption: versions of tagger and parser."""
+    """Versions of tagger and parser: what a parse depends on besides the caption."""
     return {"tagger": tagger_version(tagger), "parser": PARSER_VERSION}
 
 
@@ -76,9 +88,14 @@ def parse_records(
 
 
 def caption_record(caption: Caption) -> dict[str, Any]:
-    """The caption with its tokens and graph; starts and ends are character positions.
+    """A parsed caption as plain JSON data, for people and other programs.
 
-    Relations name their subject and object by position in "objects", from 0.
+    Args:
+        caption: The caption; without a graph it has no objects.
+
+    Returns:
+        Text, tokens, objects with attributes, and relations, which name subject and object by their
+        position in "objects". Starts and ends are characters.
     """
     graph = caption.graph or SceneGraph()
     return {

@@ -133,8 +133,12 @@ class ParseStore:
     that does not decode counts as missing, is parsed anew by `get_or_parse` and counted in
     `damaged`. Objects may be pickled and sent to worker processes, each opens the file itself.
 
-    path: the file, made with its folder when absent. tagger_name: see `get_tagger`.
-    Raises CompoclipError when the file cannot be opened, read or written.
+    Args:
+        path: The file, made with its folder when absent.
+        tagger_name: See `get_tagger`.
+
+    Raises:
+        CompoclipError: When the file cannot be opened, read or written.
     """
 
     def __init__(self, path: Path | str, tagger_name: str = DEFAULT_TAGGER) -> None:
@@ -166,9 +170,14 @@ class ParseStore:
         return None if row is None else self._decoded(text, row[0])
 
     def get_or_parse(self, texts: Iterable[str], workers: int = 1) -> dict[str, Caption]:
-        """The parse of every distinct text, in order of first occurrence.
+        """Look up captions, and parse and store those that are missing.
 
-        What is not stored is parsed by `workers` processes and stored, in slices of `SLICE`.
+        Args:
+            texts: Captions, repeated ones allowed.
+            workers: Processes that parse, in slices of `SLICE` captions.
+
+        Returns:
+            The parse of every distinct caption, in order of first occurrence.
         """
         wanted = list(dict.fromkeys(texts))
         found = dict(self._known(wanted))
@@ -181,10 +190,17 @@ class ParseStore:
         return {text: found[text] for text in wanted}
 
     def fill(self, texts: Iterable[str], workers: int = 1) -> int:
-        """Store the parse of every text that is not there yet; returns how many those were.
+        """Store the parse of every caption that is not there yet.
 
-        The file is the same, bit for bit, for any number of worker processes. They are started once
-        for all texts, and only when there are thousands. Memory: one slice of the texts.
+        The file is the same, bit for bit, for any number of workers. They are started once for all
+        captions, and only when there are thousands. Memory: one slice of the captions.
+
+        Args:
+            texts: Captions, repeated ones allowed.
+            workers: Processes that parse.
+
+        Returns:
+            How many captions were stored.
         """
         stored = 0
         remaining = iter(texts)
@@ -298,7 +314,7 @@ class _Opened:
 
 
 _inherited: list[_Opened] = []
-"""Of a process that this one was forked from, which alone may close them."""
+"""Connections inherited across a fork; only the parent process may close them."""
 
 
 def _encoded(job: tuple[str, list[str]]) -> list[str]:

@@ -26,24 +26,32 @@ _PARTICIPLES = ("VBG", "VBN")
 class SubGraph(SceneGraph):
     """Objects in a row, with one relation from each to the next: it reads from left to right.
 
-    `nodes` are the indices of the objects in the graph that they are from, -1 for one from
-    elsewhere. A sub-graph is a scene graph of its own; spans are those of the caption.
+    A sub-graph is a scene graph of its own; spans are those of the caption.
+
+    Attributes:
+        nodes: Indices of the objects in the graph that they are from, -1 for one from elsewhere.
     """
 
     nodes: tuple[int, ...] = ()
 
     @property
     def sure(self) -> bool:
-        """Whether all that it says is what the caption must mean, not only what it likely does."""
+        """Whether the caption entails all of it, rather than only suggesting it."""
         attributes = (a for node in self.objects for a in node.attributes)
         return all(r.sure for r in self.relations) and all(a.sure for a in attributes)
 
 
 def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
-    """The sub-graphs of one and two objects, those that read alike once.
+    """Split a scene graph into its sub-graphs of one and two objects (MosaiCLIP, section 3.2).
 
     Each object that has attributes, with all of them, and with each single one when there are more;
     then each relation with all attributes of both objects, and bare. Numbers are no attributes.
+
+    Args:
+        graph: The graph of a caption.
+
+    Returns:
+        The sub-graphs; of those that read alike one, a sure one if any is.
     """
     objects = [replace(o, attributes=_qualities(o)) for o in graph.objects]
     found: list[SubGraph] = []
@@ -69,10 +77,14 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 
 
 def phrase(subgraph: SubGraph) -> str:
-    """The sub-graph as text: attributes in caption order and the noun of each object, no articles,
-    the words of the relations between them.
+    """Read a sub-graph as text, such as "black cat sitting on red mat".
 
-    "black cat", "black cat sitting on red mat".
+    Args:
+        subgraph: Objects in a row.
+
+    Returns:
+        Attributes in caption order and the noun of each object, without articles, with the words of
+        the relations between them.
     """
     return " ".join(text for text, _ in pieces(subgraph))
 

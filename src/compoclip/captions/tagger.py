@@ -23,8 +23,10 @@ _LISTS = word_lists(__file__, "tagging")
 class Tagger(Protocol):
     """Cuts a text into tokens with lemma, universal and Penn tag, and exact character spans.
 
-    `name` names the tagger with its version and is part of the key of stored parses. `tag` never
-    raises on odd text, leaves blanks out and keeps `text[t.start:t.end] == t.text`.
+    `tag` never raises on odd text, leaves blanks out and keeps `text[t.start:t.end] == t.text`.
+
+    Attributes:
+        name: Tagger and version; part of the key of stored parses.
     """
 
     @property
@@ -35,10 +37,18 @@ class Tagger(Protocol):
 
 @lru_cache(maxsize=8)
 def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
-    """The tagger of that name, loaded once per process.
+    """The tagger of a name, loaded once per process.
 
-    "hanta" is the offline default; "spacy" or "spacy:MODEL" needs the extra and a spaCy model.
-    Raises UsageError for another name, CompoclipError when a package or model is missing.
+    Args:
+        name: "hanta", the offline default; "spacy" or "spacy:MODEL" need the extra and a spaCy
+            model.
+
+    Returns:
+        The tagger.
+
+    Raises:
+        UsageError: For another name.
+        CompoclipError: When a package or model is missing.
     """
     kind, _, model = name.partition(":")
     if kind == "hanta" and not model:
@@ -50,7 +60,14 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
 
 @lru_cache(maxsize=8)
 def tagger_version(name: str = DEFAULT_TAGGER) -> str:
-    """`get_tagger(name).name`, for the default tagger without loading its model."""
+    """Name and version of a tagger, for the default one without loading its model.
+
+    Args:
+        name: As for `get_tagger`.
+
+    Returns:
+        What `get_tagger(name).name` is.
+    """
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name
 
 
@@ -335,10 +352,16 @@ def _parts(word: str, low: str) -> tuple[str, ...]:
 
 
 class SpacyTagger:
-    """Tags with a spaCy pipeline (`model` is its package name or path).
+    """Tags with a spaCy pipeline.
 
     spaCy cuts contractions and hyphenated words apart; its tokens are kept as they are, blanks left
-    out. Raises CompoclipError when spaCy or the model is not installed.
+    out.
+
+    Args:
+        model: Package name or path of the pipeline.
+
+    Raises:
+        CompoclipError: When spaCy or the model is not installed.
     """
 
     def __init__(self, model: str) -> None:

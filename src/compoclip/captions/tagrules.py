@@ -107,7 +107,7 @@ def _finite_or_noun(lows: list[str], tags: list[str]) -> None:
 
 
 def _announces_noun(lows: list[str], tags: list[str], i: int, ending: str) -> bool:
-    """Whether what stands around word `i`, tagged as a verb form in `ending`, asks for a noun."""
+    """Whether the context of word `i`, tagged as a verb form in `ending`, requires a noun."""
     before, word = _at(tags, i - 1), _at(lows, i - 1)
     if before == "PRP$" or word in ("a", "an", "the", "of", "with"):
         return True

@@ -1,4 +1,4 @@
-"""What is known about a caption: its tokens, noun chunks and scene graph.
+"""Data types of a parsed caption: tokens, noun chunks and scene graph.
 
 Every node keeps its character span in the original text, so that rewrites edit spans and never
 substrings.
@@ -17,11 +17,16 @@ RelationKind = Literal["preposition", "verb", "passive", "possession"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word or punctuation mark of a caption.
+    """One word or punctuation mark of a caption; `text == caption.text[start:end]` always holds.
 
-    `pos` is the coarse universal part of speech (NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON,
-    NUM, PART, CCONJ, SCONJ, INTJ, PUNCT, SYM, X); `tag` is the fine Penn Treebank tag (NN, NNS,
-    VBG, ...). `text == caption.text[start:end]` always holds.
+    Attributes:
+        text: As written.
+        lemma: Dictionary form.
+        pos: Universal part of speech: NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON, NUM, PART,
+            CCONJ, SCONJ, INTJ, PUNCT, SYM or X.
+        tag: Penn Treebank tag (NN, NNS, VBG, ...).
+        start: First character in the caption.
+        end: Character after the last.
     """
 
     text: str
@@ -34,7 +39,13 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A base noun phrase: tokens `first` (inclusive) to `stop` (exclusive), and its head token."""
+    """A base noun phrase, by token numbers.
+
+    Attributes:
+        first: First token.
+        stop: Token after the last.
+        head: Token of the head noun.
+    """
 
     first: int
     stop: int
@@ -43,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Half-open character range of the caption text."""
+    """A half-open range of characters of the caption."""
 
     start: int
     end: int
@@ -51,7 +62,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class GraphObject:
-    """An object of a scene graph: `name` is the head lemma with its compound words."""
+    """An object of a scene graph.
+
+    Attributes:
+        name: Lemma of the head noun, with its compound words ("fire hydrant").
+        span: Where the caption names it.
+        attributes: What is said of it alone, in caption order.
+    """
 
     name: str
     span: Span
@@ -62,9 +79,12 @@ class GraphObject:
 class GraphAttribute:
     """A property of one object, such as "red", "two" or "sleeping".
 
-    `kind` tells apart what not every use counts as an attribute: qualities ("red", "wooden", "dark
-    blue"), numbers ("two", "group of") and actions without an object ("smiling"). `sure`: see
-    `GraphRelation`.
+    Attributes:
+        name: As written, in lower case.
+        span: Where it stands.
+        kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of") or action without
+            an object ("smiling"): not every use counts all of them as attributes.
+        sure: Whether the caption must mean it, see `GraphRelation`.
     """
 
     name: str
@@ -75,14 +95,19 @@ class GraphAttribute:
 
 @dataclass(frozen=True, slots=True)
 class GraphRelation:
-    """A directed relation between two objects, given by their index in the graph.
+    """A directed relation between two objects.
 
-    `name` holds lemmas ("sit on", "surround by"), `words` the words as the caption has them,
-    without auxiliaries ("sitting on", "surrounded by"), so that "subject words object" reads well.
-    A possessor is the object of a relation "of", however it is put ("the man's hat": hat of man).
-
-    `sure`: its words allow no other reading. "A man on a horse with a hat" makes the hat the
-    horse's or the man's; the graph holds the likelier, and marks it.
+    Attributes:
+        subject: Index of the subject in the graph's objects.
+        name: Lemmas ("sit on", "surround by"). A possessor is the object of a relation "of",
+            however it is put ("the man's hat": hat of man).
+        object: Index of the object.
+        span: Where it stands.
+        words: As written, without auxiliaries ("sitting on"), so that "subject words object" reads
+            well.
+        kind: Preposition, verb, passive or possession.
+        sure: Whether the words allow no other reading. "A man on a horse with a hat" makes the hat
+            the horse's or the man's; the graph holds the likelier, and marks it.
     """
 
     subject: int
@@ -96,7 +121,12 @@ class GraphRelation:
 
 @dataclass(frozen=True, slots=True)
 class SceneGraph:
-    """Objects with attributes, and the relations between them."""
+    """What a caption states: objects with attributes, and the relations between them.
+
+    Attributes:
+        objects: In caption order.
+        relations: In caption order; they refer to objects by index.
+    """
 
     objects: tuple[GraphObject, ...] = ()
     relations: tuple[GraphRelation, ...] = ()
@@ -104,9 +134,14 @@ class SceneGraph:
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """A parsed caption. `graph` is None when no scene-graph parser was run.
+    """A parsed caption.
 
-    cut: the caption goes on behind `text`, longer than any model reads (`beginning`).
+    Attributes:
+        text: What was parsed; the `beginning` of a very long caption.
+        tokens: Words and marks in order.
+        chunks: Base noun phrases in order.
+        graph: Scene graph; None when no parser was run.
+        cut: Whether the caption goes on behind `text`.
     """
 
     text: str
@@ -159,7 +194,7 @@ def beginning(text: str) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """Whether a caption is longer than what is parsed of it."""
+    """Whether only the beginning of a caption is parsed."""
     return len(beginning(text)) < len(text)
 
 

@@ -13,14 +13,15 @@ from typing import Annotated
 
 import tyro
 
+from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
 from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
-from compoclip.benchmarks.registry import Entry, benchmark_names, catalogue, entry, meta
+from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.targets import Target, parse_targets
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import parse
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.targets import Target, parse_targets
 from compoclip.files import require_writable
 
 TASKS = Verbs(
@@ -70,7 +71,7 @@ class LsOptions:
 def ls_main(argv: Sequence[str]) -> int:
     """One row a benchmark, or one paragraph a benchmark that is named."""
     options = parse(LsOptions, "data ls", argv)
-    entries = [entry(name) for name in options.names] or catalogue()
+    entries = [meta(name) for name in options.names or benchmark_names()]
     if options.json:
         emit_json([each.to_json() for each in entries])
     elif options.names:
@@ -80,18 +81,18 @@ def ls_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def overview(entries: Sequence[Entry]) -> str:
+def overview(entries: Sequence[Meta]) -> str:
     """An aligned table, one row a benchmark."""
     header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
     rows = [
         [
-            each.meta.id,
-            each.meta.title,
-            _short(each.meta.licence),
-            each.meta.status,
-            "by set" if each.meta.family else f"{each.items:,}" if each.items else "?",
-            _share(each, each.meta.files),
-            _share(each, each.meta.images),
+            each.id,
+            each.title,
+            _short(each.licence),
+            each.status,
+            "by set" if each.family else f"{each.items:,}" if each.items else "?",
+            _share(each, each.files),
+            _share(each, each.images),
             _size(each),
         ]
         for each in entries
@@ -105,9 +106,8 @@ def overview(entries: Sequence[Entry]) -> str:
     return "\n".join([table(rows, header, left=4), *notes])
 
 
-def details(each: Entry) -> Iterator[str]:
+def details(about: Meta) -> Iterator[str]:
     """Lines on one benchmark."""
-    about = each.meta
     yield f"{about.id}: {about.title}"
     yield f"  paper       {about.citation}"
     yield f"  source      {about.source}"
@@ -121,14 +121,14 @@ def details(each: Entry) -> Iterator[str]:
     if about.requires:
         yield f"  needs       {about.id},{about.requires}=..."
     counts = ", ".join(f"{name} {n:,}" for name, n in about.expected.items())
-    total = f"{each.items:,} in all" if each.items else ""
+    total = f"{about.items:,} in all" if about.items else ""
     yield f"  items       {'; '.join(filter(None, (total, counts))) or 'not known'}"
     for title, places in (("file", about.files), ("photos", about.images)):
         for place in places:
             yield f"  {title:<10}  {place}"
             if place in about.hashes:
                 yield f"              blake2b {about.hashes[place]}"
-            source = each.sources.get(place)
+            source = about.sources.get(place)
             if source is None:
                 yield "              by hand, see source"
             else:
@@ -153,12 +153,12 @@ def in_bytes(number: int) -> str:
     return f"{number} B" if number else ""
 
 
-def _size(each: Entry) -> str:
+def _size(each: Meta) -> str:
     more = any(not source.size for source in each.sources.values())
     return f"{in_bytes(each.size)} +".strip() if more else in_bytes(each.size)
 
 
-def _share(each: Entry, places: Sequence[str]) -> str:
+def _share(each: Meta, places: Sequence[str]) -> str:
     return f"{sum(place in each.sources for place in places)} of {len(places)}"
 
 

@@ -84,7 +84,7 @@ def _one(options: WiseFtOptions) -> int:
         raise UsageError("several scopes, --on and --keep are for --sweep; add it")
     require_writable(options.out)
     from compoclip.models.checkpoint import save_model
-    from compoclip.models.wise_ft import interpolate
+    from compoclip.models.conversion import interpolate
 
     base, tuned = load_both(options.base, options.tuned)
     (scope,) = options.scope

@@ -15,7 +15,7 @@ import pyarrow as pa
 from compoclip.data.sources import NEGATIVES, Source
 from compoclip.data.textfiles import read_records, require_texts
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.rewrites.mosaic import CATEGORIES as GRAPH_CATEGORIES
+from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data

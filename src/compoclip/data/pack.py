@@ -24,10 +24,9 @@ from PIL import Image
 
 from compoclip.console import counted, note, track
 from compoclip.data.decode import opened, to_rgb
-from compoclip.data.sources import Sample
+from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
-from compoclip.data.sources.rows import RowSource
-from compoclip.data.sources.shards import CAPTION_LIMIT, ShardSource
+from compoclip.data.sources.shards import CAPTION_LIMIT
 from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import LOCK, only_writer, read_json, require_writable, write_atomically
@@ -58,15 +57,9 @@ class Request:
     caption_column: str | None = None
     split: str | None = None
 
-    def open(self) -> RowSource | ShardSource:
+    def open(self) -> Source:
         """The source. Raises what `open_source` raises."""
-        return open_source(
-            self.spec,
-            images=self.images,
-            image_column=self.image_column,
-            caption_column=self.caption_column,
-            split=self.split,
-        )
+        return open_source(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -199,7 +192,7 @@ def _counts(out: Path, number: int) -> Path:
     return out / f"pack-{number:06d}.json"
 
 
-def _record(source: RowSource | ShardSource, spec: PackSpec) -> dict[str, Any]:
+def _record(source: Source, spec: PackSpec) -> dict[str, Any]:
     """What identifies a pack; two packs with equal records hold the same."""
     digest = hashlib.blake2b(digest_size=16)
     for caption in source.captions():
@@ -244,7 +237,7 @@ def _refuse_bad(total: PackSummary, max_bad: int) -> None:
 class _OpenedShard:
     """A source with the columns that are read whole."""
 
-    source: RowSource | ShardSource
+    source: Source
     groups: list[str]
     scores: list[float | None]
     image_scores: list[float | None]

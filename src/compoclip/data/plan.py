@@ -39,7 +39,8 @@ from compoclip.rewrites.base import (
     rng_for,
     token_key,
 )
-from compoclip.rewrites.mosaic import load_vocabulary, sample_graph_texts
+from compoclip.rewrites.graph_edits import load_vocabulary
+from compoclip.rewrites.mosaic import sample_graph_texts
 from compoclip.rewrites.written import form_objection, positive_objection
 
 # --- Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says. ---

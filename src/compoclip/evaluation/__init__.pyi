@@ -45,5 +45,3 @@ from .statistics import wilson as wilson
 from .tables import comparison_text as comparison_text
 from .tables import overview_text as overview_text
 from .tables import results_text as results_text
-from .targets import Target as Target
-from .targets import parse_targets as parse_targets

@@ -44,7 +44,7 @@ _WEIGHTS_AT_ONCE = 4_000_000
 def ruled_values(
     outcomes: Mapping[str, Values], scores: Sequence[Sequence[float]], positive: Values
 ) -> dict[str, Values]:
-    """What rules are computed from: metric -> (n,), nan where it does not apply.
+    """The per-item values that rules average: metric -> (n,), nan where it does not apply.
 
     Outcomes, "main" being the first that applies to an item, and for a metric of `RANKED` the
     scores to be ranked.
@@ -73,7 +73,7 @@ class Mean:
 
     @property
     def share(self) -> bool:
-        """Whether it is the share of items that are right, and not a mean cosine."""
+        """True for a share of right items, False for a mean cosine."""
         return self.metric != POSITIVE_SCORE
 
     def weighted(self, weight: float = 1.0) -> Iterator[tuple[Leaf, float]]:
@@ -99,7 +99,7 @@ class Mean:
     def additions(
         self, base: Mapping[str, Values], other: Mapping[str, Values], units: Indices, weight: float
     ) -> Values:
-        """What each unit adds to `weight` times the difference: the sum of its items' shares."""
+        """Each unit's part of `weight` times the difference: the sum of its items' shares."""
         gap = other[self.metric][self.rows] - base[self.metric][self.rows]
         shares, n = gap * (weight / len(gap)), int(units.max()) + 1
         return np.bincount(units[self.rows], weights=shares, minlength=n).astype(np.float64)
@@ -111,7 +111,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class ScoreCurve:
-    """What `RANKED` makes of `metric`, items at `true` against items at `false`: a leaf."""
+    """The curve of `metric` (see `RANKED`) over items at `true` and items at `false`: a leaf."""
 
     metric: str
     true: Indices
@@ -161,7 +161,7 @@ class ScoreCurve:
     def additions(
         self, base: Mapping[str, Values], other: Mapping[str, Values], units: Indices, weight: float
     ) -> Values:
-        """What each unit adds to `weight` times the difference, by a jackknife.
+        """Each unit's part of `weight` times the difference, by a jackknife.
 
         What the area loses without the unit, less the mean loss, plus the unit's share of the items
         (true and false ones counting half each) of the difference; where nothing is left without
@@ -228,7 +228,7 @@ Plan = Leaf | MeanOf
 
 
 def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> Leaf | None:
-    """How `metric` is computed from the items at `rows`; truth: of all items, for curves.
+    """The leaf that computes `metric` from the items at `rows`; truth: of all items, for curves.
 
     None where there is nothing to compute: no rows, or a curve without true or without false items.
     """
@@ -334,9 +334,7 @@ def evaluate(tree: Plan, values: Mapping[str, Values], tie: float = 0.5) -> floa
 def additions(
     tree: Plan, base: Mapping[str, Values], other: Mapping[str, Values], units: Indices
 ) -> Values:
-    """What every unit (photo, group of photos) adds to the rule's value for `other` minus `base`.
-
-    They add up to the difference.
+    """Split the difference of two models into what each unit (photo, group of photos) adds to it.
 
     Args:
         tree: the planned rule.

@@ -43,8 +43,11 @@ _GROUPS = 250
 
 @dataclass(frozen=True)
 class Evidence:
-    """How far a number can be trusted. draws: its values in bootstrap draws of photos; photos: how
-    many it rests on. adds: of a difference, what every photo adds to it."""
+    """The statistical evidence about a number.
+
+    draws: its values in bootstrap draws of photos. photos: number of photos behind it. adds: of a
+    difference, what every photo adds to it.
+    """
 
     draws: Values
     photos: int
@@ -57,7 +60,7 @@ class Evidence:
 
     @property
     def p(self) -> float | None:
-        """That a difference is not zero, two-sided; None where there are too few photos."""
+        """Two-sided p-value that a difference is not zero; None for too few photos."""
         return sign_flip(self.adds) if self.photos >= FEWEST else None
 
 
@@ -149,7 +152,7 @@ class Pair:
         )
 
     def leaf(self, subtask: str, metric: str) -> Leaf:
-        """How a metric of a sub-task is computed; "main" is the one shown first.
+        """The leaf that computes a metric of a sub-task; "main" is the one shown first.
 
         Raises KeyError for unknown names, CompoclipError when the common items do not give it.
         """
@@ -171,16 +174,16 @@ class Pair:
 
     @cached_property
     def units(self) -> Indices:
-        """What counts as a photo when curves are computed without each: groups of photos where
-        there are so many that this would take long."""
+        """The units that the jackknife of a curve leaves out: photos, or groups of photos where
+        there are very many."""
         return self.codes % _GROUPS if RANKED.keys() & self.base else self.codes
 
     def photos(self, tree: Plan) -> int:
-        """How many photos a number rests on."""
+        """Number of photos behind a number."""
         return int(np.count_nonzero(np.bincount(self.codes[rows_of(tree)])))
 
     def evidence(self, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
-        """What speaks for each tree's difference, other minus base."""
+        """The evidence about each tree's difference, other minus base."""
         drawn = resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
         return [
             Evidence(draws, self.photos(tree), additions(tree, self.base, self.other, self.units))

@@ -1,4 +1,4 @@
-"""What scores tell over all thresholds: ROC-AUC, 11-point average precision, the best threshold.
+"""Curves over all thresholds: ROC-AUC, 11-point average precision, and the best threshold.
 
 Pure numpy. `scores` (n,) are real numbers, `truth` (n,) says which items are true. Equal scores
 never depend on the order they stand in.

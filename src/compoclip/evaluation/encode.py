@@ -251,7 +251,7 @@ def by_content(
     """Keys of the distinct images, and which of them each reference shows.
 
     Copies of a photo at several paths are one image. What cannot be read is an image of its own.
-    Several processes share the reading.
+    All ranks share the reading.
     """
     members = Members()
 
@@ -311,7 +311,7 @@ def _encode_texts(
 
 
 def _own_part(rows: list[int], options: EncodeOptions) -> list[int]:
-    """What this process encodes: whole batches of those that one process would make, in turn."""
+    """The rows that this rank encodes: of a single process's batches, every world-th one."""
     size, ranks = options.batch_size, options.ranks
     return [row for k, row in enumerate(rows) if k // size % ranks.world == ranks.rank]
 
@@ -319,8 +319,8 @@ def _own_part(rows: list[int], options: EncodeOptions) -> list[int]:
 class _Store:
     """Features by row, some taken from the cache, the new ones written to it in parts.
 
-    Of several processes the first takes from the cache and says what is missing, so that all agree
-    on it; each writes down what it encodes.
+    Rank 0 takes from the cache and says what is missing, so that all ranks agree on it; each writes
+    down what it encodes.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class _Store:
                 self._put(rows, features)
 
     def missing(self) -> list[int]:
-        """Rows without a feature in the first process."""
+        """Rows without a feature on rank 0."""
         rows: list[int] = np.flatnonzero(~self._known).tolist()
         return rows if self._ranks.world == 1 else self._ranks.exchange(rows)[0]
 
@@ -354,7 +354,7 @@ class _Store:
             self._save()
 
     def share(self) -> None:
-        """Give the first process what the others encoded."""
+        """Give rank 0 what the others encoded."""
         if self._ranks.world == 1:
             return
         import torch

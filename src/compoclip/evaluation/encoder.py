@@ -1,4 +1,4 @@
-"""What evaluation needs of a model."""
+"""The encoder that evaluation needs, and the one over a loaded model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compoclip.models.weights import weights_hash
 
 
 class TextKey(NamedTuple):
-    """How the model reads a text. key: its tokens, equal for texts the model cannot tell apart.
+    """A text as the model reads it. key: its tokens, equal for texts the model cannot tell apart.
     length: number of tokens. truncated: whether the text lost words to the context length."""
 
     key: bytes
@@ -42,7 +42,7 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """What the features depend on; goes into every result."""
+        """Everything the features depend on; copied into every result."""
 
     def tower_weights(self, tower: Tower) -> str:
         """Hash of one tower's weights, which keys its features in the cache."""

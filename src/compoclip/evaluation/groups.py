@@ -15,13 +15,7 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import (
-    MeanOf,
-    Plan,
-    evaluate,
-    resample,
-    rows_of,
-)
+from compoclip.evaluation.aggregate import MeanOf, Plan, evaluate, resample, rows_of
 from compoclip.evaluation.comparison import (
     Difference,
     Evidence,
@@ -202,7 +196,7 @@ def _benchmarks(groups: Iterable[Sequence[ScorePart]]) -> list[str]:
 
 
 def _tree(pair: Pair, part: ScorePart) -> Plan:
-    """How the part is computed from the pair's items."""
+    """The plan that computes the part from the pair's items."""
     try:
         return pair.leaf(part.name, part.metric) if part.metric else pair.trees[part.name]
     except KeyError as error:
@@ -212,7 +206,7 @@ def _tree(pair: Pair, part: ScorePart) -> Plan:
 
 
 def _of_base(pair: Pair, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
-    """What is known of the base model's value of each tree."""
+    """The evidence about the base model's value of each tree."""
     drawn = resample(trees, pair.base, pair.clusters, resamples, seed)
     return [Evidence(draws, pair.photos(tree)) for tree, draws in zip(trees, drawn)]
 
@@ -224,7 +218,7 @@ def _evidence(
     resamples: int,
     seed: int,
 ) -> dict[str, Evidence]:
-    """What is known of each group's mean over its parts; of: the same of some trees of a pair.
+    """The evidence about each group's mean over its parts; of: that about some trees of a pair.
 
     Parts of one benchmark are about the same photos, so they make one tree.
     """
@@ -268,7 +262,7 @@ def _mean(scores: Sequence[Score], evidence: Evidence) -> Score:
     )
 
 
-# --- What a benchmark is about, and the few numbers that say what a model is good at. ---
+# --- Kinds of benchmarks, and the few numbers that say what a model is good at. ---
 
 COMPOSITION = "Compositionality"
 RECOGNITION = "Zero-shot accuracy"
@@ -284,7 +278,7 @@ NEITHER_IS_BETTER = frozenset({MATCH})
 
 
 def kind(results: Results) -> str:
-    """What a benchmark is about: "retrieval", "recognition", "invariance" or "composition"."""
+    """The kind of benchmark: "retrieval", "recognition", "invariance" or "composition"."""
     if all("r1" in metrics for metrics in results.scores.values()):
         return "retrieval"
     if set(results.scores) == {ZERO_SHOT}:

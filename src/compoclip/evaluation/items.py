@@ -95,7 +95,7 @@ POLICIES = ("used", "strict", "fractional")
 """Each metric has a column of numbers for each of them, "used.accuracy"; null where it does not
 apply. The first three fields of `Outcomes`."""
 MAIN = "main"
-"""What rules call each item's own main metric, the first of its form that applies."""
+"""The name, in rules, of each item's own main metric: the first of its form that applies."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Items:
         return pa.table(columns)
 
     def tied(self) -> list[bool]:
-        """Whether any metric of the item hangs on equal scores."""
+        """For each item, whether any metric depends on equal scores."""
         flags = np.zeros(len(self), dtype=bool)
         for outcomes in self.outcomes.values():
             flags |= outcomes.tied
@@ -281,7 +281,7 @@ PAIRS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class Matches:
-    """What a matching head says of pairs. keys: (n,) ascending, image row * texts + text row.
+    """Scores of pairs by a matching head. keys: (n,) ascending, image row * texts + text row.
     values: (n,) float32. texts: number of distinct texts."""
 
     keys: Indices

@@ -69,7 +69,7 @@ class Score:
 
 
 def too_few(photos: int) -> str:
-    """What stands in the place of a verdict that so many photos do not allow."""
+    """The remark that replaces a verdict where there are too few photos for one."""
     return f"too few photos: {photos}"
 
 
@@ -91,7 +91,7 @@ class Clean:
 
 @dataclass(frozen=True)
 class Results:
-    """What is written to `<out>/<model>/<benchmark>.json`; per-item outcomes in parquet beside it.
+    """The result file `<out>/<model>/<benchmark>.json`; per-item outcomes are in parquet beside it.
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
@@ -132,7 +132,7 @@ class Results:
 
     @property
     def reader_name(self) -> str:
-        """What the benchmark's reader calls it: "sugarcrepe", "sugarcrepe@world"."""
+        """The name that the reader gives the benchmark: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
 
     @property

@@ -11,14 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from compoclip.benchmarks.audit import Audit
-from compoclip.benchmarks.case import (
-    Aggregate,
-    Benchmark,
-    Content,
-    TiePolicy,
-    image_key,
-    present,
-)
+from compoclip.benchmarks.case import Aggregate, Benchmark, Content, TiePolicy, image_key, present
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import (
@@ -44,10 +37,12 @@ _LISTED_MISSING = 20
 
 @dataclass(frozen=True)
 class Options(EncodeOptions):
-    """How to encode, and: allow_partial: score what is there and mark it. resamples, seed: of the
-    bootstrap. fresh: ignore results already there. audits: benchmark -> its audit, for clean scores
-    beside those of all items. score: cosines of features, or what a matching head says of pairs.
-    Of several ranks, rank 0 scores and writes."""
+    """How to encode and measure; of several ranks, rank 0 scores and writes.
+
+    allow_partial: score what is there and mark it. resamples, seed: of the bootstrap. fresh: ignore
+    results already there. audits: benchmark -> its audit, for clean scores beside those of all
+    items. score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    """
 
     allow_partial: bool = False
     resamples: int = RESAMPLES
@@ -143,7 +138,7 @@ def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
 
 
 def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
-    """What can be scored, after refusing incomplete data."""
+    """The part of a benchmark that can be scored; incomplete data is refused."""
     content, missing = present(benchmark)
     here = content.counts()
     known = benchmark.content.counts()

@@ -102,7 +102,7 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
 
 
 def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each cluster is drawn: (r, clusters) blocks, `resamples` rows in all.
+    """Draw clusters with replacement: blocks of counts (r, clusters), `resamples` rows in all.
 
     The block size bounds memory and does not change the draws.
     """

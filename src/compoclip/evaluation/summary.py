@@ -25,12 +25,7 @@ from compoclip.evaluation.aggregate import (
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import MAIN, POLICIES, POSITIVE_SCORE, Items, Outcomes, Values
 from compoclip.evaluation.results import Clean, Score
-from compoclip.evaluation.statistics import (
-    RESAMPLES,
-    Interval,
-    percentile_interval,
-    wilson,
-)
+from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ class _Frame:
         return {**values, **{name: self.used[name] for name in RANKED if name in values}}
 
     def chance(self, tree: Plan) -> float:
-        """What a plan makes of what each item's outcome is by guessing."""
+        """The value of the plan when every item is guessed."""
         return float(tree.combine(lambda leaf: self.outcomes[leaf.metric].chance[leaf.rows].mean()))
 
     def metric_name(self, tree: Plan) -> str:
@@ -225,7 +220,7 @@ def _score_all(
 
 
 def _all_alike(tree: Plan, values: Mapping[str, Values]) -> bool:
-    """Whether all items are right, or all wrong: resamples of them then say nothing."""
+    """True if all items are right or all are wrong: resampling then says nothing."""
     if not all(each.share for each in leaves(tree)):
         return False
     every = np.concatenate([values[each.metric][each.rows] for each in leaves(tree)])
@@ -233,7 +228,7 @@ def _all_alike(tree: Plan, values: Mapping[str, Values]) -> bool:
 
 
 def _independent(tree: Plan, clusters: np.ndarray) -> bool:
-    """Whether the plan is one proportion of items that share no photo."""
+    """True if the plan is one proportion of items that share no photo."""
     rows = rows_of(tree)
     return tree.share and len(np.unique(clusters[rows])) == len(rows)
 
@@ -296,7 +291,7 @@ def clean_scores(
 
 
 def same_faults(clean: Clean | None, audit: Audit | None) -> bool:
-    """Whether a result holds the clean scores that `audit` asks for; without one, anything does."""
+    """True if a result holds the clean scores of this audit, or if there is no audit."""
     if audit is None:
         return True
     return clean is not None and (clean.faulty, clean.faults) == (len(audit.faulty), audit.faults)

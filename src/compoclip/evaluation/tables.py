@@ -138,8 +138,7 @@ def chance_flag(score: Score) -> str:
 
 
 def data_notes(results: Results) -> list[str]:
-    """What is missing or was left out of the data, and how many texts the model cannot read whole;
-    one line each."""
+    """Remarks on the data, one line each: missing images, rows left out, cut texts, faults."""
     lines = []
     if results.missing_count:
         first = f", e.g. {results.missing[0]}" if results.missing else ""

@@ -29,7 +29,14 @@ MOST_FAILURES = 12
 
 @dataclass(frozen=True)
 class Asking:
-    """How to ask. tries: questions about one caption whose answers are of no use."""
+    """How to ask.
+
+    Attributes:
+        temperature: Of the first try; further ones draw at `LIVELY` at least.
+        max_tokens: Longest answer.
+        seed: Fixes, with caption and try, how an answer is drawn.
+        tries: Questions about one caption whose answers are of no use.
+    """
 
     temperature: float
     max_tokens: int
@@ -37,7 +44,7 @@ class Asking:
     tries: int = 2
 
     def sampling(self, caption: str, attempt: int) -> Sampling:
-        """Of a caption, whatever the order of the questions."""
+        """Sampling parameters of one try; they do not depend on the order of the questions."""
         key = f"{self.seed}\x1f{attempt}\x1f{caption}".encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
         temperature = max(self.temperature, LIVELY) if attempt else self.temperature
@@ -46,9 +53,12 @@ class Asking:
 
 @dataclass
 class Collected:
-    """The answers on record. records: by number of the caption. before: how many were there.
+    """The answers on record.
 
-    unanswered: why a caption has no answer this time; a further run asks about it again.
+    Attributes:
+        records: By number of the caption.
+        before: How many were there at the start.
+        unanswered: Why a caption has no answer this time; a further run asks about it again.
     """
 
     records: dict[int, Record] = field(default_factory=dict)
@@ -72,7 +82,7 @@ class Collected:
 
 
 def judged(task: PromptTask, caption: str, record: Record) -> Judged:
-    """What the answers on record are worth by the present rules."""
+    """The recorded answers, judged by the current rules."""
     return judge_answers(
         task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]]
     )
@@ -87,11 +97,22 @@ def collect(
     made_from: Mapping[str, Any],
     track: Track = iter,
 ) -> Collected:
-    """Ask about all captions that have no answers in the file `path` yet, and add theirs.
+    """Ask about all captions that have no answers on record yet, and record theirs.
 
-    captions: distinct. made_from: what tells this work from other, see `recordfile`. track wraps
-    the stream of captions that are done. Raises CompoclipError when the engine cannot go on; what
-    it answered is kept.
+    Args:
+        task: What to ask.
+        captions: Distinct captions.
+        engine: Answers, from several threads if it allows.
+        asking: How to ask.
+        path: The record, see `recordfile`.
+        made_from: What tells this work from other.
+        track: Wraps the stream of captions that are done.
+
+    Returns:
+        All answers on record.
+
+    Raises:
+        CompoclipError: When the engine cannot go on; what it answered is kept.
     """
     collected = Collected()
 

@@ -1,4 +1,4 @@
-"""What answers a prompt: a server, or a model in this process."""
+"""Prompts and the engines that answer them: a chat server, or a model in this process."""
 
 from __future__ import annotations
 
@@ -44,9 +44,17 @@ class Message(TypedDict):
 class PromptTask:
     """One prompt and what is expected of its answers.
 
-    gives: what the texts are to `train`. change: how a text may differ from its caption (see
-    `judge`). most: texts taken from one answer. needs_word: captions without this word are not
-    asked about. examples: (sentence, answer) pairs that the prompt shows.
+    Attributes:
+        name: Of the task.
+        source: Where the prompt comes from.
+        gives: What the texts are to `train`.
+        change: How a text may differ from its caption (see `judge`).
+        most: Texts taken from one answer.
+        temperature: Unless another is asked for.
+        max_tokens: Unless others are asked for.
+        instruction: The prompt.
+        examples: (sentence, answer) pairs that the prompt shows.
+        needs_word: Captions without this word are not asked about.
     """
 
     name: str
@@ -91,7 +99,17 @@ def task_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def load_task(name: str) -> PromptTask:
-    """The task of that name. Raises UsageError with the known names for another one."""
+    """The task of a name.
+
+    Args:
+        name: One of `task_names()`.
+
+    Returns:
+        The task.
+
+    Raises:
+        UsageError: For another name; the message lists the known ones.
+    """
     if name not in task_names():
         raise UsageError(f"no task '{name}'; choose from: {', '.join(task_names())}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
@@ -104,7 +122,13 @@ def load_task(name: str) -> PromptTask:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is drawn. temperature 0 takes the likeliest words; seed fixes the others."""
+    """How an answer is drawn.
+
+    Attributes:
+        temperature: 0 takes the likeliest words.
+        max_tokens: Longest answer.
+        seed: Fixes the draw.
+    """
 
     temperature: float
     max_tokens: int
@@ -113,9 +137,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. cut_off: it ended at the token limit.
+    """The answer of an engine.
 
-    tokens_in, tokens_out: as counted by the engine; None when it does not say.
+    Attributes:
+        text: The answer.
+        cut_off: Whether it ended at the token limit.
+        tokens_in: Tokens of the prompt as the engine counts them; None when it does not say.
+        tokens_out: Tokens of the answer, likewise.
     """
 
     text: str
@@ -138,10 +166,22 @@ class AskError(Exception):
 class Engine(Protocol):
     """Answers prompts, from several threads at once if `concurrency` is above 1.
 
-    name: what kind of engine and where, for provenance. model: which model. `ask` raises AskError
-    when a question stays without an answer, CompoclipError when asking on is pointless (no such
-    model, wrong key).
+    `ask` raises AskError when a question stays without an answer, CompoclipError when asking on is
+    pointless (no such model, wrong key).
+
+    Attributes:
+        name: Kind of engine and where, for provenance.
+        model: Which model.
+        concurrency: Questions at once.
+        requests: Requests made over a network so far; None for an engine in this process.
+        retried: How many of them were further tries.
     """
+
+    @property
+    def requests(self) -> int | None: ...
+
+    @property
+    def retried(self) -> int | None: ...
 
     @property
     def name(self) -> str: ...
@@ -169,17 +209,33 @@ _AGAIN = (408, 409, 425, 429)
 
 @dataclass(frozen=True)
 class ServerPatience:
-    """timeout: seconds for one answer. retries: further tries of one question."""
+    """How long to wait for a server.
+
+    Attributes:
+        timeout: Seconds for one answer.
+        retries: Further tries of one question.
+    """
 
     timeout: float = 120.0
     retries: int = 6
 
 
 class ChatServer:
-    """Asks a server with `/v1/chat/completions`.
+    """Asks any server with OpenAI's `/v1/chat/completions`: vLLM, llama.cpp, Ollama, OpenAI.
 
-    requests, retried: HTTP requests made, and how many of them were further tries. A server that
-    says "429, Retry-After" is left alone by all threads for that long.
+    A server that says "429, Retry-After" is left alone by all threads for that long. `requests` and
+    `retried` count HTTP requests, and how many of them were further tries.
+
+    Args:
+        url: Of the server, with or without /v1 or the whole path.
+        model: As the server calls it.
+        key_variable: Environment variable that holds the API key; without it none is sent.
+        concurrency: Questions at once.
+        patience: Timeout and retries.
+        sleep: For tests.
+
+    Raises:
+        UsageError: For a malformed URL, one that holds a password, or an empty variable.
     """
 
     def __init__(
@@ -192,11 +248,6 @@ class ChatServer:
         patience: ServerPatience = ServerPatience(),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """url: of the server, with or without /v1 or the whole path. key_variable: the environment
-        variable that holds the API key; without it none is sent.
-
-        Raises UsageError for a malformed URL, one that holds a password, or an empty variable.
-        """
         self._url = _endpoint(url)
         self.model = model
         self.name = self._url.removesuffix("/chat/completions")
@@ -256,7 +307,7 @@ class ChatServer:
             raise _AgainError(self._safe(f"{type(error).__name__}: {reason}")) from None
 
     def _objection(self, error: urllib.error.HTTPError) -> Exception:
-        """What a reply with another status than 200 means."""
+        """The exception for a reply whose status is not 200."""
         with error:
             said = self._safe(_message(error))
         status = f"HTTP {error.code}{f', {said}' if said else ''}"
@@ -388,7 +439,7 @@ def _count(value: Any) -> int | None:
 
 
 def _message(error: urllib.error.HTTPError) -> str:
-    """What the server says is wrong."""
+    """The error message in a reply."""
     try:
         raw = error.read(1 << 14)
     except (OSError, http.client.HTTPException):
@@ -425,15 +476,22 @@ class InProcessModel:
     """A causal language model of transformers, one prompt after the other.
 
     Answers depend on prompt, sampling and device only: no batches, the seed set for each. Models
-    with a chat template get the conversation in it, others the plain text.
+    with a chat template get the conversation in it, others the plain text. Code in a model is not
+    run.
+
+    Args:
+        model: Folder or repository of the Hugging Face hub.
+        device: For torch.
+
+    Raises:
+        CompoclipError: When transformers is not installed, or the model cannot be loaded.
     """
 
     concurrency = 1
+    requests: int | None = None
+    retried: int | None = None
 
     def __init__(self, model: str, device: str = "cpu") -> None:
-        """model: folder or repository of the Hugging Face hub. Raises CompoclipError when
-        transformers is not installed, or the model cannot be loaded; code in it is not run.
-        """
         if importlib.util.find_spec("transformers") is None:
             raise CompoclipError(
                 "models in this process need transformers: pip install 'compoclip[hf]', or name a "

@@ -1,4 +1,4 @@
-"""Whether a text that a language model wrote may be used.
+"""Judging texts that a language model wrote.
 
 The rules on meaning are those of `rewrites.written`, which `train` applies again to positives; here
 come those that concern how chat models answer, and what each task asked for.
@@ -52,9 +52,14 @@ _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "`": "`"}
 
 
 def texts_of(answer: str, *, cut_off: bool = False) -> list[str]:
-    """The texts of an answer, in order.
+    """The texts in a model's answer: lines, numbered lists, quotes or JSON, with or without talk.
 
-    cut_off: the answer ended at the token limit, so that its last line or string is a fragment.
+    Args:
+        answer: As it came.
+        cut_off: Whether it ended at the token limit, so that its last line or string is a fragment.
+
+    Returns:
+        The texts in order.
     """
     text = _THOUGHT.sub("", answer).strip()
     fenced = _FENCE.search(text)
@@ -124,7 +129,7 @@ def _clean(line: str) -> str:
     return " ".join(line.split())
 
 
-# --- Whether a text that a language model wrote may be used. ---
+# --- Judging them. ---
 
 #: Raise it whenever a text may be judged otherwise than before.
 RULES_VERSION = "2"
@@ -152,16 +157,27 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The texts of the answers to one caption: those to use, and the others with the reason."""
+    """The texts of the answers to one caption.
+
+    Attributes:
+        accepted: Texts to use.
+        rejected: (text, reason) of the others.
+    """
 
     accepted: tuple[str, ...]
     rejected: tuple[tuple[str, str], ...]
 
 
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
-    """Read and check the answers to a caption, in order; at most `task.most` texts are accepted.
+    """Read and check the answers to a caption.
 
-    answers: each with whether it was cut off at the token limit.
+    Args:
+        task: What was asked; at most `task.most` texts are accepted.
+        caption: The caption.
+        answers: In order, each with whether it was cut off at the token limit.
+
+    Returns:
+        The texts, accepted and rejected.
     """
     parsed = parse(caption)
     accepted: list[str] = []
@@ -219,7 +235,7 @@ def _meaning(task: PromptTask, caption: Caption, written: Caption) -> str | None
 
 
 def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | None:
-    """Whether the text changes what the task says, by the words that are other."""
+    """Why a text does not make the change that the task asks for, or None."""
     change = difference(caption, written)
     words = [*change.lost, *change.gained]
     match task.change:
@@ -235,7 +251,7 @@ def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | No
 
 
 def _sentence_objection(caption: Caption, text: str) -> str | None:
-    """What is wrong with one sentence about the image of a caption."""
+    """Why a sentence about the image of a caption cannot be used, or None."""
     words = len(text.split())
     if words < SENTENCE[0]:
         return TOO_FEW_WORDS

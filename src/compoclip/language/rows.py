@@ -29,10 +29,21 @@ _TEXT = pa.large_string()
 
 @dataclass
 class AnswerTally:
-    """What became of the captions.
+    """Counts of what was asked, answered and accepted.
 
-    captions: distinct ones. with_text: those that got a text. texts: accepted ones. rejected:
-    texts by reason. Tokens are those of all answers on record; unmetered: answers without a count.
+    Attributes:
+        captions: Distinct ones.
+        rows: Rows written.
+        with_text: Captions that got a text.
+        texts: Accepted texts.
+        answers: Answers on record.
+        not_asked: Captions that there is nothing to ask about.
+        unanswered: Captions without an answer this time.
+        refused: Questions that the server refused.
+        tokens_in: Tokens of all prompts on record.
+        tokens_out: Tokens of all answers on record.
+        unmetered: Answers without a count of tokens.
+        rejected: Texts by reason.
     """
 
     captions: int = 0
@@ -51,7 +62,11 @@ class AnswerTally:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files of one piece of work: rows for `train`, rejected texts, answers as they came."""
+    """The files of one piece of work.
+
+    Attributes:
+        rows: Rows for `train`; the rejected texts and the answers as they came lie beside it.
+    """
 
     rows: Path
 
@@ -87,9 +102,19 @@ def write_outputs(
 ) -> AnswerTally:
     """Judge all answers and write rows and rejected texts, in the order of the items.
 
-    numbers: of every distinct caption. provenance: what all rows carry. One row a caption, repeated
-    captions included; of sentences, one a sample. A caption without a usable text has an empty
-    list.
+    One row a caption, repeated captions included; of sentences, one a sample. A caption without a
+    usable text has an empty list.
+
+    Args:
+        task: What was asked.
+        items: (id, captions) of every sample.
+        numbers: Of every distinct caption.
+        collected: All answers.
+        provenance: What all rows carry.
+        out: The files.
+
+    Returns:
+        What became of the captions.
     """
     verdicts = {
         number: judged(task, caption, collected.records[number])
@@ -160,7 +185,7 @@ def _rejected(
     collected: Collected,
     verdicts: Mapping[int, Judged],
 ) -> Iterator[Record]:
-    """What was not taken, caption by caption."""
+    """The rejected texts and unanswered captions, in caption order."""
     for caption, number in numbers.items():
         about = {"caption": caption, "task": task.name}
         if number not in verdicts:

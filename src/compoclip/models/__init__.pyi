@@ -10,6 +10,7 @@ from .config import ModelIdentity as ModelIdentity
 from .config import read_config as read_config
 from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
+from .conversion import interpolate as interpolate
 from .dual_encoder import DualEncoder as DualEncoder
 from .dual_encoder import ImageFeatures as ImageFeatures
 from .formats.adapter import load_adapter as load_adapter
@@ -23,4 +24,3 @@ from .lora import merge_lora as merge_lora
 from .preprocess import Preprocess as Preprocess
 from .preprocess import Tokenizer as Tokenizer
 from .text_tower import TextFeatures as TextFeatures
-from .wise_ft import interpolate as interpolate

@@ -1,4 +1,4 @@
-"""From an open_clip model configuration to a randomly initialised network, and its name."""
+"""From a model configuration to a randomly initialised network, and its name."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
 
-# --- Image trunks that timm has but cannot be named in an open_clip configuration. ---
-#
-# open_clip passes no options on to timm, so that variants get names of their own in timm's registry
-# when this module is imported: weights converted from TensorFlow need "SAME" padding, SigLIP was
-# trained with the approximate GELU and timm's towers have the exact one, and no Swin of timm is
-# small enough to try a recipe out on a laptop. Plain open_clip refuses the names ("Unknown model")
-# unless this module was imported before.
+# open_clip passes no options on to timm, so that variants of timm's image trunks get names of their
+# own in its registry when this module is imported: weights converted from TensorFlow need "SAME"
+# padding, SigLIP was trained with the approximate GELU and timm's towers have the exact one, and no
+# Swin of timm is small enough to try a recipe out on a laptop. Plain open_clip refuses the names
+# ("Unknown model") unless this module was imported before.
 
 
 def mobilenetv2_100_same(pretrained: bool = False, **options: Any) -> nn.Module:
@@ -85,10 +83,8 @@ for _name in list_models("vit_*_siglip_[0-9]*"):
     register_tanh(_name)
 
 
-# --- From an open_clip model configuration to a randomly initialised network, and its name. ---
-
 MOST_LAYERS = 1000
-"""Of a tower: what any published one stays far below."""
+"""Of a tower; published ones have far fewer."""
 _MOST_POSITIONS = 2**26  # some are computed in double precision before the table is filled
 _WHAT = "model configuration"
 
@@ -133,7 +129,7 @@ def architecture_name(config: Mapping[str, Any]) -> str:
 
 
 def _essence(config: Mapping[str, Any]) -> str:
-    """What of a configuration shapes the network; how to start its towers does not."""
+    """The part of a configuration that shapes the network, without how to start its towers."""
     copy = deepcopy(dict(config))
     copy.setdefault("quick_gelu", False)
     for part in ("vision_cfg", "text_cfg"):
@@ -304,7 +300,7 @@ class BlipImage(nn.Module):
 
 
 class Blip(nn.Module):
-    """What `DualEncoder` needs of an open_clip model, and the matching head."""
+    """A BLIP as an open_clip model, as far as `DualEncoder` needs it, and its matching head."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """A network with random weights. config: transformers' `config.json`. Raises CompoclipError

@@ -35,7 +35,7 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.config import RECORD, ModelConfig, ModelIdentity, read_object, read_record
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.lora import Lora
+from compoclip.models.lora import Lora, merged_state
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
 from compoclip.models.weights import (
     counts,
@@ -324,9 +324,18 @@ class Adapted:
     provenance: Mapping[str, Any]
 
 
+def merged_model(adapted: Adapted, name: str, path: Path) -> LoadedModel:
+    """A plain model: a copy of the base with the adapters merged."""
+    base, lora = adapted.base, adapted.lora
+    state = merged_state(base.encoder.model.state_dict(), adapted.adapters, lora.scaling)
+    loaded = assemble(base.config, name, state=state, path=path)
+    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
+    return replace(loaded, identity=identity, provenance=adapted.provenance)
+
+
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of a checkpoint; what `compoclip inspect` prints.
+    """The facts about a checkpoint that `compoclip inspect` prints.
 
     Attributes:
         source: What the user wrote.
@@ -367,7 +376,7 @@ class Inspection:
 
 
 def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
-    """How far tensors are from those of a base, as `Inspection.base` has it."""
+    """The distance of tensors from those of a base, as `Inspection.base` has it."""
     own = base.encoder.model.state_dict()
     kin = kinship(named_like(state, own), own, source)
     return {
@@ -463,7 +472,7 @@ class Format(ABC):
         raise UsageError(f"{adapted.base.name}: {' and '.join(self.forms)} hold no adapters alone")
 
     def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
-        """What to tell of a folder that `save` wrote, JSON-ready."""
+        """JSON-ready facts about a folder that `save` wrote."""
         return {"architecture": identity.architecture, "weights": identity.weights}
 
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
@@ -476,7 +485,7 @@ class Format(ABC):
         return "", ""
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """What is known of `source`, compared with `base` if there is one. Raises like `load`."""
+        """The facts about `source`, compared with `base` if there is one. Raises like `load`."""
         loaded = load_model(source, activation=activation)
         identity = loaded.identity
         state = loaded.encoder.model.state_dict()
@@ -547,5 +556,5 @@ def writer_of(form: str, loaded: LoadedModel) -> Format:
 
 
 def known_forms() -> list[str]:
-    """What `compoclip convert --to` can write."""
+    """Every form that `compoclip convert --to` can write."""
     return [form for each in formats() for form in each.forms]

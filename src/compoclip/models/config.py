@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say about its tensors: configuration, identity, record.
+"""Configuration, identity and record of a model, as its files state them.
 
 Torch is not imported here, so that results can name the model they are of without it.
 """
@@ -25,10 +25,13 @@ _MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """An open_clip configuration file: architecture, preprocessing and compoclip's own settings.
+    """An open_clip configuration file.
 
-    freeze_batch_norm: keep batch norms in eval mode always (see `DualEncoder`).
-    folder: what relative file names in it refer to.
+    Attributes:
+        model_cfg: The architecture, in open_clip's words.
+        preprocess_cfg: Image preprocessing; what it leaves out has open_clip's default.
+        freeze_batch_norm: Keep batch norms in eval mode always (see `DualEncoder`).
+        folder: Where relative file names in it lead from.
     """
 
     model_cfg: Mapping[str, Any]
@@ -102,9 +105,16 @@ def require_hub_name(name: object, key: str) -> None:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """An open_clip configuration file, with or without the outer "model_cfg".
+    """Read an open_clip configuration file.
 
-    Raises CompoclipError when it is missing, malformed or has unknown compoclip settings.
+    Args:
+        path: The JSON file, with or without the outer "model_cfg".
+
+    Returns:
+        The configuration, checked.
+
+    Raises:
+        CompoclipError: The file is missing or malformed, or has unknown compoclip settings.
     """
     data = read_object(path)
     config = section(data, "model_cfg", path) if "model_cfg" in data else data
@@ -142,14 +152,22 @@ def part_of(name: str) -> Part:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Saved with every checkpoint, verified on load, copied into every result.
+    """Everything that makes two checkpoints give different features; saved with every checkpoint,
+    verified on load, copied into every result.
 
-    architecture: name, or hash of the open_clip model configuration when it has no name.
-    activation: "quick_gelu" or "gelu". tokenizer: id of the tokenizer (kind and vocabulary hash).
-    image_mean, image_std: per channel. interpolation: "bicubic" or "bilinear".
-    resize_mode: "shortest" (resize short side, centre crop) or "squash".
-    base: hash of the weights training started from ("" when unknown); adapter: "" or a description.
-    weights: blake2b hash over all tensors (names, shapes, float bytes) of the state dict.
+    Attributes:
+        architecture: Its name, or a hash of the model configuration when that has no name.
+        activation: "quick_gelu" or "gelu".
+        tokenizer: Id of the tokenizer (kind and hash of the vocabulary).
+        context_length: Tokens of a text.
+        image_size: (height, width) in pixels.
+        image_mean: Per channel, for pixels in [0, 1].
+        image_std: Per channel.
+        interpolation: "bicubic" or "bilinear".
+        resize_mode: "shortest" (resize the short side, centre crop), "longest" or "squash".
+        base: Hash of the weights that training started from, "" when unknown.
+        adapter: Description of merged adapters, "" without any.
+        weights: blake2b hash over all tensors (names, shapes, values) of the state dict.
     """
 
     architecture: str

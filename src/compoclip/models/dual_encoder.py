@@ -27,7 +27,12 @@ from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """pooled: (B, D), not normalised. patches: (B, P, D) projected, not normalised, or None."""
+    """Features of images, not normalised.
+
+    Attributes:
+        pooled: (B, D).
+        patches: (B, P, D) projected; None unless asked.
+    """
 
     pooled: Tensor
     patches: Tensor | None = None
@@ -149,16 +154,18 @@ __all__ = ["DualEncoder", "EncodingPlan", "ImageFeatures", "TextFeatures"]
 
 
 class DualEncoder(nn.Module):
-    """Wraps an open_clip model (CLIP, CustomTextCLIP) without touching its state dict.
+    """An open_clip model (CLIP, CustomTextCLIP), driven without touching its state dict.
 
-    `model` is the open_clip model: `encoder.model.state_dict()` has plain open_clip keys. Outputs
-    equal open_clip's own to float32 rounding. `freeze_bn` keeps every batch norm in eval mode, for
-    towers whose running statistics are not statistics of the data (folded batch norms).
-
-    recomputes: whether activations are computed again in backward.
+    Outputs equal open_clip's own to float32 rounding.
 
     A tower none of whose parameters requires a gradient is encoded without one, and what is frozen
     stays in eval mode: dropout and running statistics belong to what learns.
+
+    Attributes:
+        model: The open_clip model: `encoder.model.state_dict()` has plain open_clip keys.
+        freeze_bn: Keep every batch norm in eval mode, for towers whose running statistics are not
+            statistics of the data (folded batch norms).
+        recomputes: Whether activations are computed again in backward.
     """
 
     def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
@@ -235,22 +242,36 @@ class DualEncoder(nn.Module):
         self._text.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
-        """(B, 3, H, W) normalised pixels -> pooled (B, D), with patches (B, P, D) if asked; neither
-        is normalised. `ImageTower` says what a patch is in each kind of tower.
+        """Encode images.
 
-        Raises CompoclipError when patches are asked of a tower that has none.
+        Args:
+            pixels: (B, 3, H, W) normalised pixels, on the model's device.
+            patches: Return projected patches, too; see `ImageTower` for each kind of tower.
+
+        Returns:
+            Features (B, D), with patches (B, P, D) if asked.
+
+        Raises:
+            CompoclipError: Patches are asked of a tower that has none.
         """
         return self._image_work(pixels, patches).all()
 
     def encode_texts(
         self, ids: Tensor, tokens: bool = False, deduplicate: bool = True
     ) -> TextFeatures:
-        """(T, context) int64 ids -> pooled (T, D), with tokens (T, L, D) and their mask (T, L) if
-        asked; L is the longest text of the block; nothing is normalised. Equal rows are encoded
-        once, unless not `deduplicate` (for measurements). Ids on the CPU are fastest: the plan is
-        made there, without waiting for a device.
+        """Encode texts.
 
-        Raises CompoclipError when tokens are asked of a tower that has none, or ids do not fit.
+        Args:
+            ids: (T, context) int64 token ids. Ids on the CPU are fastest: the plan is made there,
+                without waiting for a device.
+            tokens: Return projected tokens and their mask, too.
+            deduplicate: Encode equal rows once; False is for measurements.
+
+        Returns:
+            Features (T, D), with tokens (T, L, D) and mask (T, L) if asked; L is the longest text.
+
+        Raises:
+            CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
         """
         return self._text_work(ids, tokens, deduplicate).all()
 
@@ -266,15 +287,33 @@ class DualEncoder(nn.Module):
         return self._text.layers()
 
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
-        """All a loss may see: unit-length float32 features and the exponentiated scale; with
-        `local` also patches, tokens and token mask (float32, not normalised)."""
+        """Encode images and texts to all that a loss may see.
+
+        Args:
+            pixels: (B, 3, H, W) normalised pixels.
+            ids: (T, context) int64 token ids.
+            local: Return patches, tokens and token mask, too (float32, not normalised).
+
+        Returns:
+            Unit-length float32 features and the exponentiated scale.
+        """
         return self.work(pixels, ids, local).all()
 
     def work(
         self, pixels: Tensor, ids: Tensor, local: bool = False, micro_batch: int = 0
     ) -> FeatureWork:
-        """What `features` computes, `micro_batch` images at a time, and as many texts as have no
-        more positions than that many texts of full length. 0 is everything at once."""
+        """`features`, in pieces that can be computed one by one.
+
+        Args:
+            pixels: (B, 3, H, W) normalised pixels.
+            ids: (T, context) int64 token ids.
+            local: As for `features`.
+            micro_batch: Images a piece, and texts with no more positions than that many texts of
+                full length; 0 is one piece a tower.
+
+        Returns:
+            The pieces, not computed yet.
+        """
         image = self._image_work(pixels, local, micro_batch)
         text = self._text_work(ids, local, limit=micro_batch)
 

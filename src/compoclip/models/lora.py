@@ -1,4 +1,10 @@
-"""What low-rank adaptation is asked for (Hu et al., LoRA, ICLR 2022)."""
+"""Low-rank adaptation (Hu et al., LoRA, ICLR 2022) of the weights of an open_clip network.
+
+An adapted weight is W' = W + (alpha / r) * B A with A (r, d_in) and B (d_out, r); W stays frozen.
+The adapters are torch parametrizations of the very parameters, so every path through the network
+(this package's, open_clip's own, fused attention) computes with W'. As published for CLIP, the
+three projections of an attention's `in_proj_weight` share one A; its B is (3 d, r).
+"""
 
 from __future__ import annotations
 
@@ -23,13 +29,17 @@ Init = Literal["zero", "xavier_ab"]
 
 @dataclass(frozen=True)
 class Lora:
-    """How a network is adapted.
+    """Settings of low-rank adaptation.
 
-    rank: r. alpha: numerator of the scaling alpha / r. towers: which towers get adapters.
-    targets: "linear" is attention in- and out-projections and both MLP layers; "+conv" adapts the
-    patch embedding too, as in the code released with FSC-CLIP (k x k patches have rank r * k).
-    init: "zero" is B = 0, so that training starts from the base exactly; "xavier_ab" draws A and B
-    of in-projections from Xavier's uniform distribution, as in that code.
+    Attributes:
+        rank: r.
+        alpha: Numerator of the scaling alpha / r.
+        towers: Which towers get adapters: "both", "image" or "text".
+        targets: "linear" adapts the in- and out-projections of attention and both MLP layers;
+            "+conv" the patch embedding too, as in the code released with FSC-CLIP (k x k patches
+            have rank r * k).
+        init: "zero" is B = 0, so that training starts from the base exactly; "xavier_ab" draws A
+            and B of in-projections from Xavier's uniform distribution, as in that code.
     """
 
     rank: int = 4
@@ -57,7 +67,7 @@ class Lora:
 
     @property
     def scaling(self) -> float:
-        """What B A is multiplied with."""
+        """The factor of B A: alpha / rank."""
         return self.alpha / self.rank
 
     def describe(self) -> str:
@@ -67,13 +77,6 @@ class Lora:
         init = f", init {self.init}" if self.init != "zero" else ""
         return f"lora rank {self.rank}, alpha {self.alpha:g}, {where}{targets}{init}"
 
-
-# --- Low-rank adapters on the weights of an open_clip network. ---
-#
-# An adapted weight is W' = W + (alpha / r) * B A with A (r, d_in) and B (d_out, r); W stays frozen.
-# The adapters are torch parametrizations of the very parameters, so every path through the network
-# (this package's, open_clip's own, fused attention) computes with W'. As published for CLIP, the
-# three projections of an attention's `in_proj_weight` share one A; its B is (3 d, r).
 
 _LAYERS = ("attn", "mlp")  # whose linear maps are adapted, in open_clip's blocks and timm's
 _OUTSIDE = ("attn_pool", "text_decoder")  # pooling heads; captioning heads see no contrastive loss
@@ -95,7 +98,7 @@ class AdaptedWeight:
 
     @property
     def size(self) -> int:
-        """How many numbers its adapter holds."""
+        """Number of parameters of its adapter."""
         return math.prod(self.a_shape) + math.prod(self.b_shape)
 
 
@@ -120,11 +123,21 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
 
 
 def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedWeight, ...]:
-    """Put adapters, drawn from `seed`, on the network in place; returns what was adapted.
+    """Attach adapters to a network, in place.
 
-    Nothing is frozen here. The state dict gets other keys until `merge_lora`. Raises like
-    `lora_targets`, UsageError for a rank above that of every adapted weight, and CompoclipError
-    when the network has adapters already.
+    Nothing is frozen here. The state dict gets other keys until `merge_lora`.
+
+    Args:
+        network: An open_clip network.
+        lora: Settings of the adapters.
+        seed: The adapters are drawn from it.
+
+    Returns:
+        The adapted weights, in the order of the network.
+
+    Raises:
+        UsageError: The rank is above that of every adapted weight.
+        CompoclipError: The network has adapters already, or nothing that `lora` could adapt.
     """
     targets = lora_targets(network, lora)
     full = max(map(full_rank, targets))
@@ -160,7 +173,14 @@ def full_rank(target: AdaptedWeight) -> int:
 
 
 def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
-    """All A and B of a network."""
+    """Iterate over the A and B of every adapter.
+
+    Args:
+        network: A network that `attach_lora` was called on.
+
+    Yields:
+        The parameters to train.
+    """
     for _, adapter in _adapters(network):
         yield from adapter.parameters()
 
@@ -175,9 +195,12 @@ def lora_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def merge_lora(network: nn.Module) -> None:
-    """Replace every W by its W' in place and drop the adapters: a plain open_clip network again.
+    """Merge the adapters into their weights, in place: a plain open_clip network again.
 
     Computed on the CPU, so that adapters give the same weights wherever they were trained.
+
+    Args:
+        network: A network that `attach_lora` was called on; unchanged without adapters.
     """
     for name, adapter in list(_adapters(network)):
         path, _, parameter = name.rpartition(".")

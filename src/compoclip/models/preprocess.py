@@ -38,10 +38,14 @@ _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
 class Tokenizer:
-    """Wraps an open_clip tokenizer; called with texts it returns (T, context) int64 ids.
+    """An open_clip tokenizer with an identity; called with texts it returns (T, context) int64 ids.
 
-    id: kind, vocabulary size and hash of vocabulary and text cleaning. vocab_size: number of rows
-    the embedding needs (highest id + 1). Ids of a text are cached.
+    Ids of a text are cached.
+
+    Attributes:
+        id: Kind, vocabulary size and hash of vocabulary and text cleaning.
+        vocab_size: Number of rows that the embedding needs (highest id + 1).
+        context_length: Tokens of a text, start and end among them.
     """
 
     def __init__(self, inner: Any, context_length: int) -> None:
@@ -83,7 +87,7 @@ class Tokenizer:
             self._inner.tokenizer.save_pretrained(folder)
 
     def truncated(self, texts: Sequence[str]) -> int:
-        """How many of the texts are longer than the context and lose words."""
+        """Number of texts that are longer than the context and lose words."""
         return sum(self._cached(text)[1] for text in texts)
 
     def words(self, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -287,11 +291,16 @@ _RESIZE_MODES = ("shortest", "longest", "squash")
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a model wants its images: open_clip's `preprocess_cfg`, comparable.
+    """Image preprocessing of a model: open_clip's `preprocess_cfg`, comparable.
 
-    size: (height, width). mean, std: per channel, for pixels in [0, 1].
-    interpolation: "bicubic" or "bilinear". resize_mode: "shortest" (resize the short side, centre
-    crop), "longest" (resize the long side, pad) or "squash" (resize both). fill_color: of padding.
+    Attributes:
+        size: (height, width) in pixels.
+        mean: Per channel, for pixels in [0, 1].
+        std: Per channel.
+        interpolation: "bicubic" or "bilinear".
+        resize_mode: "shortest" (resize the short side, centre crop), "longest" (resize the long
+            side, pad) or "squash" (resize both).
+        fill_color: Grey level of padding, 0 to 255.
     """
 
     size: tuple[int, int] = (224, 224)

@@ -212,7 +212,7 @@ def _is_plain(block: nn.Module) -> bool:
 
 
 def _causal_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
-    """What `attention(x, x, x, attn_mask=causal)` computes, with no mask in memory."""
+    """`attention(x, x, x, attn_mask=causal)` without a mask in memory."""
     n, length, width = x.shape
     qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
     q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
@@ -258,7 +258,7 @@ def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
 
 @dataclass(frozen=True)
 class EncodingPlan:
-    """What is encoded and how it goes back: on the CPU, made before any device is asked.
+    """Which rows are encoded and how they go back; made on the CPU, before any device is asked.
 
     ids: (R, L) rows by ascending length, cut to the longest bucket. last: (R,) position of the
     end-of-text token. place: (T,) row of each text. buckets: runs of rows. packed: whether all but
@@ -379,8 +379,12 @@ _BUCKET_COST = {"cpu": 64, "cuda": 2048}
 
 @dataclass(frozen=True)
 class TextFeatures:
-    """pooled: (T, D), not normalised. tokens: (T, L, D) projected states, not normalised, zero
-    where token_mask is False, or None. token_mask: (T, L) bool, True at positions 1..EOT, or None.
+    """Features of texts, not normalised.
+
+    Attributes:
+        pooled: (T, D).
+        tokens: (T, L, D) projected states, zero where `token_mask` is False; None unless asked.
+        token_mask: (T, L) bool, True at positions 1..EOT; None unless asked.
     """
 
     pooled: Tensor

@@ -43,7 +43,7 @@ _SHARED = 4  # times the size of its file that the tensors of a model may have: 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """What a weights file holds.
+    """The content of a weights file.
 
     state: tensors by name, without `prefix`. entry: the key they were found under ("" for a plain
     state dict). facts: the other entries of the file that are numbers or short texts, e.g. epoch.
@@ -97,7 +97,7 @@ def read_weights(path: Path) -> WeightsFile:
 
 
 def _content(path: Path) -> object:
-    """What a file holds, without running code."""
+    """The unpickled or mapped content of a file; code in it is never run."""
     try:
         wrong = disguised(path)
         if wrong:
@@ -147,7 +147,7 @@ def _require_data(path: Path) -> None:
 
 
 def _openai(path: Path) -> str:
-    """What open_clip calls OpenAI's weights in a file of OpenAI's name."""
+    """open_clip's name for the weights in a file that OpenAI published."""
     name = f"{path.stem.removesuffix('px')}-quickgelu"
     return f"{name if name in open_clip.list_models() else 'ViT-B-32-quickgelu'}:openai"
 
@@ -173,7 +173,7 @@ def _require_plain(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _kind(value: Tensor) -> str:
-    """What is unusual about a tensor; "" for a plain one."""
+    """Why a tensor is not a plain one; "" when it is."""
     if value.is_quantized:
         return "quantised"
     if value.is_meta:
@@ -200,7 +200,7 @@ def require_finite(state: Mapping[str, Tensor], source: str) -> None:
 
 
 def _stripped(state: dict[str, Tensor], path: Path) -> tuple[str, dict[str, Tensor]]:
-    """What wrappers put before the names, and the tensors without it."""
+    """The prefix that wrappers put before the names, and the tensors without it."""
     found = ""
     for _ in range(_WRAPPERS):
         prefix = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
@@ -333,8 +333,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-# --- Whether weights were fine-tuned from a base: what tells an activation that no file
-# records. ---
+# Kinship: what tells the activation of weights that do not record it.
 #
 # A fine-tuned weight stays near its start: the relative distance |W - W0| / |W0| of the matrices is
 # a few hundredths at published learning rates, while weights trained from another start are about
@@ -348,7 +347,7 @@ Verdict = Literal["same", "derived", "unclear", "unrelated"]
 
 @dataclass(frozen=True)
 class Kinship:
-    """How far weights are from a base's.
+    """The distance between two sets of weights of one architecture.
 
     image, text: the median over the matrices of that tower of |W - W0| / |W0|. compared: how many
     matrices that is. changed: how many tensors of all differ in any value.

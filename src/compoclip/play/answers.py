@@ -1,4 +1,4 @@
-"""What the playground answers, as JSON-ready records."""
+"""The playground's answers, as JSON-ready records."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     return decode(raw, name="the image")
 
 
-# --- What the playground answers, as JSON-ready records. ---
+# --- Answers. ---
 
 _SIDE = 320  # pixels of the longer side of an overlay
 
@@ -108,7 +108,7 @@ class Playground:
     examples: Sequence[Example] = ()
 
     def info(self) -> dict[str, Any]:
-        """What the page shows before anything is asked."""
+        """The facts that the page shows before anything is asked."""
         return {
             "version": __version__,
             "models": [

@@ -88,7 +88,7 @@ class PlayServer(ThreadingHTTPServer):
         self._names = {name.lower() for name in (*own, *names)}
 
     def known_name(self, name: str) -> bool:
-        """Whether a name that a request calls this server by is one of its own.
+        """True if a name that a request calls this server by is one of its own.
 
         On a page of another site, made to lead here, the browser would send that site's name. A
         bare address cannot be made to lead elsewhere.
@@ -170,7 +170,7 @@ class Budget:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this computer can reach an address."""
+    """True if only this computer can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -186,7 +186,7 @@ def _is_address(name: str) -> bool:
 
 
 class _RequestReader(io.RawIOBase):
-    """What a connection sends, within a time that grows with what has come."""
+    """Reads a connection, within a time that grows with what has arrived."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -68,7 +68,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Desk:
-    """What cards are made with: the photos and maps of the page, each embedded within a budget."""
+    """The photos and maps of the page, each embedded within a budget."""
 
     album: Album = field(default_factory=Album)
     looker: Looker = field(default_factory=Looker)
@@ -145,7 +145,7 @@ _MOST = 8  # cards a skill
 
 @dataclass(frozen=True)
 class WinTally:
-    """How many items a model alone gets right, and the base alone, of n common ones."""
+    """Numbers of items only the model gets right, and only the base, of n common ones."""
 
     model: str
     won: int

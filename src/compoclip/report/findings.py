@@ -58,12 +58,12 @@ def direction(difference: Difference) -> str:
 
 
 def judged(difference: Difference) -> bool:
-    """Whether the test found it higher or lower."""
+    """True if the test found it higher or lower."""
     return difference.verdict in ("higher", "lower")
 
 
 def findings(study: Study) -> tuple[Findings, ...]:
-    """What the paired tests say about every model but the base."""
+    """The findings of the paired tests, for every model but the base."""
     return tuple(_model(study, model) for model in study.others)
 
 

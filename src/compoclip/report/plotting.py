@@ -1,4 +1,4 @@
-"""How plots look: one style for light and one for dark pages, colours that colour-blind people can
+"""Plots: one style for light and one for dark pages, colours that colour-blind people can
 tell apart, markers besides colours, and the way from matplotlib to a data URI."""
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def ends(each: Ranged) -> tuple[float, float]:
 
 
 def error_bar(each: Ranged) -> list[list[float]]:
-    """How far the interval reaches below and above the value, in points, as matplotlib wants it:
+    """Distances from the value to the ends of its interval, in points, as matplotlib wants them:
     not negative, though a bootstrap's interval need not hold the value."""
     low, high = ends(each)
     return [[100 * max(0.0, each.value - low)], [100 * max(0.0, high - each.value)]]
@@ -378,7 +378,7 @@ def _taken(
     pixel: Callable[[float, float], tuple[float, float]],
     diagonal: bool,
 ) -> list[Box]:
-    """What labels should not cover: intervals, grey points, the diagonal."""
+    """Boxes that labels should not cover: intervals, grey points, the diagonal."""
     boxes: list[Box] = []
     for dot in dots:
         (a, b), (c, d) = (pixel(x, y) for x, y in zip(ends(dot.x), ends(dot.y)))

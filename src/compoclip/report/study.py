@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.comparison import (
-    Comparison,
-    Difference,
-    compare,
-    require_one_checkpoint,
-)
+from compoclip.evaluation.comparison import Comparison, Difference, compare, require_one_checkpoint
 from compoclip.evaluation.groups import (
     Groups,
     group_differences,

@@ -1,5 +1,4 @@
-"""What the tables of the report show, cell by cell; numbers are formatted here, laid out in the
-templates."""
+"""The cells of the report's tables; numbers are formatted here, laid out in the templates."""
 
 from __future__ import annotations
 
@@ -15,14 +14,7 @@ from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.tables import chance_flag, data_notes
 from compoclip.report.findings import SAME, direction
 from compoclip.report.study import Study, Table
-from compoclip.report.wording import (
-    count,
-    interval,
-    p_value,
-    percent,
-    points,
-    signed_interval,
-)
+from compoclip.report.wording import count, interval, p_value, percent, points, signed_interval
 
 
 @dataclass(frozen=True)
@@ -258,7 +250,7 @@ def _with_clean(detail: Detail, results: Results, score: Score | None) -> Detail
 
 
 def _notes(measured: Mapping[str, Results]) -> tuple[str, ...]:
-    """What is to be said about the data, once where it is the same for all models."""
+    """Remarks on the data, each once where it is the same for all models."""
     texts: dict[str, list[str]] = {}
     for model, each in measured.items():
         for line in data_notes(each):

@@ -1,4 +1,4 @@
-"""What training runs left behind: curves from `train.jsonl`, the record of the checkpoint."""
+"""Training runs on disk: curves from `train.jsonl`, and the record of the checkpoint."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _curve(series: Sequence[tuple[int, float]]) -> LogCurve:
 
 
 def _record(checkpoint: Path) -> dict[str, str]:
-    """How the checkpoint was made, as flat text; empty while the run is unfinished."""
+    """The provenance of the checkpoint as flat text; one entry while the run is unfinished."""
     path = checkpoint / "compoclip.json"
     if not path.is_file():
         return {"state": "unfinished"}

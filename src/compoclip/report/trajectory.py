@@ -9,15 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from compoclip.analysis.interpolation import KEPT, Point, Rule, Sweep
-from compoclip.analysis.trees import (
-    BEST,
-    GREEDY,
-    HIGHEST,
-    LEFT,
-    RANDOM,
-    RIGHT,
-    TreeScores,
-)
+from compoclip.analysis.trees import BEST, GREEDY, HIGHEST, LEFT, RANDOM, RIGHT, TreeScores
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.statistics import Estimate
 from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, ends, error_bar, write_figure

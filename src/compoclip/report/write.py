@@ -34,10 +34,7 @@ from compoclip.evaluation.published.read import (
     table_names,
 )
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import (
-    FEWEST,
-    RESAMPLES,
-)
+from compoclip.evaluation.statistics import FEWEST, RESAMPLES
 from compoclip.evaluation.tables import Layout, comparison_text, laid_out, percent, span
 from compoclip.files import write_atomically
 from compoclip.models.checkpoint import LoadedModel

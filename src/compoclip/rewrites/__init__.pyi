@@ -20,11 +20,11 @@ from .crepe import CrepeAtom as CrepeAtom
 from .crepe import CrepeNegate as CrepeNegate
 from .crepe import CrepeSwap as CrepeSwap
 from .cross_swap import CrossSwap as CrossSwap
+from .graph_edits import GraphVocabulary as GraphVocabulary
+from .graph_edits import load_vocabulary as load_vocabulary
 from .mosaic import GraphNegative as GraphNegative
 from .mosaic import GraphPositive as GraphPositive
 from .mosaic import GraphTexts as GraphTexts
-from .mosaic import GraphVocabulary as GraphVocabulary
-from .mosaic import load_vocabulary as load_vocabulary
 from .mosaic import sample_graph_texts as sample_graph_texts
 from .negclip import AndSwap as AndSwap
 from .negclip import NegclipSwap as NegclipSwap

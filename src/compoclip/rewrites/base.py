@@ -26,7 +26,14 @@ from compoclip.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edited place: character range in the caption, and in the rewritten text."""
+    """One edited place, in characters.
+
+    Attributes:
+        start: First character in the caption.
+        end: Character after the last.
+        new_start: First character in the rewritten text.
+        new_end: Character after the last.
+    """
 
     start: int
     end: int
@@ -36,9 +43,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A valid rewrite: the new text, which rule made it, and which spans it changed.
+    """A valid rewrite of a caption.
 
-    A text that keeps only a part of the caption (a sub-graph) lists what it changes in that part.
+    Attributes:
+        text: The new text.
+        rewrite: Name of the rewrite that made it.
+        keeps_meaning: Whether it is a positive.
+        rule: Which rule of the rewrite applied ("swap:noun").
+        edits: The changed places. A text that keeps only a part of the caption (a sub-graph) lists
+            what it changes in that part.
     """
 
     text: str
@@ -50,9 +63,10 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No valid rewrite exists (or none was found in the allowed draws), and why.
+    """No valid rewrite exists, or none was found in the allowed draws.
 
-    `reason` is a short stable key such as "no-legal-pair", fit for counting.
+    Attributes:
+        reason: A short stable key such as "no-legal-pair", fit for counting.
     """
 
     reason: str
@@ -63,6 +77,11 @@ class Rewrite(Protocol):
 
     Calling it never raises on odd captions, never returns the caption itself, and draws all
     randomness from `rng`. It returns `Refused` rather than a placeholder when nothing valid exists.
+
+    Attributes:
+        name: What `get_rewrite` finds it by.
+        version: Raised whenever its texts change.
+        keeps_meaning: Whether it makes positives.
     """
 
     @property
@@ -80,7 +99,12 @@ class Rewrite(Protocol):
 class PairRewrite(Protocol):
     """A rewrite of two captions at once: what one loses, the other gains.
 
-    As `Rewrite`, for two captions: both texts are rewritten, or neither.
+    As `Rewrite`; both texts are rewritten, or neither.
+
+    Attributes:
+        name: What `get_pair_rewrite` finds it by.
+        version: Raised whenever its texts change.
+        keeps_meaning: Whether it makes positives.
     """
 
     @property
@@ -98,9 +122,18 @@ class PairRewrite(Protocol):
 
 
 def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
-    """The generator for one sample, epoch and rewrite: the same whatever the worker or order.
+    """The random generator of one sample, epoch and rewrite, whatever the worker or order.
 
-    Seeded by blake2b over (seed, sample id, epoch, rewrite name): docs/decisions.md, rule 7.
+    Seeded by BLAKE2b over (seed, sample id, epoch, rewrite name): docs/decisions.md, rule 7.
+
+    Args:
+        seed: Of the run.
+        sample_id: Id of the sample.
+        epoch: From 0.
+        name: Name of the rewrite.
+
+    Returns:
+        A generator of its own.
     """
     key = f"{seed}\x1f{sample_id}\x1f{epoch}\x1f{name}".encode("utf-8", "surrogatepass")
     return random.Random(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big"))
@@ -160,7 +193,17 @@ def pair_rewrite_names() -> tuple[str, ...]:
 
 
 def get_rewrite(name: str) -> Rewrite:
-    """The rewrite of that name. Raises UsageError, with the known names, for another one."""
+    """The rewrite of one caption of a name.
+
+    Args:
+        name: One of `rewrite_names()`.
+
+    Returns:
+        The rewrite with its default settings.
+
+    Raises:
+        UsageError: For another name; the message lists the known ones.
+    """
     single, pairs = _found()
     rewrite = single.get(name)
     if rewrite is None and name in pairs:
@@ -171,9 +214,16 @@ def get_rewrite(name: str) -> Rewrite:
 
 
 def rewrites_named(text: str) -> tuple[str, ...]:
-    """The names in a list such as "negclip,replace" or "all", each once.
+    """The names in a list such as "negclip,replace" or "all".
 
-    Raises UsageError for an unknown one, or none.
+    Args:
+        text: Names joined by commas, or "all".
+
+    Returns:
+        The names, each once.
+
+    Raises:
+        UsageError: For an unknown name, or none.
     """
     if text.strip() == "all":
         return rewrite_names()
@@ -184,7 +234,17 @@ def rewrites_named(text: str) -> tuple[str, ...]:
 
 
 def get_pair_rewrite(name: str) -> PairRewrite:
-    """The rewrite of two captions of that name. Raises UsageError for another one."""
+    """The rewrite of two captions of a name.
+
+    Args:
+        name: One of `pair_rewrite_names()`.
+
+    Returns:
+        The rewrite with its default settings.
+
+    Raises:
+        UsageError: For another name; the message lists the known ones.
+    """
     pairs = _found()[1]
     if name not in pairs:
         raise UsageError(f"no rewrite of two captions '{name}'; choose from: {', '.join(pairs)}")
@@ -219,16 +279,30 @@ def clean(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def token_key(text: str) -> tuple[str, ...]:
-    """The pieces CLIP's tokenizer encodes: equal keys if and only if equal token ids.
+    """The pieces that CLIP's tokenizer encodes, without importing torch.
 
     Case and blanks before punctuation do not show: "A mat ." and "a mat." have the same key. The
     77-token limit is not applied.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The pieces; equal keys if and only if equal token ids.
     """
     return tuple(_PIECE.findall(clean(text)))
 
 
 def same_to_clip(a: str, b: str) -> bool:
-    """Whether both texts are encoded to the same token ids."""
+    """Whether two texts are encoded to the same token ids.
+
+    Args:
+        a: A text.
+        b: Another text.
+
+    Returns:
+        Whether CLIP cannot tell them apart.
+    """
     # The pieces hold every sign that is not blank, so those of unlike texts cannot be alike.
     return _signs(a) == _signs(b) and token_key(a) == token_key(b)
 
@@ -239,7 +313,15 @@ def _signs(text: str) -> str:
 
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
-    """Whether the text with its start and end token fits into `context` tokens uncut."""
+    """Whether a text with its start and end token fits into the context uncut.
+
+    Args:
+        text: Any text.
+        context: Tokens of the context, 77 for CLIP.
+
+    Returns:
+        Whether it does.
+    """
     room = context - SPECIAL_TOKENS
     # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
     if len(text) <= room and text.isascii() and text.isprintable() and "&" not in text:

@@ -39,11 +39,13 @@ class MaskFiller(Protocol):
 
 
 class TransformersFiller:
-    """A masked language model of the transformers package, loaded on first use.
+    """A masked language model of the transformers package, loaded on first use, on the CPU.
 
-    model: name on the Hugging Face hub or a local folder. count: how many words are proposed.
-    Words that the model builds of several pieces are never proposed. Nothing is downloaded before
-    the first gap, and the model runs on the CPU.
+    Words that the model builds of several pieces are never proposed.
+
+    Args:
+        model: Name on the Hugging Face hub or a local folder.
+        count: How many words are proposed.
     """
 
     def __init__(self, model: str = "distilroberta-base", count: int = 20) -> None:
@@ -86,12 +88,15 @@ def _pipeline(model: str) -> Any:
 
 @dataclass(frozen=True)
 class MaskedReplace:
-    """Replaces one word of the given parts of speech by a likely other one.
+    """Replaces one word by a likely other one (CE-CLIP, Zhang et al., CVPR 2024).
 
-    parts: of NOUN, ADJ, VERB, ADP; the word is uniform among those of the caption that assert
-    something and stand alone. filler: proposes what fits the gap; the first proposal that is a word
-    of the same part of speech and form, and neither related to the word nor in the caption, is
-    taken. Without a filler the lexicon proposes, by `Replace`.
+    The word is uniform among those of the caption that assert something and stand alone. The first
+    proposal that is a word of the same part of speech and form, and neither related to the word nor
+    in the caption, is taken.
+
+    Attributes:
+        parts: Parts of speech that may be replaced: NOUN, ADJ, VERB, ADP.
+        filler: Proposes what fits the gap; without one the lexicon does, by `Replace`.
     """
 
     name: str

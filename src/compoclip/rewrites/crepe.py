@@ -13,10 +13,18 @@ from itertools import combinations
 
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, apply_changes, check, inflect
+from compoclip.rewrites.edit import (
+    EMPTY,
+    MAX_DRAWS,
+    SpanChange,
+    apply_changes,
+    check,
+    first_valid,
+    inflect,
+)
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
 from compoclip.rewrites.legality import has_namesake, may_tie_alike, states_place, subject_of
-from compoclip.rewrites.negclip import NO_PAIR, SpanPair, candidates, swapped
+from compoclip.rewrites.negclip import SpanPair, candidates, drawn_swap
 from compoclip.rewrites.reading import MentionLink, Reading, read
 from compoclip.rewrites.relations import phrases
 from compoclip.rewrites.replace import (
@@ -54,16 +62,15 @@ class CrepeAtom:
             return Refused(TOO_FEW)
         atoms = elements(reading)
         kinds = [kind for kind in _TYPES if any(atom.kind == kind for atom in atoms)]
-        reason = NO_CANDIDATE
-        for _ in range(MAX_DRAWS if kinds else 0):
+
+        def attempt() -> Rewritten | Refused:
             kind = rng.choice(kinds)
             atom = rng.choice([atom for atom in atoms if atom.kind == kind])
-            word, rule = drawn_candidate(atom, rng), f"atom:{_TYPES[kind]}"
-            result = replaced(reading, atom, word, self.name, rule)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+            word = drawn_candidate(atom, rng)
+            return replaced(reading, atom, word, self.name, f"atom:{_TYPES[kind]}")
+
+        draws = range(MAX_DRAWS if kinds else 0)
+        return first_valid((attempt() for _ in draws), NO_CANDIDATE)
 
 
 @dataclass(frozen=True)
@@ -84,18 +91,7 @@ class CrepeSwap:
             if pair.group in _SWAPS
         ]
         pairs += _contradicting_relations(read(caption))
-        reason = NO_PAIR
-        for _ in range(MAX_DRAWS):
-            if not pairs:
-                break
-            group = rng.choice(list(dict.fromkeys(pair.group for pair in pairs)))
-            pair = rng.choice([pair for pair in pairs if pair.group == group])
-            result = swapped(caption, pair, self.name)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-            pairs.remove(pair)
-        return Refused(reason)
+        return drawn_swap(caption, pairs, rng, self.name)
 
 
 def _contradicting_relations(s: Reading) -> Iterator[SpanPair]:
@@ -191,7 +187,7 @@ def _instead(s: Reading) -> Iterator[Foil]:
 
 
 def _relations(s: Reading) -> Iterator[tuple[int, int]]:
-    """Spans of the verbs and prepositions between a thing and the next, whose denial denies it.
+    """Spans of verbs and prepositions that relate two adjacent things, and can be denied.
 
     "A star not above a star" is true of the lower one, so things must differ.
     """

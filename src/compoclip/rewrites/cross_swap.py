@@ -14,23 +14,20 @@ from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
-    MASS_NOUNS,
     MAX_DRAWS,
     SpanChange,
     cased_like,
     edited,
     inflect,
 )
-from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, contrast, related
-from compoclip.rewrites.legality import only_listed
+from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED
+from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.reading import Reading, read
-from compoclip.rewrites.relations import SAYING_LITTLE, preposition_synonyms
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 #: Parts of speech whose words are never exchanged.
 FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
-_ONE = frozenset(("one", "1"))
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class CrossSwap:
         for _ in range(MAX_DRAWS if common else 0):
             pos = rng.choice(common)
             a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
-            if not exclude(mine[pos][a], theirs[pos][b]):
+            if not words_exclude(mine[pos][a], theirs[pos][b]):
                 reason = RELATED
                 continue
             if _rest(first, a) == _rest(second, b):
@@ -100,7 +97,7 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
 
 
 def _says_something(s: Reading, index: int) -> bool:
-    """Whether the noun names a thing of which more is said than that it is there.
+    """Whether the caption says more of the thing a noun names than that it is there.
 
     "A dog" turned into "a cat" is true of a composite image that shows a cat in its other half.
     """
@@ -113,24 +110,6 @@ def _rest(caption: Caption, word: str) -> list[str]:
     """The words that carry meaning besides `word`, in alphabetical order."""
     low = (t.lemma.lower() for t in caption.tokens if t.pos not in FIXED and t.text.lower() != word)
     return sorted(low)
-
-
-def exclude(a: Token, b: Token) -> bool:
-    """Whether the words of two tokens of one part of speech differ in meaning (rules 5 and 6)."""
-    first, second = a.lemma.lower(), b.lemma.lower()
-    if a.pos == "ADP":
-        if not SAYING_LITTLE.isdisjoint((first, second)):
-            return False
-        return first != second and second not in preposition_synonyms(first)
-    if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
-        return False  # "that" of "a chair that turns" is no "it"
-    if a.pos == "ADJ":
-        return contrast((first,), (second,)) is None
-    if a.pos == "NUM" and not _ONE.isdisjoint((first, second)):
-        return False  # "one dog" and "two dogs" differ in the noun too
-    if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):
-        return False  # "two dogs" give no "two breads"
-    return not related(first, second, a.pos)
 
 
 def _exchanged(

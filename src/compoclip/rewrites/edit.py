@@ -229,6 +229,18 @@ def edited(
     return Rewritten(text, rewrite, keeps_meaning, rule, edits)
 
 
+def first_valid(attempts: Iterable[Rewritten | Refused], reason: str) -> Rewritten | Refused:
+    """The first valid one of the attempts, which are made one by one; else the last refusal.
+
+    reason: why there is none when there are no attempts.
+    """
+    for result in attempts:
+        if isinstance(result, Rewritten):
+            return result
+        reason = result.reason
+    return Refused(reason)
+
+
 # --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---
 
 #: Nouns for stuff, of which there are no two: they are no replacement for a plural.

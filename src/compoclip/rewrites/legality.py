@@ -30,7 +30,7 @@ from compoclip.rewrites.exclusion import (
     same_thing,
 )
 from compoclip.rewrites.reading import Mention, MentionLink, Reading, of_last
-from compoclip.rewrites.relations import is_symmetric, preposition_synonyms, sense_of
+from compoclip.rewrites.relations import SAYING_LITTLE, is_symmetric, preposition_synonyms, sense_of
 
 SYMMETRIC = "symmetric-relation"
 SAME_ROLE = "same-role"
@@ -51,7 +51,7 @@ _Span = tuple[int, int]
 
 
 def arguments(s: Reading, x: int, z: int) -> str | None:
-    """Exchange of the things that mentions x < z name."""
+    """Why exchanging the things named by mentions x < z is illegal, or None."""
     mentions = s.mentions
     if not (s.asserted(mentions[x].head) or s.asserted(mentions[z].head)):
         return NOT_ASSERTED
@@ -70,14 +70,14 @@ def arguments(s: Reading, x: int, z: int) -> str | None:
 
 
 def _same_statement(s: Reading, x: int, z: int) -> bool:
-    """Whether both head clauses that go on alike: "a man on a bench and a boy on a bench"."""
+    """Whether both head clauses that continue alike: "a man on a bench and a boy on a bench"."""
     if not _heads_clause(s.mentions, x) or not _heads_clause(s.mentions, z):
         return False
     return related(s.head_lemma(x + 1), s.head_lemma(z + 1), "NOUN")
 
 
 def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
-    """Whether something is said about this mention after it: "(and) a dog on a chair"."""
+    """Whether the caption goes on about this mention: "(and) a dog on a chair"."""
     return place + 1 < len(mentions) and mentions[place + 1].root == place
 
 
@@ -127,7 +127,10 @@ def is_many(token: Token) -> bool:
 
 
 def modifiers(s: Reading, a: int, b: int, pos: str) -> str | None:
-    """Exchange of the modifiers at tokens a and b (adjectives, or nouns before nouns)."""
+    """Why exchanging the modifiers at tokens a and b is illegal, or None.
+
+    Modifiers are adjectives, or nouns before nouns.
+    """
     if not (s.asserted(a) or s.asserted(b)):
         return NOT_ASSERTED
     first, second = s.lemmas[a], s.lemmas[b]
@@ -173,7 +176,7 @@ def _continues(token: Token) -> bool:
 
 
 def phrases(s: Reading, x: int, z: int) -> str | None:
-    """Exchange of the whole noun phrases x < z."""
+    """Why exchanging the whole noun phrases x < z is illegal, or None."""
     mine, theirs = _content(s, x), _content(s, z)
     if mine == theirs:
         return RELATED
@@ -200,9 +203,9 @@ def _contradict(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
 
 
 def verbs(s: Reading, a: _Span, b: _Span) -> str | None:
-    """Exchange of two verbs (runs of verb tokens), a before b.
+    """Why exchanging two verbs (spans of tokens, a before b) is illegal, or None.
 
-    Legal when both have an object of their own, or when they have different subjects.
+    It is legal when both have an object of their own, or when they have different subjects.
     """
     tokens = s.caption.tokens
     if not (s.asserted(a[0]) or s.asserted(b[0])):
@@ -235,7 +238,7 @@ def _object(s: Reading, verb: _Span) -> int:
 
 
 def subject_of(s: Reading, verb: _Span) -> int:
-    """The mention before the verb, a token span, or -1 when there is none.
+    """The mention that is the subject of a verb, a token span; -1 when there is none.
 
     Only auxiliaries, adverbs or "that" may stand in between.
     """
@@ -249,7 +252,7 @@ def subject_of(s: Reading, verb: _Span) -> int:
 
 
 def nouns(s: Reading, i: int, j: int) -> str | None:
-    """Exchange of the nouns at tokens i < j, heads or modifiers of their mentions."""
+    """Why exchanging the nouns at tokens i < j (heads or modifiers) is illegal, or None."""
     tokens, x, z = s.caption.tokens, s.owner[i], s.owner[j]
     if x == z:
         return SAME_OWNER
@@ -270,7 +273,10 @@ def _is_described(s: Reading, place: int) -> bool:
 
 
 def adverbs(s: Reading, i: int, j: int) -> str | None:
-    """Exchange of the adverbs at tokens i and j: of different verbs with different meanings."""
+    """Why exchanging the adverbs at tokens i and j is illegal, or None.
+
+    They must modify different verbs with different meanings.
+    """
     tokens = s.caption.tokens
     if not (s.asserted(i) or s.asserted(j)):
         return NOT_ASSERTED
@@ -421,7 +427,25 @@ def states_place(s: Reading, first: int, stop: int) -> bool:
     return tokens[s.mentions[owner].head].lemma.lower() not in NOT_THINGS
 
 
-# --- Replacing a word. ---
+# --- Putting a word in the place of another. ---
+
+
+def words_exclude(a: Token, b: Token) -> bool:
+    """Whether two words of one part of speech cannot both hold, whatever captions they are from."""
+    first, second = a.lemma.lower(), b.lemma.lower()
+    if a.pos == "ADP":
+        if not SAYING_LITTLE.isdisjoint((first, second)):
+            return False
+        return first != second and second not in preposition_synonyms(first)
+    if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
+        return False  # "that" of "a chair that turns" is no "it"
+    if a.pos == "ADJ":
+        return contrast((first,), (second,)) is None
+    if a.pos == "NUM" and not {"one", "1"}.isdisjoint((first, second)):
+        return False  # "one dog" and "two dogs" differ in the noun too
+    if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):
+        return False  # "two dogs" give no "two breads"
+    return not related(first, second, a.pos)
 
 
 def noun_refusal(s: Reading, word: str, old: str = "", *, plural: bool = False) -> str | None:

@@ -1,27 +1,19 @@
-"""The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it.
+"""Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP).
 
-f_obj replaces an attribute of an object that stands alone. f_rel exchanges the objects of a
-relation, replaces one, replaces the relation, or joins a random object. f_attr exchanges the
-attributes of two related objects, or replaces one. One edit a negative.
+Unlike other rewrites they keep only a part of the caption ("black cat on mat").
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import chain, product
-from pathlib import Path
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
-from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
-from compoclip.captions.tagger import lemma_of
-from compoclip.captions.types import Caption, GraphAttribute, GraphObject, GraphRelation, Span
-from compoclip.errors import CompoclipError
-from compoclip.files import read_json
-from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.captions.subgraphs import SubGraph, phrase
+from compoclip.captions.types import Caption
+from compoclip.rewrites.base import Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
     EMPTY,
@@ -29,371 +21,28 @@ from compoclip.rewrites.edit import (
     SAME_TOKENS,
     TOO_LONG,
     doubles_a_word,
-    inflect,
+    first_valid,
 )
 from compoclip.rewrites.exclusion import (
-    FIXED_ADJECTIVES,
     NO_THINGS,
-    contrast,
-    excluded,
-    exclusive,
-    families,
-    fits,
-    head_noun,
-    modifier,
-    related,
-    same_thing,
+)
+from compoclip.rewrites.graph_edits import (
+    ATTR,
+    CATEGORIES,
+    NO_CANDIDATE,
+    OBJ,
+    REL,
+    GraphVocabulary,
+    Slot,
+    Transform,
+    default_vocabulary,
+    slots_of,
 )
 from compoclip.rewrites.legality import (
     NO_THING,
     NOT_ASSERTED,
-    SYMMETRIC,
-    attribute_refusal,
-    implied,
-    noun_refusal,
-    restated,
 )
 from compoclip.rewrites.reading import Reading, read
-from compoclip.rewrites.relations import as_link, is_symmetric, relation_refusal, says_little
-
-# --- The words that negatives take: objects, attributes and relations. ---
-#
-# MosaiCLIP's lists N, A, R come from Visual Genome and were not published. A list of our own is in
-# data/graph_vocabulary.json; `scripts/build_graph_vocabulary.py` makes one from scene graphs.
-
-VOCABULARY_FORMAT = "compoclip-graph-vocabulary-1"
-WORD_KINDS = ("objects", "attributes", "relations")
-_REMEDY = "make one with scripts/build_graph_vocabulary.py"
-
-
-@dataclass(frozen=True, eq=False)
-class GraphVocabulary:
-    """Objects N, attributes A and relations R, each word once, and where they come from.
-
-    `counts` holds, by kind, how often each word was met; it is empty for a list made by hand.
-    """
-
-    objects: tuple[str, ...]
-    attributes: tuple[str, ...]
-    relations: tuple[str, ...]
-    source: str
-    licence: str
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    built: Mapping[str, int] = field(default_factory=dict)
-
-
-@lru_cache(maxsize=1)
-def default_vocabulary() -> GraphVocabulary:
-    """The shipped vocabulary, read once."""
-    return load_vocabulary(Path(__file__).with_name("data") / "graph_vocabulary.json")
-
-
-def load_vocabulary(path: Path) -> GraphVocabulary:
-    """The vocabulary in a file. Raises CompoclipError when it is none or a list is empty."""
-    data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
-    if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
-        raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
-    counts: dict[str, dict[str, int]] = {}
-    lists: dict[str, tuple[str, ...]] = {}
-    for kind in WORD_KINDS:
-        words = data.get(kind)
-        if not isinstance(words, list | dict) or not words:
-            raise CompoclipError(f"{path}: no list of {kind}; {_REMEDY}")
-        if not all(isinstance(word, str) and word.strip() for word in words):
-            raise CompoclipError(f"{path}: {kind} must be words; {_REMEDY}")
-        if isinstance(words, dict):
-            if not all(isinstance(count, int) for count in words.values()):
-                raise CompoclipError(f"{path}: counts of {kind} must be numbers; {_REMEDY}")
-            counts[kind] = words
-        plain = (" ".join(word.lower().replace("_", " ").split()) for word in words)
-        lists[kind] = tuple(dict.fromkeys(plain))
-    built = data.get("built")
-    return GraphVocabulary(
-        lists["objects"],
-        lists["attributes"],
-        lists["relations"],
-        source=str(data.get("source", path.name)),
-        licence=str(data.get("licence", "unknown")),
-        counts=counts,
-        built=built if isinstance(built, dict) else {},
-    )
-
-
-# --- Which words of a graph negative differ from its positive, and what they stand for. ---
-
-#: Name and span of a piece in the positive; the same piece in the negative, with place.
-_Piece = tuple[str, Span]
-
-
-def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
-    """The changed pieces: their range in the caption, and in the text of the negative.
-
-    Pieces are attributes, nouns and relations. Exchanged ones are listed where they are now, with
-    the range of what stood there; attributes or objects that were added have an empty range.
-    """
-    found: list[Edit] = []
-    at = 0
-    for old, new in _aligned(positive, negative):
-        text = " ".join(name for name, _ in new)
-        if [name for name, _ in old] != [name for name, _ in new]:
-            start, end = _hull([span for _, span in old or new])
-            found.append(Edit(start, end, at, at + len(text)))
-        at += len(text) + bool(text)
-    return tuple(found)
-
-
-def _aligned(
-    positive: SubGraph, negative: SubGraph
-) -> Iterator[tuple[Sequence[_Piece], Sequence[_Piece]]]:
-    """Runs of pieces at the same place in both, in the order of the text."""
-    for index, new in enumerate(negative.objects):
-        if index >= len(positive.objects):
-            relation = negative.relations[index - 1]
-            added = [(relation_words(relation), relation.span)]
-            yield [], [*added, *_said(new), (new.name, new.span)]
-            continue
-        old = positive.objects[index]
-        if index:
-            links = (positive.relations[index - 1], negative.relations[index - 1])
-            was, is_now = ([(relation_words(r), r.span)] for r in links)
-            yield was, is_now
-        before, after = _said(old), _said(new)
-        if len(before) == len(after):
-            yield from (([a], [b]) for a, b in zip(before, after))
-        else:
-            nothing = ("", Span(old.span.start, old.span.start))
-            yield before or [nothing], after
-        yield [(old.name, old.span)], [(new.name, new.span)]
-
-
-def _said(node: GraphObject) -> list[_Piece]:
-    return [(attribute.name, attribute.span) for attribute in node.attributes]
-
-
-def _hull(spans: Sequence[Span]) -> tuple[int, int]:
-    return min(span.start for span in spans), max(span.end for span in spans)
-
-
-# --- The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it. ---
-
-OBJ, REL, ATTR = "graph-obj", "graph-rel", "graph-attr"
-CATEGORIES = (OBJ, REL, ATTR)
-SWAP_OBJECTS, SWAP_ATTRIBUTES = "exchange-objects", "exchange-attributes"
-NEW_OBJECT, NEW_RELATION, NEW_ATTRIBUTE = "replace-object", "replace-relation", "replace-attribute"
-JOIN = "join-object"
-
-NO_CANDIDATE = "no-candidate"
-SAID = "said-by-caption"
-Choice = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One edit of one sub-graph: the pair (positive, negative) but for the words to be drawn.
-
-    node, attribute: which object of the sub-graph, and which of its attributes, is replaced.
-    """
-
-    category: str
-    rule: str
-    positive: SubGraph
-    node: int = 0
-    attribute: int = 0
-
-
-def slots_of(positive: SubGraph) -> Iterator[Slot]:
-    """Every edit of a sub-graph, as the paper orders them: object, relation, attribute."""
-    if len(positive.objects) == 1:
-        for place in range(len(positive.objects[0].attributes)):
-            yield Slot(OBJ, NEW_ATTRIBUTE, positive, 0, place)
-        return
-    yield Slot(REL, SWAP_OBJECTS, positive)
-    yield Slot(REL, NEW_OBJECT, positive, 0)
-    yield Slot(REL, NEW_OBJECT, positive, 1)
-    yield Slot(REL, NEW_RELATION, positive)
-    yield Slot(REL, JOIN, positive)
-    if all(node.attributes for node in positive.objects):
-        yield Slot(ATTR, SWAP_ATTRIBUTES, positive)
-    for index, node in enumerate(positive.objects):
-        for place in range(len(node.attributes)):
-            yield Slot(ATTR, NEW_ATTRIBUTE, positive, index, place)
-
-
-@dataclass(frozen=True)
-class Transform:
-    """Makes negatives of one caption's slots.
-
-    valid: refuse what may be true (docs/decisions.md, "MosaiCLIP's graphs"); else anything goes
-    that CLIP can tell from its positive, as in the paper.
-    """
-
-    reading: Reading
-    vocabulary: GraphVocabulary
-    valid: bool = True
-
-    def draw(self, slot: Slot, rng: random.Random) -> Rewritten | Refused:
-        """One negative, its words drawn uniformly, or why none of 10 draws gave one."""
-        lists = self.lists(slot)
-        if not all(lists):
-            return Refused(NO_CANDIDATE)
-        result: Rewritten | Refused = Refused(NO_CANDIDATE)
-        for _ in range(MAX_DRAWS if lists else 1):
-            result = self.make(slot, tuple(rng.choice(words) for words in lists))
-            if isinstance(result, Rewritten):
-                break
-        return result
-
-    def all(self, slot: Slot) -> Iterator[Rewritten]:
-        """Every valid negative of a slot."""
-        for choice in product(*self.lists(slot)):
-            result = self.make(slot, choice)
-            if isinstance(result, Rewritten):
-                yield result
-
-    def lists(self, slot: Slot) -> tuple[Choice, ...]:
-        """The words to draw from, a list for each word that the edit needs."""
-        words = self.vocabulary
-        if slot.rule == NEW_OBJECT:
-            return (words.objects,)
-        if slot.rule == NEW_RELATION:
-            old = relation_words(slot.positive.relations[0])
-            return (relation_candidates(words, old) if self.valid else words.relations,)
-        if slot.rule == JOIN:
-            relations = words.relations
-            if self.valid:
-                relations = tuple(each for each in relations if not says_little(each))
-            return relations, words.attributes, words.objects
-        if slot.rule == NEW_ATTRIBUTE and not self.valid:
-            return (words.attributes,)
-        if slot.rule == NEW_ATTRIBUTE:
-            attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
-            head = head_noun(self.reading.names[slot.positive.nodes[slot.node]])
-            tag = self.reading.tag(attribute.span) or "JJ"
-            return (attribute_candidates(words, attribute.name, tag, head),)
-        return ()
-
-    def make(self, slot: Slot, choice: Choice) -> Rewritten | Refused:
-        """The negative with the given words, or the rule that it breaks."""
-        refusal = self._refusal(slot, choice) if self.valid else None
-        if refusal is not None:
-            return Refused(refusal)
-        negative, lemmas = self._edited(slot, choice)
-        text = phrase(negative)
-        if same_to_clip(text, phrase(slot.positive)):
-            return Refused(SAME_TOKENS)
-        if doubles_a_word(text, self.reading.caption):
-            return Refused(DOUBLED)
-        if not fits_context(text):
-            return Refused(TOO_LONG)
-        if self.valid and (
-            token_key(text) in self.reading.said or implied(negative, lemmas, self.reading)
-        ):
-            return Refused(SAID)
-        edits = edits_between(slot.positive, negative)
-        return Rewritten(text, slot.category, False, slot.rule, edits)
-
-    def _refusal(self, slot: Slot, choice: Choice) -> str | None:
-        reading, positive = self.reading, slot.positive
-        if slot.rule == NEW_ATTRIBUTE:
-            return attribute_refusal(reading, positive.nodes[slot.node], choice[0])
-        if slot.rule == NEW_OBJECT:
-            node = positive.nodes[slot.node]
-            plural = reading.plural[node]
-            return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
-        if slot.rule == JOIN:
-            return noun_refusal(reading, choice[2])
-        ends = (positive.nodes[0], positive.nodes[1])
-        mine, theirs = ([a.name for a in node.attributes] for node in positive.objects)
-        symmetric = is_symmetric(relation_words(positive.relations[0]).split())
-        if slot.rule == SWAP_OBJECTS and symmetric:
-            return SYMMETRIC
-        if slot.rule == SWAP_ATTRIBUTES:
-            if symmetric and same_thing(*(reading.names[end] for end in ends)):
-                return SYMMETRIC
-            if (refusal := contrast(mine, theirs)) is not None:
-                return refusal
-        return restated(reading, ends, (mine, theirs))
-
-    def _edited(self, slot: Slot, choice: Choice) -> tuple[SubGraph, tuple[str, ...]]:
-        """The negative, and the lemmas of its objects."""
-        positive = slot.positive
-        lemmas = tuple(self.reading.names[node] for node in positive.nodes)
-        objects, relations = list(positive.objects), positive.relations
-        if slot.rule == SWAP_OBJECTS:
-            objects.reverse()
-            relations = (self._agreeing(relations[0], positive.nodes),)
-            return SubGraph(tuple(objects), relations, positive.nodes[::-1]), lemmas[::-1]
-        if slot.rule == SWAP_ATTRIBUTES:
-            pair = (objects[0].attributes, objects[1].attributes)
-            objects = [replace(o, attributes=a) for o, a in zip(objects, pair[::-1])]
-        elif slot.rule == NEW_ATTRIBUTE:
-            node = objects[slot.node]
-            attributes = list(node.attributes)
-            attributes[slot.attribute] = replace(attributes[slot.attribute], name=choice[0])
-            objects[slot.node] = replace(node, attributes=tuple(attributes))
-        elif slot.rule == NEW_OBJECT:
-            plural = self.reading.plural[positive.nodes[slot.node]]
-            name = inflect(choice[0], "NNS") if plural else choice[0]
-            objects[slot.node] = replace(objects[slot.node], name=name)
-            lemmas = (*lemmas[: slot.node], choice[0], *lemmas[slot.node + 1 :])
-        elif slot.rule == NEW_RELATION:
-            relations = (replace(relations[0], words=as_link(choice[0])),)
-        else:
-            return _joined(positive, choice), (*lemmas, choice[2])
-        return SubGraph(tuple(objects), relations, positive.nodes), lemmas
-
-    def _agreeing(self, relation: GraphRelation, nodes: tuple[int, ...]) -> GraphRelation:
-        """The relation of exchanged objects: a finite verb takes the number of its new subject."""
-        old, new = (self.reading.plural[node] for node in nodes)
-        if old == new or self.reading.tag(relation.span) not in ("VBZ", "VBP"):
-            return relation
-        lemma = relation.name.split()[0]
-        words = relation_words(relation).split()
-        words[0] = lemma if new else inflect(lemma, "VBZ")
-        return replace(relation, words=" ".join(words))
-
-
-@lru_cache(maxsize=4096)
-def relation_candidates(vocabulary: GraphVocabulary, relation: str) -> tuple[str, ...]:
-    """The relations of the vocabulary that cannot hold where this one does."""
-    return tuple(w for w in vocabulary.relations if relation_refusal(relation, w) is None)
-
-
-@lru_cache(maxsize=16384)
-def attribute_candidates(
-    vocabulary: GraphVocabulary, attribute: str, tag: str, head: str
-) -> tuple[str, ...]:
-    """The attributes of the vocabulary that deny this one of an object named `head`.
-
-    Another colour for a colour, another size for a size, another posture for "sitting", else
-    opposites and adjectives of the same kind by WordNet. tag: Penn tag of the attribute. Empty when
-    none is known.
-    """
-    lemma = attribute.lower().rpartition(" ")[2]
-    if lemma in FIXED_ADJECTIVES:
-        return ()
-    contrasts = {word for word, _ in modifier(lemma, tag, head)}
-    doing = exclusive(lemma_of(lemma, "VERB", "VBG"), "VERB") if tag == "VBG" else ()
-
-    def denies(word: str) -> bool:
-        if families(lemma, "ADJ") & families(word, "ADJ"):
-            return excluded(lemma, word) and fits(lemma, word, head)
-        acts = word.endswith("ing") and lemma_of(word, "VERB", "VBG") in doing
-        return word in contrasts or acts
-
-    return tuple(w for w in vocabulary.attributes if denies(w) and not related(lemma, w, "ADJ"))
-
-
-def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
-    """The sub-graph with a relation to a further object of one attribute."""
-    end = Span(positive.objects[-1].span.end, positive.objects[-1].span.end)
-    further = GraphObject(choice[2], end, (GraphAttribute(choice[1], end),))
-    link = GraphRelation(len(positive.objects) - 1, choice[0], len(positive.objects), end)
-    link = replace(link, words=as_link(choice[0]))
-    return SubGraph(
-        (*positive.objects, further), (*positive.relations, link), (*positive.nodes, -1)
-    )
-
 
 # --- Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP). ---
 
@@ -414,8 +63,11 @@ TAKEN = "equals-another-text"
 class GraphTexts:
     """The sub-graph texts drawn for a caption, each different to CLIP from the others and from it.
 
-    pair: for each negative the index of the positive that it was made from. refused: how often no
-    text came of something, by rewrite name and reason.
+    Attributes:
+        positives: Texts of sub-graphs.
+        negatives: Edited texts of those.
+        pair: For each negative the index of the positive that it was made from.
+        refused: How often no text came of something, by rewrite name and reason.
     """
 
     positives: tuple[Rewritten, ...] = ()
@@ -433,17 +85,29 @@ def sample_graph_texts(
     vocabulary: GraphVocabulary | None = None,
     graph_filter: GraphFilter = "valid",
 ) -> GraphTexts:
-    """Draw (positive, negative) pairs of a parsed caption.
+    """Draw (positive, negative) pairs of a parsed caption (MosaiCLIP, Singh et al., EMNLP 2023).
 
-    Until there are `negatives` or no pair is left: draw a category by `weights` (c_obj, c_rel,
-    c_attr) among those with pairs left, then one of its pairs uniformly, without replacement. The
-    pair is taken if its positive is already chosen or fewer than `positives` are, and its texts are
-    new to CLIP. A positive never comes without a negative. The caption itself is not among the
-    texts. Without a parse, or with nothing to say about it, there are none, and `refused` says why.
+    Until there are `negatives` or no pair is left: draw a category by `weights` among those with
+    pairs left, then one of its pairs uniformly, without replacement. The pair is taken if its
+    positive is already chosen or fewer than `positives` are, and its texts are new to CLIP. A
+    positive never comes without a negative. The caption itself is not among the texts.
 
-    vocabulary: words for negatives, the shipped ones by default. graph_filter: "valid" refuses
-    negatives that may be true; "none" takes them as they come, as the paper does. Raises ValueError
-    for weights that are negative or all zero.
+    Args:
+        caption: With a graph; without one, or with nothing to say about it, there are no texts, and
+            `refused` says why.
+        rng: Source of all randomness.
+        weights: Of c_obj, c_rel and c_attr.
+        positives: Most positives.
+        negatives: Most negatives.
+        vocabulary: Words for negatives, the shipped ones by default.
+        graph_filter: "valid" refuses negatives that may be true; "none" takes them as they come, as
+            the paper does.
+
+    Returns:
+        The texts.
+
+    Raises:
+        ValueError: For weights that are negative or all zero.
     """
     if min(weights) < 0 or not any(weights):
         raise ValueError(f"weights must be at least 0 and not all 0, got {weights}")
@@ -534,10 +198,11 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
 
 @dataclass(frozen=True)
 class GraphNegative:
-    """A negative of one category, `name`: a sub-graph and an edit of it, both drawn uniformly.
+    """Edits a sub-graph: one edit of one category, `name`, both drawn uniformly.
 
-    vocabulary: words for replacements, the shipped ones by default. graph_filter: "valid" refuses
-    negatives that may be true, "none" does not.
+    Attributes:
+        vocabulary: Words for replacements, the shipped ones by default.
+        graph_filter: "valid" refuses negatives that may be true, "none" does not.
     """
 
     name: str
@@ -555,16 +220,14 @@ class GraphNegative:
         vocabulary = self.vocabulary or default_vocabulary()
         transform = Transform(reading, vocabulary, self.graph_filter == "valid")
         slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
-        reason = NO_CANDIDATE
-        for slot in rng.sample(slots, min(MAX_DRAWS, len(slots))):
+
+        def attempt(slot: Slot) -> Rewritten | Refused:
             result = transform.draw(slot, rng)
-            if isinstance(result, Refused):
-                reason = result.reason
-            elif same_to_clip(result.text, caption.text):
-                reason = SAME_TOKENS
-            else:
-                return result
-        return Refused(reason)
+            same = isinstance(result, Rewritten) and same_to_clip(result.text, caption.text)
+            return Refused(SAME_TOKENS) if same else result
+
+        drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
+        return first_valid(map(attempt, drawn), NO_CANDIDATE)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged, first_valid
 from compoclip.rewrites.exclusion import (
     FIXED_ADJECTIVES,
     LIGHT_VERBS,
@@ -47,8 +47,11 @@ class SpanPair(NamedTuple):
 class NegclipSwap:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
 
-    Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital.
-    groups: which of `GROUPS` may be exchanged.
+    Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital (NegCLIP,
+    Yuksekgonul et al., ICLR 2023, section 4).
+
+    Attributes:
+        groups: Which of `GROUPS` may be exchanged.
     """
 
     name: str = "negclip"
@@ -61,18 +64,22 @@ class NegclipSwap:
         if not caption.tokens:
             return Refused(EMPTY)
         pairs = [pair for pair in candidates(caption) if pair.group in self.groups]
-        reason = NO_PAIR
-        for _ in range(MAX_DRAWS):
-            if not pairs:
-                break
-            group = rng.choice([g for g in GROUPS if any(p.group == g for p in pairs)])
-            pair = rng.choice([p for p in pairs if p.group == group])
-            result = swapped(caption, pair, self.name)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-            pairs = [p for p in pairs if p != pair]
-        return Refused(reason)
+        return drawn_swap(caption, pairs, rng, self.name)
+
+
+def drawn_swap(
+    caption: Caption, pairs: list[SpanPair], rng: random.Random, rewrite: str
+) -> Rewritten | Refused:
+    """Exchange a pair: group uniform among those of the pairs, then pair uniform."""
+    left = list(pairs)
+
+    def attempt() -> Rewritten | Refused:
+        group = rng.choice(list(dict.fromkeys(pair.group for pair in left)))
+        pair = rng.choice([pair for pair in left if pair.group == group])
+        left.remove(pair)
+        return swapped(caption, pair, rewrite)
+
+    return first_valid((attempt() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR)
 
 
 def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:

@@ -80,14 +80,14 @@ def _clause(lows: tuple[str, ...], start: int, stop: int) -> range:
     return range(reach, stop)
 
 
-# --- What was read off a caption, remembered while its rewrites are made. ---
+# --- Memoised readings of one caption. ---
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
-    """`read`, a pure function, that keeps its value for the object it was asked about last.
+    """Memoise a pure function for the object it was called with last.
 
     The rewrites of one caption are made one after another and begin with the same reading. Objects
     are told apart by identity, as hashing a parsed caption would take longer than reading it. Safe
@@ -154,10 +154,16 @@ class Mention(NamedTuple):
 class Reading:
     """What is known of a caption: by token, by mention, and by object of its scene graph.
 
-    lows, lemmas: text and lemma of every token in lower case. mentions: in order; owner: which
-    mention each token belongs to, or -1. phrasal: tokens of phrasal prepositions. unasserted:
-    tokens that the caption does not claim. Graph members are read when they are asked for; they
-    are empty for a caption without a graph.
+    Members about objects are read when they are asked for; they are empty without a graph.
+
+    Attributes:
+        caption: The caption.
+        mentions: Noun phrases in order.
+        owner: For every token the mention it belongs to, or -1.
+        phrasal: Tokens of phrasal prepositions ("in front of").
+        unasserted: Tokens that the caption does not claim ("no", "or", "might").
+        lows: Text of every token in lower case.
+        lemmas: Lemma of every token in lower case.
     """
 
     caption: Caption
@@ -281,7 +287,14 @@ class Reading:
 
 @of_last
 def read(caption: Caption) -> Reading:
-    """The reading of a caption; works for any, even without chunks or graph."""
+    """Read a caption: its mentions and what ties them. Its graph is read when asked for.
+
+    Args:
+        caption: Any caption, even without chunks or graph.
+
+    Returns:
+        The reading; the one of the caption asked about last is kept.
+    """
     tokens = caption.tokens
     lows = tuple([token.text.lower() for token in tokens])
     lemmas = tuple([token.lemma.lower() for token in tokens])

@@ -15,7 +15,15 @@ from typing import NamedTuple
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, cased_like, edited, inflect
+from compoclip.rewrites.edit import (
+    EMPTY,
+    MAX_DRAWS,
+    SpanChange,
+    cased_like,
+    edited,
+    first_valid,
+    inflect,
+)
 from compoclip.rewrites.exclusion import NOT_THINGS, entity, head_noun, modifier, verb
 from compoclip.rewrites.legality import (
     OCCURS,
@@ -180,10 +188,13 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
 class Replace:
     """Replaces one element by a word of its kind that contradicts it, in the same word form.
 
-    Per element up to two candidates are drawn by word frequency, then one uniformly among all.
-    Needs two entities and a relation or modifier. Numerals and determiners are never replaced.
-    parts: parts of speech of the elements that may be replaced: NOUN (entities), ADJ (modifiers),
-    ADP and VERB (relations).
+    Up to two candidates an element are drawn by word frequency, then one uniformly among all. Needs
+    two entities and a relation or modifier. Numerals and determiners are never replaced
+    (SugarCrepe, Hsieh et al., NeurIPS 2023).
+
+    Attributes:
+        parts: Parts of speech that may be replaced: NOUN (entities), ADJ (modifiers), ADP and VERB
+            (relations).
     """
 
     name: str = "replace"
@@ -199,18 +210,15 @@ class Replace:
         if not enough_elements(reading):
             return Refused(TOO_FEW)
         found = [element for element in elements(reading) if element.pos in self.parts]
-        if not found:
-            return Refused(NO_CANDIDATE)
-        reason = NO_CANDIDATE
         shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
-        for _ in range(MAX_DRAWS):
+
+        def attempt() -> Rewritten | Refused:
             element = rng.choices(found, shares)[0]
             word = drawn_candidate(element, rng)
-            result = replaced(reading, element, word, self.name, f"replace:{element.kind}")
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+            return replaced(reading, element, word, self.name, f"replace:{element.kind}")
+
+        draws = range(MAX_DRAWS if found else 0)
+        return first_valid((attempt() for _ in draws), NO_CANDIDATE)
 
 
 def drawn_candidate(element: Element, rng: random.Random) -> str:
@@ -264,8 +272,10 @@ _PARTS = {"action": "VERB", "spatial": "ADP"}
 class TsvlcRuleBased:
     """Replaces one listed word: category uniform among those that apply, then word, then foil.
 
-    categories: which of the lists of data/tsvlc.txt are used. any_word: a word as it stands in the
-    caption gives way to any other of its list, true or not, in place of one that excludes it.
+    Attributes:
+        categories: Which of the lists of data/tsvlc.txt are used.
+        any_word: A word as it stands in the caption gives way to any other of its list, true or
+            not, in place of one that excludes it.
     """
 
     name: str = "tsvlc-rb"
@@ -282,30 +292,27 @@ class TsvlcRuleBased:
         if self.any_word:
             return self._any_word(reading, rng)
         options = {c: found for c in self.categories if (found := listed(reading, c))}
-        reason = NO_LIST
-        for _ in range(MAX_DRAWS if options else 0):
+
+        def attempt() -> Rewritten | Refused:
             category = rng.choice(list(options))
             element, words = rng.choice(options[category])
-            rule = f"list:{category}"
-            result = replaced(reading, element, rng.choice(words), self.name, rule)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+            return replaced(reading, element, rng.choice(words), self.name, f"list:{category}")
+
+        draws = range(MAX_DRAWS if options else 0)
+        return first_valid((attempt() for _ in draws), NO_LIST)
 
     def _any_word(self, s: Reading, rng: random.Random) -> Rewritten | Refused:
         options = {c: found for c in self.categories if (found := said(s, c))}
-        reason = NO_LIST
-        for _ in range(MAX_DRAWS if options else 0):
+
+        def attempt() -> Rewritten | Refused:
             category = rng.choice(list(options))
             place, words = rng.choice(options[category])
             change = SpanChange(place, place + 1, cased_like(rng.choice(words), s.caption, place))
             rule = f"list:{category}"
-            result = edited(s.caption, [change], rewrite=self.name, keeps_meaning=False, rule=rule)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+            return edited(s.caption, [change], rewrite=self.name, keeps_meaning=False, rule=rule)
+
+        draws = range(MAX_DRAWS if options else 0)
+        return first_valid((attempt() for _ in draws), NO_LIST)
 
 
 def said(s: Reading, category: str) -> list[tuple[int, list[str]]]:

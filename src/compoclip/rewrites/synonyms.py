@@ -13,7 +13,7 @@ from compoclip.captions.lists import SHADES, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, SpanChange, cased_like, edited, inflect
+from compoclip.rewrites.edit import EMPTY, SpanChange, cased_like, edited, first_valid, inflect
 from compoclip.rewrites.exclusion import families, names_people
 from compoclip.rewrites.legality import names_together, states_place, subject_of
 from compoclip.rewrites.reading import Reading, read
@@ -218,8 +218,11 @@ NO_SYNONYM = "no-synonym"
 class Synonym:
     """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
 
-    strict: leave out the entries that are not quite the same (above -> on top of, wearing -> in,
-    by -> near). The rule of a result says whether its entry is such a loose one.
+    The rule of a result says whether its entry is a loose one (The Hard Positive Truth, Kamath et
+    al., ECCV 2024).
+
+    Attributes:
+        strict: Leave out the loose entries (above -> on top of, wearing -> in, by -> near).
     """
 
     name: str = "synonym"
@@ -232,16 +235,14 @@ class Synonym:
         if not caption.tokens:
             return Refused(EMPTY)
         found = [p for p in places(read(caption)) if not (self.strict and p.entry.loose)]
-        reason = NO_SYNONYM
-        for place in rng.sample(found, len(found)):
+
+        def attempt(place: Place) -> Rewritten | Refused:
             text = cased_like(place.text, caption, place.first)
             rule = f"synonym:{place.entry.kind}{'-loose' if place.entry.loose else ''}"
             change = SpanChange(place.first, place.stop, text)
-            result = edited(caption, [change], rewrite=self.name, keeps_meaning=True, rule=rule)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+            return edited(caption, [change], rewrite=self.name, keeps_meaning=True, rule=rule)
+
+        return first_valid(map(attempt, rng.sample(found, len(found))), NO_SYNONYM)
 
 
 SYNONYM_STRICT = Synonym(name="synonym-strict", strict=True)

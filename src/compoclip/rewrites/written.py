@@ -254,10 +254,17 @@ LOSES_CONTENT = "loses-content"
 
 
 def form_objection(caption: str, written: str) -> str | None:
-    """Why a written positive or negative cannot be used, judged by its form, or None.
+    """Judge the form of a written positive or negative.
 
     It must hold words, differ from the caption to CLIP's tokenizer, fit into the context and have
     at most 1.5 times as many words.
+
+    Args:
+        caption: The caption.
+        written: What a person or a language model made of it.
+
+    Returns:
+        Why it cannot be used, or None.
     """
     if not written.strip():
         return EMPTY
@@ -269,12 +276,19 @@ def form_objection(caption: str, written: str) -> str | None:
 
 
 def positive_objection(caption: Caption, written: Caption) -> str | None:
-    """Why a written positive does not keep the meaning, or None when it may.
+    """Judge whether a written positive keeps the meaning.
 
     Content words are nouns, verbs, adjectives, adverbs and numbers outside phrasal prepositions.
-    Their multiset is the same (words exchanged, stating the same), or exactly one of them
-    is another word (a word replaced) that does not exclude the old one. Neither text denies what
-    the other says.
+    Their multiset is the same (words exchanged, stating the same), or exactly one of them is
+    another word (a word replaced) that does not exclude the old one. Neither text denies what the
+    other says.
+
+    Args:
+        caption: The caption.
+        written: What was made of it.
+
+    Returns:
+        Why it does not keep the meaning, or None when it may.
     """
     change = difference(caption, written)
     if len(change.lost) != len(change.gained) or len(change.lost) > 1:
@@ -287,12 +301,19 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
 
 
 def negative_objection(caption: Caption, written: Caption) -> str | None:
-    """Why a written negative may still be true of the image, or None when it says something else.
+    """Judge whether a written negative says something else than the caption.
 
     It denies what the caption does not; or it has a content word that cannot hold together with one
     it lost ("crimson" with "red", "small" with "red" can); or a preposition that does not fit the
     scene of the one it lost; or the same words in an order that states other things. Texts that
     only add or drop words are refused: both may be true.
+
+    Args:
+        caption: The caption.
+        written: What was made of it.
+
+    Returns:
+        Why it may still be true of the image, or None.
     """
     change = difference(caption, written)
     if change.negated:
@@ -314,10 +335,17 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
 
 
 def paraphrase_objection(caption: Caption, written: Caption) -> str | None:
-    """Why a text in other words does not say the same, or None when it may.
+    """Judge whether a text in other words says the same.
 
     Half of the content words are kept, or there are words that can mean the same; no word excludes
     one that went, and nothing is denied.
+
+    Args:
+        caption: The caption.
+        written: The paraphrase.
+
+    Returns:
+        Why it does not say the same, or None when it may.
     """
     change = difference(caption, written)
     gone = [old for old in change.lost if not any(may_mean_the_same(old, n) for n in change.gained)]

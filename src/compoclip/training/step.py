@@ -116,7 +116,16 @@ def step(
 def weighted_loss(
     active: Sequence[LossTerm], features: Features, layout: Layout
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Every loss term by name, and their weighted sum."""
+    """Every loss term by name, and their weighted sum.
+
+    Args:
+        active: The terms of this kind of batch.
+        features: Of the whole batch.
+        layout: How its texts belong to its images.
+
+    Returns:
+        Term name -> scalar, before its weight; and the scalar that is differentiated.
+    """
     terms = {term.name: term.loss(features, layout) for term in active}
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
 

@@ -45,8 +45,14 @@ _FAMILY_WEIGHTS: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class WorldCaption:
-    """A true caption. atoms: how many objects, attributes, relations, counts, positions and
-    backgrounds it mentions. kind: its type, a key of `CAPTION_TYPES`. form: what it claims.
+    """A true caption.
+
+    Args:
+        text: Lower case, without a full stop.
+        atoms: How many objects, attributes, relations, counts, positions and backgrounds it
+            mentions.
+        kind: Its type, a key of `CAPTION_TYPES`.
+        form: What it claims.
     """
 
     text: str
@@ -88,7 +94,7 @@ def facts_of(scene: Scene) -> Facts:
 
 
 def fits(thing: Thing, kind: str | None, attributes: tuple[Attribute, ...]) -> bool:
-    """Whether the thing is of the kind (any, if None) and has all the attributes."""
+    """True if the thing is of the kind (any, if None) and has all the attributes."""
     if kind is not None and thing.kind != kind:
         return False
     return all(getattr(thing, a.family) == a.value for a in attributes)
@@ -328,10 +334,19 @@ CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
 def captions_for(
     scene: Scene, config: WorldConfig, seed: int, index: int, count: int = 5
 ) -> tuple[WorldCaption, ...]:
-    """`count` different true captions of the scene, of varied type. A function of its arguments.
+    """Different true captions of a scene, of varied type; a function of the arguments alone.
 
-    Raises UsageError for an unknown caption type in the config, CompoclipError when the scene has
-    not enough different captions of the types the config allows.
+    Args:
+        scene: The scene.
+        config: Its world, with the weights of the caption types.
+        seed: Of the world.
+        index: Of the scene in its split.
+        count: How many captions.
+
+    Raises:
+        UsageError: For an unknown caption type in the config.
+        CompoclipError: When the scene has not enough different captions of the types that the
+            config allows.
     """
     weights = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
     for name, weight in config.caption_weights:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from itertools import repeat
@@ -16,8 +18,8 @@ from PIL import Image
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
+from compoclip.workers import Workers
 from compoclip.world.captions import CAPTION_TYPES, captions_for
-from compoclip.world.processes import mapper
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
 from compoclip.world.scene import Scene, WorldConfig
@@ -25,7 +27,16 @@ from compoclip.world.scene import Scene, WorldConfig
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What to write: scenes 0 .. count-1 of a split, each with `captions` captions."""
+    """A training set to write: scenes 0 .. count-1 of a split, each with captions.
+
+    Args:
+        config: The world that the scenes are drawn from.
+        count: Number of scenes.
+        seed: Of scenes and captions.
+        split: Split of the scenes.
+        captions: Captions a scene.
+        shard_size: Samples a shard.
+    """
 
     config: WorldConfig
     count: int
@@ -36,12 +47,22 @@ class TrainingSet:
 
 
 def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[Path]:
-    """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters); returns the shards.
+    """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters).
 
     A sample is KEY.png and KEY.json with {"caption": [...]}. The bytes depend on `spec` alone, not
-    on `workers`. `out` appears when everything is written, or not at all. Raises CompoclipError
-    when it exists and is not empty, when it cannot be written, or when the config leaves too few
-    scenes or captions.
+    on `workers`. `out` appears when everything is written, or not at all.
+
+    Args:
+        out: The folder.
+        spec: What to write.
+        workers: Processes that draw.
+
+    Returns:
+        The shards.
+
+    Raises:
+        CompoclipError: When `out` exists and is not empty, when it cannot be written, or when the
+            config leaves too few scenes or captions.
     """
     starts = range(0, spec.count, spec.shard_size)
     names = [f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
@@ -59,8 +80,23 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     return [out / name for name in names]
 
 
+@contextmanager
+def mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """`map` over `workers` fresh processes, in this one for fewer than two; results in order."""
+    if workers < 2:
+        yield map
+        return
+    with Workers(workers) as pool:
+        yield pool.map
+
+
 def png_bytes(scene: Scene, size: int) -> bytes:
-    """The image of a scene as PNG, `size` pixels a side."""
+    """The picture of a scene as a PNG file.
+
+    Args:
+        scene: The scene.
+        size: Image side in pixels.
+    """
     buffer = io.BytesIO()
     Image.fromarray(render(scene, size)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -94,9 +130,14 @@ def bundled_world() -> WorldConfig:
 
 
 def crowded(config: WorldConfig) -> WorldConfig:
-    """The same world, with pictures and captions that hold something to confuse and little else:
-    mostly two unlike things, said together with their colours. What else a caption may say
-    (places, sizes, patterns) tells pictures apart without it, and binding is learnt more slowly.
+    """A world of which pictures and captions hold something to confuse and little else.
+
+    They are mostly about two unlike things, named together with their colours. What else a caption
+    may say (places, sizes, patterns) tells pictures apart without it, and binding is learnt more
+    slowly.
+
+    Args:
+        config: The world to start from.
     """
     weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_CONFUSABLE}
     return replace(
@@ -115,10 +156,14 @@ def crowded(config: WorldConfig) -> WorldConfig:
 
 
 def read_world_config(path: Path) -> WorldConfig:
-    """The configuration a JSON file describes.
+    """The world that a JSON file describes: any fields of `WorldConfig`, the others by default.
 
-    Raises CompoclipError when the file is missing, malformed, or names an unknown field, and
-    UsageError when a value is out of range.
+    Args:
+        path: The file.
+
+    Raises:
+        CompoclipError: When the file is missing, malformed, or names an unknown field.
+        UsageError: When a value is out of range.
     """
     data = read_json(path, damaged="mend the file")
     known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}

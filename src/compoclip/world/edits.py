@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -30,20 +30,14 @@ from compoclip.world.scene import Scene
 from compoclip.world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
-    COLOURS,
     KINDS,
-    PATTERNS,
-    SIZES,
+    NUMERALS,
+    VALUES,
 )
-from compoclip.world.wording import NUMERALS, Wording
+from compoclip.world.wording import Wording
 
 Node = Statement | Modifier | NounPhrase
 
-VALUES: dict[str, Sequence[str]] = {
-    "colour": tuple(COLOURS),
-    "size": tuple(SIZES),
-    "pattern": tuple(PATTERNS),
-}
 _OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
 _PLACING = ("left", "right", "above", "below")
 
@@ -309,7 +303,16 @@ def hard_negative(
 
     Both texts are worded anew in the same way, so that they differ by the edit alone. The oracle
     has judged the first TRUE and the second FALSE. A "word-order" negative is a scrambled text,
-    which the oracle must not judge TRUE. Raises UsageError for an unknown skill.
+    which the oracle must not judge TRUE.
+
+    Args:
+        scene: What the caption is true of.
+        caption: The caption to edit.
+        skill: The kind of edit, such as "swap-colour".
+        rng: Of all choices.
+
+    Raises:
+        UsageError: For an unknown skill.
     """
     if skill not in NEGATIVE_SKILLS:
         raise UsageError(f"world: unknown skill {skill!r}; known: {', '.join(NEGATIVE_SKILLS)}")
@@ -345,9 +348,16 @@ def hard_positive(
 ) -> Contrast | None:
     """A pair (true, also true); None when the rule does not apply to the caption.
 
-    synonym: other nouns and adjectives. phrase: other words for relations and positions.
-    converse: "a star left of a mug" as "a mug right of a star". and-swap: the statements joined by
-    "and" in reverse. Raises UsageError for an unknown rule.
+    Args:
+        scene: What the caption is true of.
+        caption: The caption to reword.
+        rule: "synonym" (other nouns and adjectives), "phrase" (other words for relations and
+            positions), "converse" ("a star left of a mug" as "a mug right of a star") or
+            "and-swap" (the statements joined by "and" in reverse).
+        rng: Of all choices.
+
+    Raises:
+        UsageError: For an unknown rule.
     """
     style = rng.randrange(2**32)
     text = _worded(caption.form, style, variants=0.0)

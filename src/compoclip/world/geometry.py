@@ -79,7 +79,7 @@ def _distance(a: Thing, b: Thing) -> float:
 
 
 def inside(a: Thing, b: Thing) -> bool | None:
-    """Whether `a` lies in the free space of the hollow thing `b`."""
+    """True if `a` lies in the free space of the hollow thing `b`."""
     reach = a.radius + max(abs(a.x - b.x), abs(a.y - b.y))
     if KINDS[b.kind].hollow and reach <= HOLLOW * b.radius + 1e-9:
         return True
@@ -89,7 +89,7 @@ def inside(a: Thing, b: Thing) -> bool | None:
 
 
 def in_front(a: Thing, b: Thing) -> bool | None:
-    """Whether `a` hides a clearly visible part of `b`."""
+    """True if `a` hides a clearly visible part of `b`."""
     share = _distance(a, b) / (a.radius + b.radius)
     if share >= 0.95:
         return False
@@ -99,19 +99,19 @@ def in_front(a: Thing, b: Thing) -> bool | None:
 
 
 def near(a: Thing, b: Thing) -> bool | None:
-    """Whether the centres of the two things are near each other."""
+    """True if the centres of the two things are near each other."""
     distance = _distance(a, b)
     return True if distance <= NEAR else False if distance >= FAR else None
 
 
 def touching(a: Thing, b: Thing) -> bool | None:
-    """Whether the two things are in contact: certain only for overlaps and for clear gaps."""
+    """True if the two things are in contact: certain only for overlaps and for clear gaps."""
     share = _distance(a, b) / (a.radius + b.radius)
     return True if share <= OVERLAP else False if share >= 1.1 else None
 
 
 def related(relation: str, a: Thing, b: Thing) -> bool | None:
-    """Whether `a` stands in `relation` to the different thing `b`. None in the ambiguous zone.
+    """True if `a` stands in `relation` to the different thing `b`. None in the ambiguous zone.
 
     left, right, above, below: offset of at least `BESIDE` inside a cone. bigger, smaller: the size
     classes differ. Raises KeyError for a relation that is not part of the world.
@@ -158,7 +158,7 @@ def _both(p: bool | None, q: bool | None) -> bool | None:
 
 
 def located(position: str, thing: Thing) -> bool | None:
-    """Whether the thing is at the named place of the picture, such as "top left" or "middle".
+    """True if the thing is at the named place of the picture, such as "top left" or "middle".
 
     "left" and "top" alone say nothing about the other axis. Raises KeyError for another name.
     """

@@ -167,7 +167,7 @@ _SCREEN_WORDS = BACKGROUND_COLOURS.keys() | BACKGROUND_TEXTURES.keys() | BACKGRO
 
 
 class Truth(StrEnum):
-    """What the oracle answers."""
+    """The oracle's answer: true, false, or not decidable from the scene."""
 
     TRUE = "true"
     FALSE = "false"
@@ -176,7 +176,13 @@ class Truth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """truth, why it is UNKNOWN (empty otherwise), and whether foreign words were met."""
+    """The oracle's judgement of a caption.
+
+    Args:
+        truth: Its answer.
+        reason: Why the answer is UNKNOWN, empty otherwise.
+        foreign: The caption has words that are not of the world.
+    """
 
     truth: Truth
     reason: str = ""

@@ -14,7 +14,7 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder
 from compoclip.world.captions import extend, facts_of, mention
-from compoclip.world.dataset import png_bytes
+from compoclip.world.dataset import mapper, png_bytes
 from compoclip.world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip.world.logic import (
     Attribute,
@@ -27,7 +27,6 @@ from compoclip.world.logic import (
     Relation,
 )
 from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.processes import mapper
 from compoclip.world.sampling import (
     ORDINARY,
     SPLITS,
@@ -97,7 +96,7 @@ def _take(thing: Thing, model: Thing, family: str) -> Thing:
 
 
 def _drawable(scene: Scene) -> bool:
-    """Whether an altered scene still obeys what drawn scenes obey."""
+    """True if an altered scene still obeys what drawn scenes obey."""
     for i, a in enumerate(scene.things):
         if not (a.radius <= min(a.x, a.y) and max(a.x, a.y) <= 1 - a.radius):
             return False
@@ -333,7 +332,15 @@ _ORACLE = Oracle()
 
 @dataclass(frozen=True, slots=True)
 class WorldPair:
-    """caption_a is true of scene_a and false of scene_b; caption_b the other way round."""
+    """Two scenes and two captions, each true of its own scene only.
+
+    Args:
+        scene_a: First scene.
+        scene_b: Second scene.
+        caption_a: True of scene_a and false of scene_b.
+        caption_b: True of scene_b and false of scene_a.
+        skill: What tells them apart.
+    """
 
     scene_a: Scene
     scene_b: Scene
@@ -343,11 +350,21 @@ class WorldPair:
 
 
 def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "test") -> WorldPair:
-    """Pair `index` of a skill, a function of its arguments; the oracle has judged all four cases.
+    """A minimal pair, a function of the arguments; the oracle has judged all four cases.
 
     In ordinary splits neither scene shows a held-out compound; in the others one of them may be
-    all that does. Raises UsageError for an unknown skill or split, CompoclipError when the config
-    leaves no such pair.
+    all that does.
+
+    Args:
+        config: The world.
+        seed: Of the world.
+        index: Number of the pair.
+        skill: What tells the two scenes apart, a key of `TAUGHT_SKILLS`.
+        split: Split of the scenes.
+
+    Raises:
+        UsageError: For an unknown skill or split.
+        CompoclipError: When the config leaves no such pair.
     """
     if skill not in TAUGHT_SKILLS:
         raise UsageError(f"world: unknown pair skill {skill!r}; known: {', '.join(TAUGHT_SKILLS)}")
@@ -392,7 +409,7 @@ def edited(
 
 
 def _known(scene: Scene, config: WorldConfig) -> bool:
-    """Whether the config has all kinds and colours of a scene."""
+    """True if the config has all kinds and colours of a scene."""
     kinds, colours = config.known_kinds, config.known_colours
     return all(t.kind in kinds and t.colour in colours for t in scene.things)
 

@@ -164,10 +164,18 @@ def _tables(config: WorldConfig) -> _Tables:
 
 
 def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
-    """Scene `index` of a split: a pure function of its arguments.
+    """A scene, a pure function of the arguments.
 
-    Raises UsageError for an unknown split, CompoclipError when the config (a tiny subset of kinds
-    or colours, say) leaves no scene for the split.
+    Args:
+        config: The world.
+        seed: Of the world.
+        split: Split of the scene.
+        index: Its number in the split.
+
+    Raises:
+        UsageError: For an unknown split.
+        CompoclipError: When the config (a tiny subset of kinds or colours, say) leaves no scene for
+            the split.
     """
     if split not in SPLITS:
         raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
@@ -227,7 +235,7 @@ def _unlike(things: list[Thing]) -> bool:
 def _link(
     config: WorldConfig, tables: _Tables, rng: random.Random, count: int, triple: Triple | None
 ) -> str | None:
-    """Whether the first two things are an "inside" or a "front" pair."""
+    """True if the first two things are an "inside" or a "front" pair."""
     if triple is not None:
         return triple[1] if triple[1] in ("inside", "front") else None
     draw = rng.random()
@@ -335,7 +343,7 @@ def spot(rng: random.Random, radius: float, anchored: bool) -> tuple[float, floa
 
 
 def apart(a: Thing, b: Thing) -> bool:
-    """Whether two things keep the distance that separate things keep."""
+    """True if two things keep the distance that separate things keep."""
     reach = GAP * (a.radius + b.radius)
     return (a.x - b.x) ** 2 + (a.y - b.y) ** 2 >= reach * reach
 
@@ -388,6 +396,6 @@ def _canonical(subject: str, name: str | None, other: str) -> Triple | None:
 
 
 def names_held_out(form: Form, config: WorldConfig) -> bool:
-    """Whether a caption names a compound that ordinary splits never show."""
+    """True if a caption names a compound that ordinary splits never show."""
     pairs, triples = compounds_in(form)
     return bool(pairs & held_out_attributes(config) or triples & held_out_relations(config))

@@ -12,9 +12,16 @@ from compoclip.world.vocabulary import COLOURS, KINDS
 class Thing:
     """One object. Lengths are shares of the image side; x runs right, y runs down.
 
-    radius: half the side of the square its icon is drawn in. depth: 0 is nearest to the viewer;
-    nearer things are drawn over farther ones. shade: brightness shift in 8-bit steps, never
-    enough to change the colour's name.
+    Args:
+        kind: A key of `vocabulary.KINDS`.
+        colour: A key of `COLOURS`.
+        size: A key of `SIZES`.
+        pattern: A key of `PATTERNS`.
+        x: Of the centre.
+        y: Of the centre.
+        radius: Half the side of the square its icon is drawn in.
+        depth: 0 is nearest to the viewer; nearer things are drawn over farther ones.
+        shade: Brightness shift in 8-bit steps, never enough to change the colour's name.
     """
 
     kind: str
@@ -39,7 +46,12 @@ class Backdrop:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that is in the picture, and nothing else (closed world)."""
+    """Everything that is in the picture, and nothing else (closed world).
+
+    Args:
+        things: The objects.
+        backdrop: The background.
+    """
 
     things: tuple[Thing, ...]
     backdrop: Backdrop
@@ -49,19 +61,28 @@ class Scene:
 class WorldConfig:
     """What scenes and captions are drawn from. Every probability is a share in [0, 1].
 
-    size: image side in pixels for `image_for`. objects: weights of scenes with 1, 2, 3 and 4
-    objects. inside, occlusion: chance that a scene with two or more objects holds a thing inside a
-    hollow one, or a thing in front of another. repeat: chance that a further object copies the
-    kind and colour of an earlier one (this is what counts are about). same_colour: chance that it
-    copies just the colour. unlike: whether all things of a scene differ in kind and in colour.
-    anchored: chance that an object sits clearly in one of the nine regions of the picture (corner,
-    edge, middle) instead of anywhere. patterned: chance of a pattern. textured: chance of a
-    background that is not plain. kinds, colours, backdrops (background colours): the allowed
-    subset, empty for all. synonyms: chance that a word of a caption is replaced by a synonym.
-    caption_weights: (caption type, weight) for the types that differ from the default.
-    attributes: weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions.
-    holdout_seed, holdout_attribute, holdout_relation: which share of the (colour, kind) pairs
-    and of the (kind, relation, kind) triples is kept out of ordinary splits (see `splits`).
+    Args:
+        size: Image side in pixels.
+        objects: Weights of scenes with 1, 2, 3 and 4 objects.
+        inside: Chance that a scene with two or more objects holds a thing inside a hollow one.
+        occlusion: Chance that such a scene holds a thing in front of another.
+        repeat: Chance that a further object copies the kind and colour of an earlier one (this is
+            what counts are about).
+        same_colour: Chance that it copies just the colour.
+        unlike: All things of a scene differ in kind and in colour.
+        anchored: Chance that an object sits clearly in one of the nine regions of the picture
+            (corner, edge, middle) instead of anywhere.
+        patterned: Chance of a pattern.
+        textured: Chance of a background that is not plain.
+        kinds: The allowed kinds, empty for all.
+        colours: The allowed colours, empty for all.
+        backdrops: The allowed background colours, empty for all.
+        synonyms: Chance that a word of a caption is replaced by a synonym.
+        caption_weights: (caption type, weight) for the types that differ from the default.
+        attributes: Weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions.
+        holdout_seed: Chooses the compounds that ordinary splits never show (see `sampling`).
+        holdout_attribute: Share of the (colour, kind) pairs among these.
+        holdout_relation: Share of the (kind, relation, kind) triples among these.
     """
 
     size: int = 64

@@ -112,6 +112,55 @@ BACKDROP_TEXTURES: dict[str, tuple[str, ...]] = {
     "lined": ("ruled",),
 }
 
+# --- How concepts are said: numbers, relations, places, and every word with its synonyms. ---
+
+NUMERALS: dict[int, str] = {1: "one", 2: "two", 3: "three", 4: "four"}
+
+RELATION_PHRASES: dict[str, tuple[str, ...]] = {
+    "left": ("to the left of", "left of", "on the left of", "on the left side of"),
+    "right": ("to the right of", "right of", "on the right of", "on the right side of"),
+    "above": ("above", "over", "higher than"),
+    "below": ("below", "under", "beneath", "lower than"),
+    "inside": ("inside", "in", "within"),
+    "around": ("around", "containing", "surrounding"),
+    "front": ("in front of", "covering part of"),
+    "behind": ("behind", "partly hidden by", "to the rear of"),
+    "bigger": ("bigger than", "larger than"),
+    "smaller": ("smaller than",),
+    "same colour": ("the same colour as", "the same color as"),
+}
+_CORNERS = ("at the {}", "in the {}", "in the {} corner", "in the {} corner of the picture")
+_EDGES = ("at the {}", "at the {} of the picture")
+_SIDES = ("on the {}", "on the {} side", "on the {} side of the picture")
+_MIDDLES = ("in the middle", "in the centre", "in the center", "in the middle of the picture")
+POSITION_PHRASES: dict[str, tuple[str, ...]] = {
+    "top left": tuple(p.format(w) for w in ("top left", "upper left") for p in _CORNERS),
+    "top right": tuple(p.format(w) for w in ("top right", "upper right") for p in _CORNERS),
+    "bottom left": tuple(p.format(w) for w in ("bottom left", "lower left") for p in _CORNERS),
+    "bottom right": tuple(p.format(w) for w in ("bottom right", "lower right") for p in _CORNERS),
+    "top": tuple(p.format("top") for p in _EDGES),
+    "bottom": tuple(p.format("bottom") for p in _EDGES),
+    "left": tuple(p.format("left") for p in _SIDES),
+    "right": tuple(p.format("right") for p in _SIDES),
+    "middle": _MIDDLES,
+}
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **{word: spec.synonyms for word, spec in COLOURS.items()},
+    **{word: spec.synonyms for word, spec in SIZES.items()},
+    **PATTERNS,
+    **{word: spec.synonyms for word, spec in KINDS.items()},
+}
+SCREEN_PHRASES = ("on {}", "against {}", "with {}")
+
+FAMILIES = ("colour", "size", "pattern")
+"""The properties of a thing, by the names of its fields."""
+VALUES: dict[str, tuple[str, ...]] = {
+    "colour": tuple(COLOURS),
+    "size": tuple(SIZES),
+    "pattern": tuple(PATTERNS),
+}
+"""Property -> its values."""
+
 _IRREGULAR_PLURALS = {"fish": "fish", "trout": "trout", "hare": "hares"}
 
 
@@ -126,18 +175,23 @@ def pluralise(noun: str) -> str:
     return noun + "s"
 
 
+def usual(word: str) -> str:
+    """The word that captions have for a concept: its canonical word, "medium-sized" for medium."""
+    return "medium-sized" if word == "medium" else word
+
+
 def with_article(phrase: str) -> str:
     """The phrase with "a" or "an" before it, by its first letter (right for the world's words)."""
     return ("an " if phrase[0] in "aeiou" else "a ") + phrase
 
 
 def clashes(colour: str, backdrop: str) -> bool:
-    """Whether a thing of this colour would be hard to see on a background of that colour."""
+    """True if a thing of this colour would be hard to see on a background of that colour."""
     a, b = COLOURS[colour].rgb, BACKDROP_COLOURS[backdrop][1]
     return sum((p - q) ** 2 for p, q in zip(a, b)) < 105**2
 
 
 def can_show(kind: str, size: str) -> bool:
-    """Whether a surface pattern can be told on a thing of this kind and size."""
+    """True if a surface pattern can be told on a thing of this kind and size."""
     smallest = KINDS[kind].marked_from
     return smallest is not None and SIZE_ORDER.index(size) >= SIZE_ORDER.index(smallest)

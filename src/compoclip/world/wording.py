@@ -22,51 +22,15 @@ from compoclip.world.logic import (
 from compoclip.world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
-    COLOURS,
-    KINDS,
-    PATTERNS,
-    SIZES,
+    NUMERALS,
+    POSITION_PHRASES,
+    RELATION_PHRASES,
+    SCREEN_PHRASES,
+    SYNONYMS,
     pluralise,
+    usual,
     with_article,
 )
-
-NUMERALS: dict[int, str] = {1: "one", 2: "two", 3: "three", 4: "four"}
-
-RELATION_PHRASES: dict[str, tuple[str, ...]] = {
-    "left": ("to the left of", "left of", "on the left of", "on the left side of"),
-    "right": ("to the right of", "right of", "on the right of", "on the right side of"),
-    "above": ("above", "over", "higher than"),
-    "below": ("below", "under", "beneath", "lower than"),
-    "inside": ("inside", "in", "within"),
-    "around": ("around", "containing", "surrounding"),
-    "front": ("in front of", "covering part of"),
-    "behind": ("behind", "partly hidden by", "to the rear of"),
-    "bigger": ("bigger than", "larger than"),
-    "smaller": ("smaller than",),
-    "same colour": ("the same colour as", "the same color as"),
-}
-_CORNERS = ("at the {}", "in the {}", "in the {} corner", "in the {} corner of the picture")
-_EDGES = ("at the {}", "at the {} of the picture")
-_SIDES = ("on the {}", "on the {} side", "on the {} side of the picture")
-_MIDDLES = ("in the middle", "in the centre", "in the center", "in the middle of the picture")
-POSITION_PHRASES: dict[str, tuple[str, ...]] = {
-    "top left": tuple(p.format(w) for w in ("top left", "upper left") for p in _CORNERS),
-    "top right": tuple(p.format(w) for w in ("top right", "upper right") for p in _CORNERS),
-    "bottom left": tuple(p.format(w) for w in ("bottom left", "lower left") for p in _CORNERS),
-    "bottom right": tuple(p.format(w) for w in ("bottom right", "lower right") for p in _CORNERS),
-    "top": tuple(p.format("top") for p in _EDGES),
-    "bottom": tuple(p.format("bottom") for p in _EDGES),
-    "left": tuple(p.format("left") for p in _SIDES),
-    "right": tuple(p.format("right") for p in _SIDES),
-    "middle": _MIDDLES,
-}
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    **{word: spec.synonyms for word, spec in COLOURS.items()},
-    **{word: spec.synonyms for word, spec in SIZES.items()},
-    **PATTERNS,
-    **{word: spec.synonyms for word, spec in KINDS.items()},
-}
-_SCREENS = ("on {}", "against {}", "with {}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +56,7 @@ class Wording:
 
     def word(self, canonical: str) -> str:
         """The canonical word or, by chance, a synonym."""
-        usual = "medium-sized" if canonical == "medium" else canonical
-        return self._other(usual, SYNONYMS[canonical], self.synonyms)
+        return self._other(usual(canonical), SYNONYMS[canonical], self.synonyms)
 
     def variant(self, phrases: tuple[str, ...]) -> str:
         """The first phrase or, by chance, another one."""
@@ -131,7 +94,7 @@ class Wording:
             case Position(name) if name is not None:
                 text = self.variant(POSITION_PHRASES[name])
             case Background():
-                return self.variant(_SCREENS).format(with_article(self.backdrop(modifier)))
+                return self.variant(SCREEN_PHRASES).format(with_article(self.backdrop(modifier)))
             case Lacking(phrase):
                 bare = self._bare(phrase)
                 return self.variant(("but no " + bare, "without " + with_article(bare)))

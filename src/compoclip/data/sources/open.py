@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources import Source
 from compoclip.data.sources.karpathy import (
     COLUMNS,
     KAGGLE_FILE,
@@ -141,7 +141,6 @@ FORMATS = (
 
 _ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
-S = TypeVar("S", RowSource, ShardSource)
 
 
 def open_source(
@@ -151,7 +150,7 @@ def open_source(
     image_column: str | None = None,
     caption_column: str | None = None,
     split: str | None = None,
-) -> RowSource | ShardSource:
+) -> Source:
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
@@ -223,7 +222,7 @@ def _open_folder(
     image_column: str | None,
     caption_column: str | None,
     split: str | None,
-) -> RowSource:
+) -> Source:
     if any((path / name).is_file() for name in METADATA):
         _refuse(str(path), "image folders", images=images)
         return open_folder(path, image_column, caption_column, split)
@@ -270,7 +269,7 @@ def _refuse(spec: str, kind: str, **options: object) -> None:
         raise UsageError(f"{spec}: {kind} take no --{given[0]}; leave it out")
 
 
-def _counting(source: S, others: Mapping[str, int]) -> S:
+def _counting(source: Source, others: Mapping[str, int]) -> Source:
     """The source with what was left out before it was opened."""
     source.left_out = {**source.left_out, **others}
     return source

@@ -109,21 +109,29 @@ def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
     """(key, members) of every sample of a tar, in order.
 
-    What belongs to no sample (folders, links, hidden files, names that are no text) does not part
-    those it lies between; before the first sample its key is "". Raises as `whole_members` does.
+    What belongs to no sample (folders, links, hidden files, names that are no text) is a group with
+    the key "", unless it lies between the members of one sample: that stays whole. Raises as
+    `whole_members` does.
     """
     key = ""
     members: list[tarfile.TarInfo] = []
+    others: list[tarfile.TarInfo] = []  # since the last member of the sample
     for member in whole_members(shard, file):
         named = member.isreg() and member.sparse is None and encodable(member.name)
         own = sample_key(member.name)[0] if named else ""
-        if own and own != key:
-            if members:
-                yield key, members
-            key, members = own, []
-        members.append(member)
-    if members:
-        yield key, members
+        if not own:
+            others.append(member)
+            continue
+        if own != key:
+            yield from filter(_holds_any, ((key, members), ("", others)))
+            key, members, others = own, [], []
+        members += [*others, member]
+        others = []
+    yield from filter(_holds_any, ((key, members), ("", others)))
+
+
+def _holds_any(group: tuple[str, list[tarfile.TarInfo]]) -> bool:
+    return bool(group[1])
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The forms of items, one object each: `FORMS[name]` scores, judges and shows what has that form.
 
-Where a tie is judged and where chance is defined: `judge` and `chance` of the form's class; of
-retrieval and classification, `RetrievalRanks.within`.
+A tie is judged in `judge` of the form's class, and `chance` beside it is what guessing reaches
+(`cases.py`). Items that are ranked against each other are judged together, and chance depends on
+the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and classification.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class GroupForm(OneByOneForm):
         return (images == 2) & (texts == 2), 2, 4
 
     def chance(self, candidates: int) -> dict[str, float]:
-        """Of the orders of four scores, those that are right."""
+        """The share of the orders of four scores that are right."""
         return {"group": 1 / 6, "text": 1 / 4, "image": 1 / 4}
 
     def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
@@ -245,7 +245,7 @@ class TripleForm(OneByOneForm):
         return (images == 1) & (texts == 3), 3, 3
 
     def chance(self, candidates: int) -> dict[str, float]:
-        """Of the six orders of three scores, those that are right."""
+        """The share of the six orders of three scores that are right."""
         return dict(zip(self.metrics, (1 / 3, 1 / 2, 1 / 2, 1 / 3, 1 / 3)))
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
@@ -395,7 +395,7 @@ Sizes = Mapping[tuple[str, str, str], int]
 
 
 def group_sizes(cases: Iterable[Case], joint: Mapping[str, str]) -> Sizes:
-    """How many cases every group has; joint: metric -> case label, see `Benchmark`."""
+    """Number of cases in every group; joint: metric -> case label, see `Benchmark`."""
     return Counter(
         (metric, case.subtask, case.labels[label])
         for case in cases

@@ -109,7 +109,7 @@ class ClassificationForm(ItemForm[Classification]):
     def rules(
         self, content: Classification, subtasks: Sequence[str]
     ) -> tuple[dict[str, Aggregate], str]:
-        """Those of `classification_rules`; the one called like the metric is quoted."""
+        """The rules of `classification_rules`; the one named after the metric is quoted."""
         return classification_rules(content), content.metric
 
 
@@ -161,7 +161,7 @@ def _several(content: Classification, cosines: Scores) -> Items:
 
 
 def _placed(scores: Scores, truth: Flags, chance: float) -> Outcomes:
-    """What a curve shows of its items: for each, the share of the other kind on its right side.
+    """Each item's placement in a curve: the share of the other kind on its right side.
 
     nan where there are not both kinds, for which no curve exists. chance: of the curve.
     """

@@ -1,4 +1,4 @@
-"""What every form of item answers: which items are of it, how they are scored, what a card shows.
+"""The interface of a form of item: which items it has, how they are scored, what a card shows.
 
 A form is one object in `FORMS` (`evaluation.forms`). Whoever needs to know something of an item's
 form asks it; nobody looks at its name.
@@ -24,7 +24,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ShownItem:
-    """What a card shows of an item.
+    """The contents of an item's card.
 
     images: (label, key). texts: (label, text, whether it is true of the image, None where that is
     not the question). columns: (heading, place of the score among the item's scores).
@@ -79,14 +79,14 @@ class ItemForm(ABC, Generic[C]):
         return fitting
 
     def margin(self, scores: Sequence[float], truth: int) -> float:
-        """How far a stored item's right answer is above the best wrong one; below 0 when it is not.
+        """Score of a stored item's right answer minus that of the best wrong one.
 
         NaN for an item without such a pair.
         """
         return scores[0] - scores[1] if len(scores) > 1 else float("nan")
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """What a card shows of a stored item.
+        """The contents of a stored item's card.
 
         By default the right candidate and the rival that beat it.
 
@@ -111,13 +111,13 @@ class CaseForm(ItemForm[Cases]):
 
     @abstractmethod
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """Whether so many images and texts make an item, its candidates, its number of scores.
+        """Check numbers of images and texts: (fits, candidates, number of scores).
 
         Takes whole numbers, or arrays of them.
         """
 
     def candidates(self, case: Case) -> int:
-        """How many candidates the case has; for BINARY the two answers.
+        """Number of candidates of the case; for BINARY the two answers.
 
         Raises:
             CompoclipError: the case's shape does not fit its form.
@@ -132,7 +132,7 @@ class CaseForm(ItemForm[Cases]):
         return int(count)
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
-        """Those of the form's shape with a truth among their candidates."""
+        """Items of the form's shape whose truth is one of their candidates."""
         fitting, candidates, wanted = self.shape(images, texts)
         found: Flags = fitting & (scores == wanted) & (truth >= 0) & (truth < candidates)
         return found

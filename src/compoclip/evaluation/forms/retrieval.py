@@ -123,7 +123,7 @@ class RetrievalRanks:
         return 1 + self.better + self.before
 
     def within(self, k: int, first: bool = True) -> Outcomes:
-        """Whether a right candidate is among the k best.
+        """Outcomes of "a right candidate is among the k best".
 
         used: by `rank` when `first`, else every wrong equal counts as before it (strict).
         fractional: equals in random order. chance: the whole gallery in random order.

@@ -18,10 +18,7 @@ from compoclip.evaluation.published.read import (
     PublishedTable,
 )
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import (
-    RESAMPLES,
-    percentile_interval,
-)
+from compoclip.evaluation.statistics import RESAMPLES, percentile_interval
 from compoclip.evaluation.tables import Layout, laid_out, span
 
 STANDS_IN = "another edition of the captions stands in"
@@ -147,17 +144,15 @@ def _row(
     blocks = {
         block: _by_name(entry.name, results, edition) for block, results in entry.blocks.items()
     }
-    known: dict[str, dict[PublishedNumber, _Number]] = {}
+    plans: dict[str, list[tuple[_Number, float]]] = {}
+    missing: dict[str, tuple[str, ...]] = {}
     for column in table.columns:
+        have: dict[PublishedNumber, _Number] = {}
         for source, _ in column.terms:
             block = source.block if source.block in blocks else ""
             number = _number(blocks.get(block, {}), block, source)
             if number is not None:
-                known.setdefault(column.id, {})[source] = number
-    plans: dict[str, list[tuple[_Number, float]]] = {}
-    missing: dict[str, tuple[str, ...]] = {}
-    for column in table.columns:
-        have = known.get(column.id, {})
+                have[source] = number
         lacking = [source for source, _ in column.terms if source not in have]
         broken = [s for s, number in have.items() if number.partial and column.derived]
         if (lacking or broken) and not (allow_partial and have and column.derived):
@@ -233,7 +228,7 @@ def _number(results: Mapping[str, Results], block: str, source: PublishedNumber)
 
 
 def _named(table: PublishedTable, source: PublishedNumber) -> str:
-    """What to measure for a source, in words."""
+    """The benchmark, score and metric of a source, as text."""
     name = " ".join(word for word in (source.benchmark, source.score, source.metric) if word)
     block = table.blocks.get(source.block, "")
     return f"{name} ({block})" if block else name

@@ -48,12 +48,12 @@ class Column:
 
     @property
     def derived(self) -> bool:
-        """Whether more than one number goes in."""
+        """True if more than one number goes in."""
         return len(self.terms) > 1
 
     @property
     def difference(self) -> bool:
-        """Whether it is a difference, of which chance and coverage say nothing."""
+        """True if it is a difference, for which chance and coverage mean nothing."""
         return any(weight < 0 for _, weight in self.terms)
 
 

@@ -8,7 +8,7 @@ adapter.json          base (how to get it, its identity), LoRA settings, adapted
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ from compoclip.models.checkpoint import (
     Adapted,
     Format,
     LoadedModel,
-    assemble,
     load_model,
+    merged_model,
     open_model,
     override_activation,
 )
 from compoclip.models.config import ModelIdentity, read_object, section, write_json
-from compoclip.models.lora import Lora, lora_state, lora_targets, merged_state
+from compoclip.models.lora import Lora, lora_state, lora_targets
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
 
@@ -47,7 +47,7 @@ class AdapterRecord:
 
 
 class AdapterFolder(Format):
-    """What training with `--lora --no-merge` writes."""
+    """Adapters as training with `--lora --no-merge` writes them."""
 
     kind = "adapter folder, merged into its base"
     known_by = f"the base's identity in {RECORD}"
@@ -138,9 +138,17 @@ def read_adapter_record(folder: Path) -> AdapterRecord:
 
 
 def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
-    """A plain model: `base`, which stays as it is, with the adapters of `folder` merged.
+    """Merge the adapters of a folder into a copy of their base.
 
-    Raises CompoclipError when the adapters were trained on another base, or files are damaged.
+    Args:
+        base: The model that the adapters were trained on; it stays as it is.
+        folder: The adapter folder.
+
+    Returns:
+        A plain model without adapters.
+
+    Raises:
+        CompoclipError: The adapters were trained on another base, or files are damaged.
     """
     record = read_adapter_record(folder)
     if record.identity.weights != base.identity.weights:
@@ -154,12 +162,10 @@ def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
             f"{folder}: its base {record.base} and {base.name} differ (its base first): "
             f"{'; '.join(wrong)}; load it on its own base"
         )
-    network = base.encoder.model
-    state = read_adapters(base, folder, record.lora)
-    full = merged_state(network.state_dict(), state, record.lora.scaling)
-    loaded = assemble(base.config, str(folder), state=full, path=folder)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=record.lora.describe())
-    return replace(loaded, identity=identity, provenance=record.provenance)
+    adapters = read_adapters(base, folder, record.lora)
+    return merged_model(
+        Adapted(base, record.lora, adapters, record.provenance), str(folder), folder
+    )
 
 
 def read_adapters(base: LoadedModel, folder: Path, lora: Lora) -> dict[str, Tensor]:
@@ -179,7 +185,7 @@ def read_adapters(base: LoadedModel, folder: Path, lora: Lora) -> dict[str, Tens
 
 
 def _lasting_name(loaded: LoadedModel) -> str:
-    """What gets the same model from any working directory."""
+    """The spec of a model, good in any working directory."""
     architecture, at, _ = loaded.name.partition("@")
     if loaded.path is not None and at:
         return f"{architecture}@{loaded.path.absolute()}"

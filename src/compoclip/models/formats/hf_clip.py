@@ -430,7 +430,7 @@ def join_towers(
 
 
 def _tower_facts(file: Path) -> dict[str, Any]:
-    """What a wrapper's configuration says of the tower, at its top or below the tower's name."""
+    """The facts about a tower in a wrapper's configuration, at its top or below its name."""
     data = read_object(file)
     for name in ("vision_config", "text_config"):
         data = {**data, **section(data, name, file)}

@@ -1,4 +1,4 @@
-"""What all folders of Hugging Face's transformers share; not a format by itself.
+"""Folders of Hugging Face's transformers: what their formats share.
 
     config.json               the kind of model ("model_type") and its sizes
     model.safetensors         its parameters, in one file or several
@@ -54,8 +54,7 @@ _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 
 def model_type_of(folder: Path) -> object:
-    """What `config.json` says that a folder holds; None when it holds no transformers model, or an
-    open_clip one."""
+    """The "model_type" of a folder of transformers; None for an open_clip folder and any other."""
     if (folder / "open_clip_config.json").is_file() or not (folder / CONFIG).is_file():
         return None
     return read_object(folder / CONFIG).get("model_type")
@@ -233,8 +232,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def clip_tokenizer(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a text configuration says of the tokenizer in a folder that has CLIP's or none, and what
-    is assumed.
+    """Entries of a text configuration for a folder with CLIP's tokenizer or none, and what is
+    assumed.
 
     Raises CompoclipError for another tokenizer.
     """
@@ -252,7 +251,7 @@ def clip_tokenizer(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def own_tokenizer(path: Path, clean: str) -> dict[str, Any]:
-    """What a text configuration says of a Hugging Face tokenizer in the folder.
+    """Entries of a text configuration for a Hugging Face tokenizer in the folder.
 
     clean: open_clip's name for the cleaning of texts. Raises CompoclipError when there is none.
     """

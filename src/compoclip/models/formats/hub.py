@@ -35,7 +35,7 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was put on the hub: where it is, and the files."""
+    """Where a folder was uploaded to, and the files."""
 
     url: str
     files: tuple[str, ...]
@@ -114,11 +114,23 @@ def publish(
     private: bool = False,
     message: str = "",
 ) -> Pushed:
-    """Put a model folder on the hub in one commit: weights, configuration, tokenizer, card.
+    """Put a model folder on the Hugging Face hub in one commit: weights, configuration, tokenizer,
+    card, and nothing else that lies in the folder.
 
-    Nothing else in the folder is uploaded. results: written into the card first; without, a card
-    that is there stays as it is. Raises CompoclipError when the folder is no model's or incomplete,
-    or the hub cannot be reached or refuses; UsageError for an impossible name.
+    Args:
+        folder: RUN/model, RUN/adapter, or any folder that `convert` wrote.
+        repository: USER/NAME or ORGANISATION/NAME; made if it is not there.
+        results: Rows written into the card first; without any, an existing card stays as it is.
+        private: Make a new repository private.
+        message: Message of the commit.
+
+    Returns:
+        Where it is, and the files.
+
+    Raises:
+        UsageError: `repository` is no possible name.
+        CompoclipError: The folder is incomplete or no model's, or the hub cannot be reached or
+            refuses.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -203,9 +215,17 @@ class CardResult:
 
 
 def write_card(folder: Path, results: Sequence[CardResult] = ()) -> Path:
-    """Write the card into a checkpoint folder, in place of an older one; returns its path.
+    """Write the model card of a checkpoint folder, in place of an older one.
 
-    Raises CompoclipError when the folder has no readable record, or cannot be written.
+    Args:
+        folder: A folder with a `compoclip.json`.
+        results: Rows of its table of results.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        CompoclipError: The folder has no readable record, or cannot be written.
     """
     text = card_of(folder, results)
     content = text.encode("utf-8", "backslashreplace")  # a lone surrogate is no UTF-8

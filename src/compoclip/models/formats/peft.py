@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,15 @@ from compoclip.models.checkpoint import (
     Adapted,
     Format,
     LoadedModel,
-    assemble,
     load_model,
+    merged_model,
     open_model,
 )
 from compoclip.models.config import read_object, write_json
 from compoclip.models.formats.hf_clip import NAMES
 from compoclip.models.formats.hf_folder import model_type_of
 from compoclip.models.formats.hub import HUB
-from compoclip.models.lora import Lora, full_rank, lora_targets, merged_state, towers_of
+from compoclip.models.lora import Lora, full_rank, lora_targets, towers_of
 from compoclip.models.weights import read_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -133,14 +132,12 @@ def merge_peft(base: LoadedModel, folder: Path) -> LoadedModel:
     Raises CompoclipError when the folder is damaged, or does not fit the base.
     """
     adapters, lora = read_peft(folder, base.encoder.model)
-    state = merged_state(base.encoder.model.state_dict(), adapters, lora.scaling)
-    loaded = assemble(base.config, str(folder), state=state, path=folder)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
-    return replace(loaded, identity=identity, provenance={"peft": {"base": base.name}})
+    provenance = {"peft": {"base": base.name}}
+    return merged_model(Adapted(base, lora, adapters, provenance), str(folder), folder)
 
 
 def _place_of(name: str) -> str | None:
-    """What PEFT can load a base from: a folder of transformers, or an id of the hub."""
+    """Where PEFT can load a base from: a folder of transformers, or an id of the hub."""
     if name.startswith(HUB):
         return name.removeprefix(HUB)
     folder = Path(name)
@@ -148,8 +145,7 @@ def _place_of(name: str) -> str | None:
 
 
 def _base_of(folder: Path) -> str | None:
-    """What a PEFT folder says its base is, as `load_model` takes it: a folder or an id of the
-    hub."""
+    """The base that a PEFT folder names, as `load_model` takes it: a folder or an id of the hub."""
     base = read_object(folder / CONFIG).get("base_model_name_or_path")
     if not base:
         return None

@@ -12,7 +12,7 @@ of Microsoft's loralib):
     NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
 
 W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
-its r is the number of rows of A over k. These are the formulas of `lora`, with other names.
+its r is the number of rows of A over k. These are the formulas of `lora`.
 
 Weights that open_clip publishes, and random ones, are named by their architecture, too.
 """
@@ -47,10 +47,11 @@ from compoclip.models.checkpoint import (
     assemble,
     compared,
     load_model,
+    merged_model,
 )
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.hub import downloading
-from compoclip.models.lora import Lora, lora_targets, merged_state, towers_of
+from compoclip.models.lora import Lora, lora_targets, towers_of
 from compoclip.models.weights import (
     WeightsFile,
     counts,
@@ -100,7 +101,7 @@ class TensorsAlone(Format):
         return _adapters_inside(weights_file(source), load_model(base, activation=activation))
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """What the tensors tell. Nearness to the base tells the activation, too."""
+        """What the tensors tell; that they are near to the base tells the activation, too."""
         file = weights_file(source)
         found = read_weights(file)
         parts = split(found.state)
@@ -293,16 +294,13 @@ def _merged(
         )
     lora = lora_of(parts.adapters, parts.plain, str(file))
     start = assemble(config, name, state=parts.plain, path=file)
-    state = merged_state(start.encoder.model.state_dict(), parts.adapters, lora.scaling)
-    loaded = assemble(config, name, state=state, path=file)
-    identity = replace(loaded.identity, base=start.identity.weights, adapter=lora.describe())
     provenance["lora"] = {
         "rank": lora.rank,
         "alpha": lora.alpha,
         "adapted": len(parts.adapted()),
         "note": "merged on load; alpha is the default of the code these files come from",
     }
-    return replace(loaded, identity=identity, provenance=provenance)
+    return merged_model(Adapted(start, lora, parts.adapters, provenance), name, file)
 
 
 _PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
@@ -349,7 +347,7 @@ def _fits(state: Mapping[str, Tensor], name: str) -> bool:
 
 
 def _fitting(file: Path) -> str:
-    """What to say of the architectures that the tensors of a file fit."""
+    """Which architectures the tensors of a file fit, as the end of an error; "" when none does."""
     try:
         names = candidates(read_state_dict(file))
     except CompoclipError:
@@ -379,7 +377,7 @@ def _image_size(state: Mapping[str, Tensor]) -> int | None:
 
 
 ALPHA = 1.0
-"""What that code divides by the rank; no file records it and no published script changes it."""
+"""Divided by the rank in that code; no file records it and no published script changes it."""
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from compoclip.world.export.texts import (
 )
 from compoclip.world.parser import parse
 from compoclip.world.scene import Scene
-from compoclip.world.wording import RELATION_PHRASES
+from compoclip.world.vocabulary import FAMILIES, RELATION_PHRASES, usual
 
 _FOLDER = "aro/images"
 _OPEN = ("left", "right", "above", "below", "bigger", "smaller")
 _LAYERED = ("front", "behind")
-_FAMILIES = ("colour", "size", "pattern")
 _ORDER_WORDS = 7  # shuffles of fewer words are often as true as the caption
 _ORDER_SHARE = 5  # captions per image, so that the order tasks have the wanted number of cases
 
@@ -163,7 +162,7 @@ def _binding(scene: Scene, rng: Random, spec: SuiteSpec) -> Binding | None:
         (a, b, family)
         for a in things
         for b in things
-        for family in _FAMILIES
+        for family in FAMILIES
         if a is not b and getattr(a, family) != getattr(b, family)
     ]
     rng.shuffle(choices)
@@ -177,7 +176,7 @@ def _binding(scene: Scene, rng: Random, spec: SuiteSpec) -> Binding | None:
 
 
 def _named(kind: str, value: str) -> str:
-    return f"the {'medium-sized' if value == 'medium' else value} {kind}"
+    return f"the {usual(value)} {kind}"
 
 
 # --- The world's Hard Positives: a caption, the same with a synonym, and a false one. ---

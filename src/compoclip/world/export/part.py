@@ -21,10 +21,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SuiteSpec:
-    """What decides every byte of a suite. items: wanted items per sub-task.
+    """What decides every byte of a suite.
 
-    split: "val" or "test", never the scenes that models are trained on. Raises UsageError for
-    another split or fewer than 2 items.
+    Args:
+        config: The world that its scenes are drawn from.
+        items: Wanted items per sub-task, at least 2.
+        seed: Of all choices.
+        split: "val" or "test", never the scenes that models are trained on.
+
+    Raises:
+        UsageError: For another split or fewer than 2 items.
     """
 
     config: WorldConfig = field(default_factory=WorldConfig)

@@ -19,12 +19,105 @@ from compoclip.console import track
 from compoclip.errors import UsageError
 from compoclip.files import new_folder
 from compoclip.version import __version__
-from compoclip.world.dataset import png_bytes
-from compoclip.world.export import aro, pairs, retrieval, sugarcrepe, zero_shot
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.processes import mapper
+from compoclip.world.dataset import mapper, png_bytes
+from compoclip.world.export import aro, pairs, retrieval, sugarcrepe
+from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.render import render
+from compoclip.world.sampling import NOVEL_ATTRIBUTE, generator, held_out_attributes
 from compoclip.world.scene import Scene
+from compoclip.world.vocabulary import with_article
+
+# --- The zero-shot sets. ---
+
+_FIRST_SLOT = 10
+_TEMPLATES = ("{}", "there is {}", "a picture of {}", "an image of {}", "a drawing of {}")
+
+
+def zero_shot(spec: SuiteSpec) -> list[Part]:
+    """The world's zero-shot sets: one thing a picture, to be told by kind, by colour, or by both.
+
+    Sets `kinds`, `colours`, `compounds` (seen in training) and `novel-compounds` (not seen).
+
+    The two compound sets have equally many classes. The classes of a set share half the wanted
+    number of items, since every item is a picture of its own.
+    """
+    kinds = spec.config.known_kinds
+    colours = spec.config.known_colours
+    held = sorted(
+        (c, k) for c, k in held_out_attributes(spec.config) if c in colours and k in kinds
+    )
+    seen = [(c, k) for c in colours for k in kinds if (c, k) not in set(held)]
+    generator("zero-shot", spec.seed).shuffle(seen)
+    parts = [
+        _classes(
+            spec,
+            "kinds",
+            0,
+            {k: {"kinds": (k,)} for k in kinds},
+            {k: with_article(k) for k in kinds},
+            _TEMPLATES,
+            f"which of {len(kinds)} kinds of thing",
+        ),
+        _classes(
+            spec,
+            "colours",
+            1,
+            {c: {"colours": (c,)} for c in colours},
+            {c: c for c in colours},
+            [f"the {kind} is {{}}" for kind in kinds],
+            f"which of {len(colours)} colours",
+        ),
+    ]
+    for slot, name, compounds, seenness in (
+        (2, "compounds", sorted(seen[: len(held) or None]), "seen in training"),
+        (3, "novel-compounds", held, "never seen in training"),
+    ):
+        if compounds:
+            about = f"which of {len(compounds)} colours with kinds {seenness}"
+            novel = NOVEL_ATTRIBUTE if name.startswith("novel") else ""
+            parts.append(_compounds(spec, name, slot, compounds, about, novel))
+    return parts
+
+
+def _compounds(
+    spec: SuiteSpec, name: str, slot: int, pairs: Sequence[tuple[str, str]], about: str, split: str
+) -> Part:
+    shapes = {f"{c}_{k}": {"colours": (c,), "kinds": (k,)} for c, k in pairs}
+    names = {f"{c}_{k}": with_article(f"{c} {k}") for c, k in pairs}
+    return _classes(spec, name, slot, shapes, names, _TEMPLATES, about, split)
+
+
+def _classes(
+    spec: SuiteSpec,
+    name: str,
+    slot: int,
+    shapes: Mapping[str, Mapping[str, tuple[str, ...]]],
+    names: Mapping[str, str],
+    templates: Sequence[str],
+    about: str,
+    split: str = "",
+) -> Part:
+    """One folder of classes. shapes: class directory -> what its scenes are limited to."""
+    folder = f"elevater/{name}"
+    images: dict[str, Scene] = {}
+    first = 0
+    for k, (directory, shape) in enumerate(shapes.items()):
+        share = max(1, (spec.items // 2 + k) // len(shapes))
+        single: dict[str, Any] = {"objects": (1.0,), **shape}
+        pool = Photos(spec, f"{folder}/{directory}", _FIRST_SLOT + slot, single, split)
+        images |= pool.chosen(range(first, first + share))
+        first += share
+    return Part(
+        f"zero_shot:{name}",
+        f"world-zero-shot-{name}",
+        {f"{folder}/index.json": dict(names), f"{folder}/templates.json": list(templates)},
+        images,
+        {"zero_shot": len(images)},
+        {"zero_shot": about},
+    )
+
+
+# --- The suite. ---
 
 EDITION = "world"
 Builder = Callable[[SuiteSpec], list[Part]]
@@ -38,7 +131,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "foils": pairs.build,
         "hard_positives": aro.hard_positives_build,
         "aro": aro.build,
-        "zero_shot": zero_shot.build,
+        "zero_shot": zero_shot,
     }
 )
 """Benchmark -> the exporter that makes it, the slowest first. Every skill is tested by one: what no
@@ -54,13 +147,26 @@ def write_suite(
     benchmarks: Sequence[str] = (),
     builders: Mapping[str, Builder] = BUILDERS,
 ) -> list[Part]:
-    """Write the suite below the new folder `out`; returns its parts as listed in `suite.json`.
+    """Write benchmarks of the world below a new folder.
 
-    benchmarks: which of `builders` to make, all when empty; those that share an exporter come
-    together. The bytes depend on `spec` and `benchmarks` alone, not on `workers`. `out` appears
-    when everything is written, or not at all. Raises UsageError for an unknown benchmark,
-    CompoclipError when `out` exists and is not empty, when it cannot be written, or when the
-    config leaves too few items.
+    The bytes depend on `spec` and `benchmarks` alone, not on `workers`. The folder appears when
+    everything is written, or not at all.
+
+    Args:
+        out: The folder.
+        spec: What the suite is made from.
+        workers: Processes that make items and draw images.
+        benchmarks: Which of `builders` to make, all when empty; those that share an exporter come
+            together.
+        builders: Benchmark -> its exporter.
+
+    Returns:
+        The parts as listed in `suite.json`.
+
+    Raises:
+        UsageError: For an unknown benchmark.
+        CompoclipError: When `out` exists and is not empty, when it cannot be written, or when the
+            config leaves too few items.
     """
     for name in benchmarks:
         if name not in builders:

@@ -12,7 +12,6 @@ from random import Random
 from compoclip.world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
 from compoclip.world.edits import (
     POSITIVE_RULES,
-    VALUES,
     Node,
     hard_negative,
     hard_positive,
@@ -33,15 +32,14 @@ from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.parser import parse
 from compoclip.world.sampling import names_held_out
 from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import KINDS, with_article
-from compoclip.world.wording import SYNONYMS, Wording
+from compoclip.world.vocabulary import FAMILIES, KINDS, SYNONYMS, VALUES, usual, with_article
+from compoclip.world.wording import Wording
 
 _ORACLE = Oracle()
 _TRIES = 6
 _FAR = 60
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
-_FAMILIES = ("colour", "size", "pattern")
-_SELDOM = ("plain", "medium-sized")
+_SELDOM = ("plain", usual("medium"))
 """Values that true captions rarely mention, so that they would give a false caption away."""
 
 
@@ -56,10 +54,10 @@ class Foil:
 
 TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "replace_obj": (_GENERAL, ("replace-object",)),
-    "replace_att": (_GENERAL, tuple(f"replace-{f}" for f in _FAMILIES)),
+    "replace_att": (_GENERAL, tuple(f"replace-{f}" for f in FAMILIES)),
     "replace_rel": (("relation",), ("replace-relation",)),
     "swap_obj": (("relation",), ("swap-object",)),
-    "swap_att": (("conjunction", "relation"), tuple(f"swap-{f}" for f in _FAMILIES)),
+    "swap_att": (("conjunction", "relation"), tuple(f"swap-{f}" for f in FAMILIES)),
 }
 """Sub-task -> caption types it starts from, and the edits (of `contrast`) it may use."""
 
@@ -94,7 +92,7 @@ def foil(scene: Scene, config: WorldConfig, task: str, rng: Random) -> Foil | No
 
 
 def _same_words(found: Foil) -> bool:
-    """Whether both captions use the same words, articles aside: a swap changes their order only."""
+    """True if both captions use the same words, articles aside: a swap changes their order only."""
     texts = (found.caption, found.negative)
     first, second = (
         sorted(w for w in text.replace(",", "").split() if w not in ("a", "an")) for text in texts
@@ -129,7 +127,7 @@ def _described(form: Form, rng: Random) -> Form | None:
         (place, node, family)
         for place, node in enumerate(nodes_of(form))
         if isinstance(node, NounPhrase)
-        for family in _FAMILIES
+        for family in FAMILIES
         if family not in {m.family for m in node.modifiers if isinstance(m, Attribute)}
     ]
     if not places:
@@ -197,7 +195,7 @@ def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
 
 
 def seemly(form: Form, config: WorldConfig) -> bool:
-    """Whether a training caption could say this.
+    """True if a training caption could say this.
 
     False for kinds and colours that the config leaves out, held-out compounds, patterns on kinds
     that cannot show them, and things inside solid ones: a false caption with those could be told
@@ -208,7 +206,7 @@ def seemly(form: Form, config: WorldConfig) -> bool:
 
 
 def _known(node: Node, config: WorldConfig) -> bool:
-    """Whether the config has the kinds and colours that the node names."""
+    """True if the config has the kinds and colours that the node names."""
     match node:
         case NounPhrase():
             return node.kinds <= set(config.known_kinds)
@@ -218,7 +216,7 @@ def _known(node: Node, config: WorldConfig) -> bool:
 
 
 def _can_be(node: Node) -> bool:
-    """Whether things can have the patterns and contents that the node claims."""
+    """True if things can have the patterns and contents that the node claims."""
     match node:
         case NounPhrase():
             kinds, modifiers = node.kinds, node.modifiers
@@ -239,12 +237,12 @@ def _can_be(node: Node) -> bool:
 
 
 def is_true(text: str, scene: Scene) -> bool:
-    """Whether the oracle says TRUE."""
+    """True if the oracle says TRUE."""
     return _ORACLE.verdict(text, scene).truth is Truth.TRUE
 
 
 def is_false(text: str, scene: Scene) -> bool:
-    """Whether the oracle says FALSE."""
+    """True if the oracle says FALSE."""
     return _ORACLE.verdict(text, scene).truth is Truth.FALSE
 
 
@@ -264,7 +262,7 @@ def _same(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {**SYNONYMS, "medium-sized": SYNONYMS["medium"]}
+    return {**SYNONYMS, usual("medium"): SYNONYMS["medium"]}
 
 
 def with_synonym(text: str, word: str, rng: Random) -> str | None:

@@ -1,4 +1,4 @@
-"""What a user names after `--on`: benchmarks with their places and options, or whole suites.
+"""Targets, as named after `--on`: benchmarks with their places and options, or whole suites.
 
 A target is `SPEC[,KEY=VALUE]...`, for example
 

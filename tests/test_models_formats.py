@@ -1,0 +1,102 @@
+"""The table of model formats: found by looking, asked in one order, few files on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import compoclip
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.models import load_model, save_model
+from compoclip.models.checkpoint import Format, format_of, formats, known_forms
+from compoclip.models.formats.hub import model_files
+
+PACKAGE = Path(compoclip.__file__).parent
+
+
+def test_every_file_of_the_folder_holds_a_format_or_what_formats_share() -> None:
+    held = {Path(sys.modules[type(each).__module__].__file__ or "").name for each in formats()}
+    there = {path.name for path in (PACKAGE / "models" / "formats").glob("*.py")}
+    assert there - held == {"__init__.py", "hf_folder.py"}
+    assert [each.order for each in formats()] == sorted({each.order for each in formats()})
+    assert all(each.kind and each.known_by for each in formats())
+
+
+@pytest.mark.parametrize("form", ["open-clip", "hf"])
+def test_what_a_form_writes_is_of_the_format_that_wrote_it(form: str, tmp_path: Path) -> None:
+    save_model(load_model("bundled"), tmp_path / "written", form=form)
+    found = format_of(str(tmp_path / "written"))
+    assert form in found.forms
+    mine = [each for each in formats() if each.sniff(str(tmp_path / "written"))]
+    assert mine == [found]
+    needed, _ = found.hub_files(tmp_path / "written")
+    assert set(needed) < set(model_files(tmp_path / "written"))
+
+
+def test_what_a_format_cannot_do_is_one_line(tmp_path: Path) -> None:
+    model = load_model("bundled")
+    with pytest.raises(UsageError, match="is no adapter, and peft is a form of adapters"):
+        save_model(model, tmp_path / "out", form="peft")
+    with pytest.raises(UsageError, match=f"form 'gguf' is not one of {', '.join(known_forms())}"):
+        save_model(model, tmp_path / "out", form="gguf")
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "image.onnx").write_bytes(b"")
+    with pytest.raises(CompoclipError, match="an ONNX export, which is only written"):
+        load_model(tmp_path / "onnx")
+    with pytest.raises(CompoclipError, match=r"open_clip_config\.json: no such file"):
+        load_model(tmp_path)
+
+
+def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
+    class Minimal(Format):
+        kind, known_by, order = "a file of one number", "nothing", 99
+        markers = ("number.txt",)
+
+        def load(self, source: str, name: str, activation: Any, above: Any) -> Any:
+            return load_model(f"random:ViT-B-32:{(Path(source) / 'number.txt').read_text()}")
+
+    found = Minimal()
+    assert not found.sniff(str(tmp_path))
+    (tmp_path / "number.txt").write_text("3")
+    assert found.sniff(str(tmp_path))
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: found.load_on("x", "bundled", None), "says itself what it is"),
+        (lambda: found.adapted("x", None, None), "has no adapters"),
+    ]
+    for ask, message in refused:
+        with pytest.raises(CompoclipError, match=message):
+            ask()
+    assert (found.has_adapter("x"), found.snippet(tmp_path)) == (False, ("", ""))
+
+
+def test_a_checkpoint_passes_through_eight_files_to_its_encoder() -> None:
+    formats()  # found once a program
+    entered: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and frame.f_code.co_name != "<module>" and PACKAGE in file.parents:
+            name = file.relative_to(PACKAGE).as_posix()
+            if name not in entered:
+                entered.append(name)
+
+    sys.setprofile(note)
+    try:
+        load_model(PACKAGE / "world" / "base")
+    finally:
+        sys.setprofile(None)
+    assert entered == [
+        "models/checkpoint.py",
+        "models/formats/open_clip.py",
+        "models/config.py",
+        "files.py",
+        "models/weights.py",
+        "models/architecture.py",
+        "models/preprocess.py",
+        "models/dual_encoder.py",
+    ]
