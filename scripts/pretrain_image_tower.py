@@ -8,8 +8,8 @@ kinds, colours, sizes and patterns there are, which of them belong to one thing,
 colours are, what is related to something, how many things there are, and the background. So the
 embedding carries how things are composed, whatever a text tower learns to ask of it afterwards.
 
-Every step draws new scenes: scene i of split "train" is a function of the seed and i. A run that was
-stopped goes on from OUT/state.pt and ends with the same weights. OUT/tower.safetensors is for
+Every step draws new scenes: scene i of split "train" is a function of the seed and i. A run that
+was stopped goes on from OUT/state.pt and ends with the same weights. OUT/tower.safetensors is for
 `compoclip train --from-scratch --image-weights`; OUT/log.jsonl holds losses and held-out accuracy.
 """
 
@@ -58,6 +58,7 @@ SIDES = ("left", "right", "top", "bottom")
 RELATIONS = ("left", "right", "above", "below", "inside", "around", "front", "behind")
 _EDGE = 0.08  # a thing is on a side when its centre is at least this far from the middle
 _SHARP = 60.0  # the embedding's length before the heads, at the start
+_SPREAD = 0.005  # of the heads' first weights: answers begin undecided
 
 Answers = NDArray[np.uint8]
 
@@ -153,6 +154,8 @@ class Quiz(nn.Module):
         self.heads = nn.ModuleDict(
             {name: nn.Linear(width, question.answers) for name, question in QUESTIONS.items()}
         )
+        for head in self.heads.values():
+            nn.init.normal_(head.weight, std=_SPREAD)
         self.sharpness = nn.Parameter(torch.tensor(math.log(_SHARP)))
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
@@ -266,7 +269,7 @@ def train(options: argparse.Namespace) -> None:
             nn.utils.clip_grad_norm_(quiz.parameters(), 5.0)
             optimiser.step()
             done = step + 1
-            if done % 50 == 0 or done == last:
+            if done % 50 == 0 or done % options.save_every == 0 or done == last:
                 record: dict[str, Any] = {
                     "step": done,
                     "loss": round(loss.item(), 4),
