@@ -20,7 +20,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -37,8 +37,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import replacing
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import read_config
-from compoclip.workers import Workers
-from compoclip.world.dataset import read_world_config
+from compoclip.world.dataset import mapper, read_world_config
 from compoclip.world.geometry import related
 from compoclip.world.render import render
 from compoclip.world.sampling import scene_for
@@ -54,6 +53,7 @@ from compoclip.world.vocabulary import (
 
 KIND, COLOUR, SIZE, PATTERN = (list(words) for words in (KINDS, COLOURS, SIZES, PATTERNS))
 BACKDROP, TEXTURE = list(BACKDROP_COLOURS), list(BACKDROP_TEXTURES)
+HELD_OUT = 2000  # scenes of split "val" that a saved state is asked about
 SIDES = ("left", "right", "top", "bottom")
 RELATIONS = ("left", "right", "above", "below", "inside", "around", "front", "behind")
 _EDGE = 0.08  # a thing is on a side when its centre is at least this far from the middle
@@ -200,7 +200,7 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
     return peak * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train, or go on; write the tower."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="open_clip configuration")
@@ -212,10 +212,10 @@ def main() -> int:
     parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1, help="processes that draw scenes")
+    parser.add_argument("--workers", type=int, default=2, help="processes that draw scenes")
     parser.add_argument("--save-every", type=int, default=250)
     parser.add_argument("--stop-after", type=int, default=0, help="stop here, to go on later")
-    train(parser.parse_args())
+    train(parser.parse_args(argv))
     return 0
 
 
@@ -226,7 +226,7 @@ def train(options: argparse.Namespace) -> None:
     tower: Any = loaded.encoder.model.visual
     config = replace(read_world_config(options.world), size=loaded.preprocess.size[0])
     quiz = Quiz(tower, loaded.encoder.model.text_projection.shape[1])
-    quiz.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    quiz.to(memory_format=torch.channels_last)
     decayed = [p for p in quiz.parameters() if p.ndim >= 2]
     rest = [p for p in quiz.parameters() if p.ndim < 2]
     groups = [
@@ -255,11 +255,15 @@ def train(options: argparse.Namespace) -> None:
         optimiser.load_state_dict(saved["optimiser"])
         first = saved["step"]
     last = min(options.steps, options.stop_after or options.steps)
-    held_out = [tensors(*draw(config, options.seed, "val", at, 250)) for at in range(0, 2000, 250)]
+    starts = range(0, HELD_OUT, 250)
+    held_out = [
+        tensors(*draw(config, options.seed, "val", at, min(250, HELD_OUT - at))) for at in starts
+    ]
     quiz.train()
     began = time.monotonic()
-    with Workers(options.workers) as workers:
-        for step, drawn in enumerate(_batches(workers, config, options, first, last), first):
+    with mapper(options.workers) as each:
+        batches = _batches(each, config, options, first, last)
+        for step, drawn in enumerate(batches, first):
             pixels, answers = tensors(*drawn)
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(step, options.steps, options.lr, options.warmup)
@@ -297,14 +301,16 @@ def train(options: argparse.Namespace) -> None:
 
 
 def _batches(
-    workers: Workers, config: WorldConfig, options: argparse.Namespace, first: int, last: int
+    each: Callable[..., Iterator[Any]],
+    config: WorldConfig,
+    options: argparse.Namespace,
+    first: int,
+    last: int,
 ) -> Iterator[tuple[NDArray[np.uint8], dict[str, Answers]]]:
     """What the steps from `first` to `last` learn from, drawn ahead of them."""
     size = options.batch_size
     starts = range(first * size, last * size, size)
-    return workers.map(
-        draw, repeat(config), repeat(options.seed), repeat("train"), starts, repeat(size)
-    )
+    return each(draw, repeat(config), repeat(options.seed), repeat("train"), starts, repeat(size))
 
 
 if __name__ == "__main__":
