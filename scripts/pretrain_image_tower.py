@@ -1,0 +1,320 @@
+"""Train an image tower to know what is in a picture of the world, before it has seen a caption.
+
+    python scripts/pretrain_image_tower.py --model recipes/base/model.json \
+        --world recipes/base/world.json --steps 6000 --out WORK/tower
+
+The pooled embedding, at unit length as CLIP has it, is asked questions by linear heads: which
+kinds, colours, sizes and patterns there are, which of them belong to one thing, where kinds and
+colours are, what is related to something, how many things there are, and the background. So the
+embedding carries how things are composed, whatever a text tower learns to ask of it afterwards.
+
+Every step draws new scenes: scene i of split "train" is a function of the seed and i. A run that
+was stopped goes on from OUT/state.pt and ends with the same weights. OUT/tower.safetensors is for
+`compoclip train --from-scratch --image-weights`; OUT/log.jsonl holds losses and held-out accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from compoclip.errors import CompoclipError
+from compoclip.files import replacing
+from compoclip.models.checkpoint import create_model
+from compoclip.models.config import read_config
+from compoclip.world.dataset import mapper, read_world_config
+from compoclip.world.geometry import related
+from compoclip.world.render import render
+from compoclip.world.sampling import scene_for
+from compoclip.world.scene import Scene, Thing, WorldConfig
+from compoclip.world.vocabulary import (
+    BACKDROP_COLOURS,
+    BACKDROP_TEXTURES,
+    COLOURS,
+    KINDS,
+    PATTERNS,
+    SIZES,
+)
+
+KIND, COLOUR, SIZE, PATTERN = (list(words) for words in (KINDS, COLOURS, SIZES, PATTERNS))
+BACKDROP, TEXTURE = list(BACKDROP_COLOURS), list(BACKDROP_TEXTURES)
+HELD_OUT = 2000  # scenes of split "val" that a saved state is asked about
+SIDES = ("left", "right", "top", "bottom")
+RELATIONS = ("left", "right", "above", "below", "inside", "around", "front", "behind")
+_EDGE = 0.08  # a thing is on a side when its centre is at least this far from the middle
+_SHARP = 60.0  # the embedding's length before the heads, at the start
+_SPREAD = 0.005  # of the heads' first weights: answers begin undecided
+
+Answers = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the embedding is asked. weight: of its loss. one: exactly one answer is right."""
+
+    answers: int
+    weight: float = 1.0
+    one: bool = False
+
+
+QUESTIONS = {
+    "kind": Question(len(KIND), 4),
+    "colour": Question(len(COLOUR), 2),
+    "size": Question(len(SIZE)),
+    "pattern": Question(len(PATTERN)),
+    "colour of kind": Question(len(COLOUR) * len(KIND), 4),
+    "size of kind": Question(len(SIZE) * len(KIND), 2),
+    "pattern of kind": Question(len(PATTERN) * len(KIND), 2),
+    "side of kind": Question(len(SIDES) * len(KIND), 3),
+    "side of colour": Question(len(SIDES) * len(COLOUR), 2),
+    "relation of kind": Question(len(RELATIONS) * len(KIND), 2),
+    "several of kind": Question(3 * len(KIND), 2),
+    "several of colour": Question(3 * len(COLOUR)),
+    "count": Question(4, one=True),
+    "backdrop": Question(len(BACKDROP), one=True),
+    "texture": Question(len(TEXTURE), one=True),
+}
+
+
+def on_side(thing: Thing, side: str) -> bool:
+    """Whether the thing's centre is clearly on that side of the picture's middle."""
+    along = thing.x if side in ("left", "right") else thing.y
+    sign = -1 if side in ("left", "top") else 1
+    return sign * (along - 0.5) >= _EDGE
+
+
+def answers_of(scene: Scene) -> dict[str, list[int]]:
+    """Question -> the answers that are right of the scene."""
+    things, kinds = scene.things, len(KIND)
+    found: dict[str, list[int]] = {name: [] for name in QUESTIONS}
+    for thing in things:
+        kind, colour = KIND.index(thing.kind), COLOUR.index(thing.colour)
+        size, pattern = SIZE.index(thing.size), PATTERN.index(thing.pattern)
+        found["kind"].append(kind)
+        found["colour"].append(colour)
+        found["size"].append(size)
+        found["pattern"].append(pattern)
+        found["colour of kind"].append(colour * kinds + kind)
+        found["size of kind"].append(size * kinds + kind)
+        found["pattern of kind"].append(pattern * kinds + kind)
+        for place, side in enumerate(SIDES):
+            if on_side(thing, side):
+                found["side of kind"].append(place * kinds + kind)
+                found["side of colour"].append(place * len(COLOUR) + colour)
+        for place, name in enumerate(RELATIONS):
+            if any(other is not thing and related(name, thing, other) for other in things):
+                found["relation of kind"].append(place * kinds + kind)
+        alike = sum(other.kind == thing.kind for other in things)
+        if alike > 1:
+            found["several of kind"].append((alike - 2) * kinds + kind)
+        alike = sum(other.colour == thing.colour for other in things)
+        if alike > 1:
+            found["several of colour"].append((alike - 2) * len(COLOUR) + colour)
+    found["count"].append(len(things) - 1)
+    found["backdrop"].append(BACKDROP.index(scene.backdrop.colour))
+    found["texture"].append(TEXTURE.index(scene.backdrop.texture))
+    return found
+
+
+def draw(
+    config: WorldConfig, seed: int, split: str, start: int, count: int
+) -> tuple[NDArray[np.uint8], dict[str, Answers]]:
+    """Pixels (count, size, size, 3) of scenes `start` on, and 0 or 1 for every answer."""
+    scenes = [scene_for(config, seed, split, start + i) for i in range(count)]
+    answers = {
+        name: np.zeros((count, question.answers), np.uint8) for name, question in QUESTIONS.items()
+    }
+    for i, scene in enumerate(scenes):
+        for name, right in answers_of(scene).items():
+            answers[name][i, right] = 1
+    return np.stack([render(scene, config.size) for scene in scenes]), answers
+
+
+class Quiz(nn.Module):
+    """A tower with a linear head for every question on its unit-length embedding."""
+
+    def __init__(self, tower: nn.Module, width: int) -> None:
+        super().__init__()
+        self.tower = tower
+        self.heads = nn.ModuleDict(
+            {name: nn.Linear(width, question.answers) for name, question in QUESTIONS.items()}
+        )
+        for head in self.heads.values():
+            nn.init.normal_(head.weight, std=_SPREAD)
+        self.sharpness = nn.Parameter(torch.tensor(math.log(_SHARP)))
+
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        """(B, 3, H, W) normalised pixels -> question -> (B, answers) logits."""
+        with torch.autocast(pixels.device.type, torch.bfloat16):
+            pooled = self.tower(pixels)
+        pooled = pooled[0] if isinstance(pooled, tuple) else pooled
+        embedding = self.sharpness.exp() * F.normalize(pooled.float(), dim=-1)
+        return {name: head(embedding) for name, head in self.heads.items()}
+
+
+def loss_of(logits: dict[str, Tensor], answers: dict[str, Tensor]) -> Tensor:
+    """The weighted sum over questions: cross-entropy, binary where several answers may be right."""
+    total = torch.zeros(())
+    for name, question in QUESTIONS.items():
+        scores, right = logits[name], answers[name]
+        if question.one:
+            each = F.cross_entropy(scores, right.argmax(1))
+        else:
+            each = F.binary_cross_entropy_with_logits(scores, right.float(), reduction="none")
+            each = each.sum(1).mean()
+        total = total + question.weight * each
+    return total
+
+
+@torch.no_grad()
+def accuracy(quiz: Quiz, batches: list[tuple[Tensor, dict[str, Tensor]]]) -> dict[str, float]:
+    """Question -> share of held-out scenes of which every answer is right."""
+    quiz.eval()
+    right: dict[str, list[Tensor]] = {name: [] for name in QUESTIONS}
+    for pixels, answers in batches:
+        for name, scores in quiz(pixels).items():
+            one = QUESTIONS[name].one
+            said = F.one_hot(scores.argmax(1), scores.shape[1]) if one else scores > 0
+            right[name].append((said.bool() == answers[name].bool()).all(1))
+    quiz.train()
+    return {name: round(torch.cat(each).float().mean().item(), 4) for name, each in right.items()}
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
+    """Linear warm-up, then cosine to zero."""
+    return peak * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, or go on; write the tower."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True, help="open_clip configuration")
+    parser.add_argument("--world", type=Path, required=True, help="what scenes are drawn from")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--warmup", type=int, default=200)
+    parser.add_argument("--weight-decay", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2, help="processes that draw scenes")
+    parser.add_argument("--save-every", type=int, default=250)
+    parser.add_argument("--stop-after", type=int, default=0, help="stop here, to go on later")
+    train(parser.parse_args(argv))
+    return 0
+
+
+def train(options: argparse.Namespace) -> None:
+    """Run `options.steps` steps, from the last saved state where there is one."""
+    torch.manual_seed(options.seed)
+    loaded = create_model(read_config(options.model), seed=options.seed)
+    tower: Any = loaded.encoder.model.visual
+    config = replace(read_world_config(options.world), size=loaded.preprocess.size[0])
+    quiz = Quiz(tower, loaded.encoder.model.text_projection.shape[1])
+    quiz.to(memory_format=torch.channels_last)
+    decayed = [p for p in quiz.parameters() if p.ndim >= 2]
+    rest = [p for p in quiz.parameters() if p.ndim < 2]
+    groups = [
+        {"params": decayed, "weight_decay": options.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.98), eps=1e-6)
+    mean, std = (
+        torch.tensor(values).view(1, 3, 1, 1)
+        for values in (loaded.preprocess.mean, loaded.preprocess.std)
+    )
+
+    def tensors(
+        pixels: NDArray[np.uint8], answers: dict[str, Answers]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        shown = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div(255)
+        shown = ((shown - mean) / std).contiguous(memory_format=torch.channels_last)
+        return shown, {name: torch.from_numpy(right) for name, right in answers.items()}
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    state, log = options.out / "state.pt", options.out / "log.jsonl"
+    first = 0
+    if state.exists():
+        saved = torch.load(state, weights_only=True)
+        quiz.load_state_dict(saved["quiz"])
+        optimiser.load_state_dict(saved["optimiser"])
+        first = saved["step"]
+    last = min(options.steps, options.stop_after or options.steps)
+    starts = range(0, HELD_OUT, 250)
+    held_out = [
+        tensors(*draw(config, options.seed, "val", at, min(250, HELD_OUT - at))) for at in starts
+    ]
+    quiz.train()
+    began = time.monotonic()
+    with mapper(options.workers) as each:
+        batches = _batches(each, config, options, first, last)
+        for step, drawn in enumerate(batches, first):
+            pixels, answers = tensors(*drawn)
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(step, options.steps, options.lr, options.warmup)
+            loss = loss_of(quiz(pixels), answers)
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(quiz.parameters(), 5.0)
+            optimiser.step()
+            done = step + 1
+            if done % 50 == 0 or done % options.save_every == 0 or done == last:
+                record: dict[str, Any] = {
+                    "step": done,
+                    "loss": round(loss.item(), 4),
+                    "images_per_s": round(
+                        (done - first) * options.batch_size / (time.monotonic() - began), 1
+                    ),
+                }
+                if done % options.save_every == 0 or done == last:
+                    record["held_out"] = accuracy(quiz, held_out)
+                    with replacing(state) as file:
+                        torch.save(
+                            {
+                                "quiz": quiz.state_dict(),
+                                "optimiser": optimiser.state_dict(),
+                                "step": done,
+                            },
+                            file,
+                        )
+                with log.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(record) + "\n")
+                print(json.dumps(record), flush=True)
+    if last == options.steps:
+        weights = {key: value.contiguous() for key, value in tower.state_dict().items()}
+        save_file(weights, options.out / "tower.safetensors")
+
+
+def _batches(
+    each: Callable[..., Iterator[Any]],
+    config: WorldConfig,
+    options: argparse.Namespace,
+    first: int,
+    last: int,
+) -> Iterator[tuple[NDArray[np.uint8], dict[str, Answers]]]:
+    """What the steps from `first` to `last` learn from, drawn ahead of them."""
+    size = options.batch_size
+    starts = range(first * size, last * size, size)
+    return each(draw, repeat(config), repeat(options.seed), repeat("train"), starts, repeat(size))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CompoclipError as error:
+        sys.exit(f"pretrain_image_tower: {error}")
