@@ -27,7 +27,7 @@ from compoclip.benchmarks.solvability import Solvability, solvability
 from compoclip.cli.data import targets
 from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, note, table
-from compoclip.files import write_atomically
+from compoclip.files import write_text
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
         defects += faults
     if options.out is not None:
         lines = "".join(json.dumps(_line(each), ensure_ascii=False) + "\n" for each in defects)
-        write_atomically(options.out, lambda path: path.write_text(lines, encoding="utf-8"))
+        write_text(options.out, lines)
         note(f"{options.out}: {len(defects)} defects")
     if options.json:
         emit_json(

@@ -21,7 +21,7 @@ from compoclip.corpora.shard import (
     make_shard,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import only_writer, write_atomically
+from compoclip.files import only_writer, write_text
 from compoclip.recordfile import require_same
 from compoclip.workers import RETRIES, Workers, WorkersDiedError
 
@@ -232,7 +232,7 @@ def _settle(out: Path, settings: dict[str, Any]) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
-        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+        write_text(path, text)
         return
     except (OSError, ValueError, RecursionError):
         raise CompoclipError(f"{path}: damaged; choose another -o or remove the folder") from None

@@ -43,7 +43,14 @@ from compoclip.data.textfiles import (
     require_local,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import fingerprint, replacing, sync, unreadable, unwritable, write_atomically
+from compoclip.files import (
+    fingerprint,
+    replacing,
+    sync,
+    unreadable,
+    unwritable,
+    write_text,
+)
 from compoclip.recordfile import json_bytes
 
 # --- Adding fields to a JSON object without touching what it holds. ---
@@ -525,7 +532,7 @@ def make_shard(task: ShardTask) -> ShardResult:
             "bytes": task.target.stat().st_size,
             "counts": counts,
         }
-        write_atomically(task.manifest, partial(_dump, known))
+        write_text(task.manifest, json.dumps(known, indent=1, sort_keys=True) + "\n")
     except CompoclipError as error:
         return ShardResult(name, error=str(error))
     except OSError as error:
@@ -535,7 +542,3 @@ def make_shard(task: ShardTask) -> ShardResult:
 
 def _format_of(source: Path) -> _Format:
     return _FORMATS[str(kind_of(source.name))]
-
-
-def _dump(known: Mapping[str, Any], place: Path) -> None:
-    place.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -29,7 +29,14 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
 from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import LOCK, only_writer, read_json, require_writable, write_atomically
+from compoclip.files import (
+    LOCK,
+    only_writer,
+    read_json,
+    require_writable,
+    write_atomically,
+    write_text,
+)
 from compoclip.version import __version__
 
 RECORD = "pack.json"
@@ -154,7 +161,7 @@ def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -
     finished = _check(out, record)
     if finished is not None:
         return finished
-    write_atomically(out / RECORD, _writer(record))
+    write_text(out / RECORD, _shown(record))
     total, todo = PackSummary(), []
     numbers = range(-(-len(source) // spec.shard_size))
     for number in numbers:
@@ -171,7 +178,7 @@ def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -
         _refuse_bad(total, max_bad)
     total.bad = dict(sorted(total.bad.items()))
     total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
-    write_atomically(out / RECORD, _writer({**record, "packed": asdict(total)}))
+    write_text(out / RECORD, _shown({**record, "packed": asdict(total)}))
     for number in numbers:
         _counts(out, number).unlink(missing_ok=True)
     return total
@@ -260,7 +267,7 @@ def _write(task: PackTask, made: PackSummary, target: Path) -> None:
                 tar.addfile(info, io.BytesIO(content))
             _refuse_bad(made, task.max_bad)
     made.size_bytes = target.stat().st_size
-    write_atomically(_counts(task.out, task.number), _writer(asdict(made)))
+    write_text(_counts(task.out, task.number), _shown(asdict(made)))
 
 
 def _members(
@@ -334,6 +341,5 @@ def _leave_out(made: PackSummary, reason: str, id: str, error: CompoclipError) -
     made.bad[id] = str(error)
 
 
-def _writer(value: Any) -> Callable[[Path], object]:
-    text = json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
-    return lambda path: path.write_text(text, encoding="utf-8")
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)

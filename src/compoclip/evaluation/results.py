@@ -21,7 +21,7 @@ from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
 from compoclip.evaluation.statistics import FEWEST
-from compoclip.files import only_writer, read_json, write_atomically
+from compoclip.files import only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.models.formats.hub import CardResult
 
@@ -178,7 +178,7 @@ def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
         except OSError as error:
             raise CompoclipError(f"{path}: cannot be replaced ({error.strerror})") from error
         write_atomically(table, lambda place: pq.write_table(items, place, compression="zstd"))
-        write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+        write_text(path, text)
     return replace(results, items=str(table))
 
 

@@ -36,7 +36,7 @@ from compoclip.evaluation.published.read import (
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import FEWEST, RESAMPLES
 from compoclip.evaluation.tables import Layout, comparison_text, laid_out, percent, span
-from compoclip.files import write_atomically
+from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting
 from compoclip.report.cards import Desk, examples, extremes, read_items
@@ -102,7 +102,7 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
         for layout, suffix in LAYOUTS.items():
             path = folder / f"{stem}.{suffix}"
             text = text_in(layout=layout) + "\n"
-            write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
+            write_text(path, text)
             written.append(path)
     return tuple(written)
 
@@ -460,7 +460,7 @@ def write_report(
     size = len(page.encode())
     if size > LIMIT:
         note(f"{out}: {size / 1e6:.1f} MB; report on fewer models or benchmarks for a smaller page")
-    write_atomically(out, lambda place: place.write_text(page, encoding="utf-8"))
+    write_text(out, page)
     if tables is not None:
         write_tables(study, tables, resamples, seed)
     return out
