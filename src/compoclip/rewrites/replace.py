@@ -221,7 +221,8 @@ class Replace:
 
 def drawn_candidate(element: Element, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
-    words, weights = map(list, zip(*element.candidates))
+    words = [word for word, _ in element.candidates]
+    weights = [weight for _, weight in element.candidates]
     drawn = []
     for _ in range(min(CANDIDATES_PER_ELEMENT, len(words))):
         at = rng.choices(range(len(words)), weights)[0]
