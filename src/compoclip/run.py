@@ -256,18 +256,18 @@ def _decoded(
 ) -> Source:
     """The source with the images of the cache, which this process makes if need be."""
     from compoclip.corpora.run import run
-    from compoclip.data.sources.decoded import DecodedImages, make_decoded, stored_side
+    from compoclip.data.sources.decoded import DecodedImages, decoded_spec, make_decoded
     from compoclip.workers import available_cores
 
     assert options.decoded_cache is not None
-    folder, side = options.decoded_cache, stored_side(preprocess)
+    folder, spec = options.decoded_cache, decoded_spec(preprocess)
     if makes:
         workers = options.workers
         if workers == "auto":
             workers = available_cores() if len(source) >= _MANY else 1
         processes = partial(run, workers=max(1, workers))
-        make_decoded(request, len(source), folder, side, processes, options.max_bad)
-    return DecodedImages(source, folder, side)
+        make_decoded(request, len(source), folder, spec, processes, options.max_bad)
+    return DecodedImages(source, folder, spec)
 
 
 _MANY = 4096  # images that are worth starting processes for

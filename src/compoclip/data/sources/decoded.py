@@ -7,14 +7,14 @@ What is read from it are images alone; ids, captions and order stay those of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from compoclip.console import counted, note, track
-from compoclip.data.pack import RECORD, PackSpec, Request, Run, pack, shard_paths
+from compoclip.data.pack import PackSpec, PackSummary, PackTask, Request, Run, pack, shard_paths
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.shards import ROWS, load_index, read_at
 from compoclip.errors import CompoclipError
@@ -24,16 +24,16 @@ OPTION = "--decoded-cache"
 _SHAPE = 4 / 3  # of most photos, to say how large a cache will be
 
 
-def stored_side(preprocess: Preprocess) -> int:
-    """The shorter side that images are stored with: 256 pixels for 224 that a model sees.
+def decoded_spec(preprocess: Preprocess) -> PackSpec:
+    """How images are stored for a model: 256 pixels on the shorter side where it sees 224.
 
     Random crops keep 90 % of the area or more, of which little is then enlarged.
     """
-    return -(-max(preprocess.size) * 8 // 7)
+    return PackSpec(-(-max(preprocess.size) * 8 // 7), decoded=True)
 
 
 def make_decoded(
-    request: Request, images: int, folder: Path, side: int, run: Run = map, bad: int = 0
+    request: Request, images: int, folder: Path, spec: PackSpec, run: Run = map, bad: int = 0
 ) -> None:
     """Decode all images of a source into a folder, unless they are there.
 
@@ -41,7 +41,7 @@ def make_decoded(
         request: The source.
         images: Of the source.
         folder: Of the cache; made if need be.
-        side: Length of the shorter side; larger images are scaled down (bicubic), others stay.
+        spec: How they are stored; larger images are scaled down (bicubic), others stay.
         run: Does the shards, as for `pack`.
         bad: Images that may be unreadable.
 
@@ -50,11 +50,16 @@ def make_decoded(
         CompoclipError: For more than `bad` unreadable images, for a full disk, and when another
             process is making the cache. What is finished stays, and is not made again.
     """
-    if not (folder / RECORD).is_file():
-        size = images * side * side * _SHAPE * 3 / 1e9
-        note(f"decoding {counted(images, 'image')} once into {folder}: up to about {size:.1f} GB")
-    spec = PackSpec(side, decoded=True)
-    made = pack(request, folder, spec, run, bad, OPTION)
+    size = images * spec.size**2 * _SHAPE * 3 / 1e6
+    what = f"decoding {counted(images, 'image')} once into {folder}: up to about {size:,.0f} MB"
+
+    def announced(
+        work: Callable[[PackTask], PackSummary], todo: Sequence[PackTask]
+    ) -> Iterator[PackSummary]:
+        note(what)
+        yield from run(work, todo)
+
+    made = pack(request, folder, spec, announced, bad, OPTION)
     for reason in made.bad.values():
         note(f"not in {folder}: {reason}")
 
@@ -67,19 +72,19 @@ class DecodedImages(Source):
 
     decoded = True
 
-    def __init__(self, source: Source, folder: Path, side: int) -> None:
+    def __init__(self, source: Source, folder: Path, spec: PackSpec) -> None:
         """Find every image in the cache.
 
         Args:
             source: The samples.
             folder: Of the cache.
-            side: Length of the shorter side that it was made with.
+            spec: How it was made.
 
         Raises:
             CompoclipError: When shards are missing or damaged.
         """
-        self._source, self._side = source, side
-        self._shards = shard_paths(folder, len(source), PackSpec())
+        self._source, self._side = source, spec.size
+        self._shards = shard_paths(folder, len(source), spec)
         self.left_out = source.left_out
         # Of each sample: the shard, offset and size of its image, and of its negative image.
         self._places = np.zeros((len(source), 5), np.int64)
