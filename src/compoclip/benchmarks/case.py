@@ -18,8 +18,10 @@ class Form(StrEnum):
 
     CHOOSE_TEXT: one image, K texts. CHOOSE_IMAGE: one text, K images. GROUP: two images and two
     texts, image i matches text i. TRIPLE: one image, positive texts 0 and 1, negative text 2.
-    TEXT_ONLY: no image, the same three texts. BINARY: one image, one text that is true of it
-    (`truth` 1) or not (0); a benchmark with such cases has no others. RETRIEVAL and CLASSIFICATION
+    HALF_TRUTH: one image, a short true text 0, text 1 which adds something true to it, text 2
+    which adds something false. TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one
+    image, one text that is true of it (`truth` 1) or not (0); a benchmark with such cases has no
+    others. RETRIEVAL and CLASSIFICATION
     are the forms of the items of such sets, no case has them.
     """
 
@@ -27,6 +29,7 @@ class Form(StrEnum):
     CHOOSE_IMAGE = "choose-image"
     GROUP = "group"
     TRIPLE = "triple"
+    HALF_TRUTH = "half-truth"
     TEXT_ONLY = "text-only"
     BINARY = "binary"
     RETRIEVAL = "retrieval"

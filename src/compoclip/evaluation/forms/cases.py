@@ -1,4 +1,5 @@
-"""The forms of cases: choice of a text or image, group, triple, text-only, and true-or-false.
+"""The forms of cases: choice of a text or image, group, triple, half-truth, text-only, and
+true-or-false.
 
 All but the last are judged case by case. `judge` decides which scores are right, with a tie counted
 three ways (`items.Outcomes`): as the benchmark's policy has it, as wrong, and as broken at random.
@@ -281,6 +282,53 @@ class TripleForm(OneByOneForm):
         return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
 
 
+class HalfTruthForm(TripleForm):
+    """One image, a short true text, and two texts that add to it: one truly, one falsely.
+
+    With s_a of the short text, s_f of the full truth and s_h of the half-truth: ht: s_a > s_h, a
+    wrong detail makes the text worse, chance 1/2. cor: s_f > s_a > s_h, the order of how much is
+    right, 1/6. full: s_f > s_a, a right detail makes it better, 1/2: a model that dislikes length
+    wins at ht and loses here.
+
+    Source: CS-CLIP, arXiv 2602.23906, 2026.
+    """
+
+    name = Form.HALF_TRUTH
+    metrics = ("ht", "cor", "full")
+    headings = ("short", "full truth", "half-truth")
+
+    def chance(self, candidates: int) -> dict[str, float]:
+        """The share of the six orders of three scores that are right."""
+        return {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}
+
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """All three metrics; a tie for the first favours the short text over the half-truth, and
+        the full truth over the short text."""
+        a, f, h = scores[:, 0], scores[:, 1], scores[:, 2]
+        of_ht, of_full = _all_above((a,), (h,)), _all_above((f,), (a,))
+        of_cor = np.where((a == f) & (a == h), 1 / 6, of_ht * of_full)  # one order of all six
+        cor, loose = (f > a) & (a > h), (f >= a) & (a >= h)
+        return {
+            "ht": self.outcomes("ht", a > h, a >= h, of_ht, first),
+            "cor": self.outcomes("cor", cor, loose, of_cor, first),
+            "full": self.outcomes("full", f > a, f >= a, of_full, first),
+        }
+
+    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
+        """None."""
+        return {}
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """The short text against the half-truth."""
+        return scores[0] - scores[2]
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """The photo and the three texts."""
+        texts = list(zip(("Short", "Full truth", "Half-truth"), row["texts"], (True, True, False)))
+        columns = [(heading, k) for k, heading in enumerate(self.headings)]
+        return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
+
+
 class TextOnlyForm(TripleForm):
     """The three texts of a triple without the image: the TOT of SugarCrepe++.
 
@@ -339,7 +387,14 @@ def _all_above(upper: tuple[Scores, ...], lower: tuple[Scores, ...]) -> Values:
 
 ONE_BY_ONE: Mapping[Form, OneByOneForm] = {
     each.name: each
-    for each in (ChooseTextForm(), ChooseImageForm(), GroupForm(), TripleForm(), TextOnlyForm())
+    for each in (
+        ChooseTextForm(),
+        ChooseImageForm(),
+        GroupForm(),
+        TripleForm(),
+        HalfTruthForm(),
+        TextOnlyForm(),
+    )
 }
 
 
