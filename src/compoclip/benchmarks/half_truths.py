@@ -100,7 +100,7 @@ def _official(data: Loading, *, annotations: Path | None = None) -> Iterator[Cas
     for part in data.parts:
         path = _table(data.root, part) if annotations is None else annotations / f"{part}.parquet"
         data.files[part] = path
-        rows = tables.parquet_rows(path, (*_COLUMNS, "image"))
+        rows = tables.table_rows(path, (*_COLUMNS, "image"))
         if "image" not in tables.picture_columns(path):
             raise CompoclipError(
                 f"{path}: 'image' holds no encoded pictures; get the dataset page's table"
