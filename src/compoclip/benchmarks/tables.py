@@ -30,17 +30,21 @@ _BLOCK = 1 << 20
 
 
 def read_rows(
-    path: Path, columns: Sequence[str], remedy: str, lacking: str = "is this the official file?"
+    path: Path,
+    columns: Sequence[str],
+    remedy: str,
+    lacking: str = "is this the official file?",
+    delimiter: str = "",
 ) -> Iterator[tuple[str, Row]]:
     """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 1.
 
-    remedy: what to do when the file is absent; lacking: when it lacks a column. Raises
-    CompoclipError naming the file when it is absent, malformed, larger than `files.MOST_BYTES`,
-    lacks a column or has one twice.
+    remedy: what to do when the file is absent; lacking: when it lacks a column. delimiter: of the
+    cells, by default as the name says. Raises CompoclipError naming the file when it is absent,
+    malformed, larger than `files.MOST_BYTES`, lacks a column or has one twice.
     """
     files.require_size(path, remedy)
-    require_columns(path, delimited_header(path), columns, lacking)
-    for index, row in read_delimited(path):
+    require_columns(path, delimited_header(path, delimiter), columns, lacking)
+    for index, row in read_delimited(path, delimiter):
         yield f"{path}: row {index}", row
 
 
