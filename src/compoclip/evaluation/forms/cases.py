@@ -1,5 +1,4 @@
-"""The forms of cases: choice of a text or image, group, triple, half-truth, text-only, and
-true-or-false.
+"""The forms of cases: choice, group, triple, half-truth, text-only, and true-or-false.
 
 All but the last are judged case by case. `judge` decides which scores are right, with a tie counted
 three ways (`items.Outcomes`): as the benchmark's policy has it, as wrong, and as broken at random.
@@ -239,6 +238,7 @@ class TripleForm(OneByOneForm):
         "brittleness",
         "both_below",
     )
+    called = ("Caption", "Rewording", "Foil")
     headings = ("caption", "rewording", "foil")
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
@@ -277,7 +277,7 @@ class TripleForm(OneByOneForm):
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """The photo, if there is one, and the three texts."""
-        texts = list(zip(("Caption", "Rewording", "Foil"), row["texts"], (True, True, False)))
+        texts = list(zip(self.called, row["texts"], (True, True, False)))
         columns = [(heading, k) for k, heading in enumerate(self.headings)]
         return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
 
@@ -295,7 +295,9 @@ class HalfTruthForm(TripleForm):
 
     name = Form.HALF_TRUTH
     metrics = ("ht", "cor", "full")
+    called = ("Short", "Full truth", "Half-truth")
     headings = ("short", "full truth", "half-truth")
+    columns = OneByOneForm.columns
 
     def chance(self, candidates: int) -> dict[str, float]:
         """The share of the six orders of three scores that are right."""
@@ -314,19 +316,9 @@ class HalfTruthForm(TripleForm):
             "full": self.outcomes("full", f > a, f >= a, of_full, first),
         }
 
-    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """None."""
-        return {}
-
     def margin(self, scores: Sequence[float], truth: int) -> float:
         """The short text against the half-truth."""
         return scores[0] - scores[2]
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The photo and the three texts."""
-        texts = list(zip(("Short", "Full truth", "Half-truth"), row["texts"], (True, True, False)))
-        columns = [(heading, k) for k, heading in enumerate(self.headings)]
-        return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
 
 
 class TextOnlyForm(TripleForm):
@@ -340,6 +332,7 @@ class TextOnlyForm(TripleForm):
     metrics = ("augmented", "original", "second")
     in_pairs = False
     headings = ("caption–rewording", "caption–foil", "rewording–foil")
+    columns = OneByOneForm.columns
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
         """Three texts."""
@@ -361,10 +354,6 @@ class TextOnlyForm(TripleForm):
             "original": self.outcomes("original", own > one, own >= one, of_one, first),
             "second": self.outcomes("second", own > two, own >= two, of_two, first),
         }
-
-    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """None."""
-        return {}
 
     def margin(self, scores: Sequence[float], truth: int) -> float:
         """The true pair against the better of the others."""
