@@ -43,12 +43,13 @@ counts in no mean of benchmarks.
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any, ClassVar
 
 from compoclip import files as room_files
 from compoclip.benchmarks import files, tables
@@ -295,8 +296,27 @@ _BROKEN = (
 )
 
 
-class PlainUnpickler(pickle.Unpickler):
-    """Loads lists, dicts, texts and numbers; refuses whatever names a class, function or tensor."""
+_PLAIN_OPCODES = (
+    *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE"),
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES"),
+    *("EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
+    *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "MEMOIZE"),
+    *("PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"),
+    *("GLOBAL", "STACK_GLOBAL", "PERSID", "BINPERSID"),  # to say what is refused
+)
+
+
+class PlainUnpickler(pickle._Unpickler):
+    """Loads lists, dicts, texts and numbers; knows no opcode that does anything else.
+
+    The one in C allocates whatever a file claims to hold; this one only what is there.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        code[0]: pickle._Unpickler.dispatch[code[0]]
+        for code in (getattr(pickle, name) for name in _PLAIN_OPCODES)
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse: to look a name up is to import and, with a reduction, to run it."""
@@ -327,11 +347,10 @@ def read_plain_pickle(path: Path) -> Any:
                 if len(inner) != 1 or inner[0].file_size > _MOST_PICKLED:
                     raise CompoclipError(f"{path}: no archive of torch.save; {files.OFFICIAL}")
                 with archive.open(inner[0]) as stream:
-                    return PlainUnpickler(stream).load()
+                    return PlainUnpickler(io.BytesIO(stream.read(inner[0].file_size))).load()
         if size > _MOST_PICKLED:
             raise CompoclipError(f"{path}: more than {_MOST_PICKLED >> 20} MiB; {files.OFFICIAL}")
-        with path.open("rb") as stream:
-            return _legacy(stream)
+        return _legacy(io.BytesIO(path.read_bytes()))
     except CompoclipError:
         raise
     except OSError as error:
@@ -343,7 +362,7 @@ def read_plain_pickle(path: Path) -> Any:
         )
 
 
-def _legacy(stream: IO[bytes]) -> Any:
+def _legacy(stream: io.BytesIO) -> Any:
     value = PlainUnpickler(stream).load()
     if value == _MAGIC:  # then the protocol and facts about the machine come before the value
         value = [PlainUnpickler(stream).load() for _ in range(3)][-1]
