@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import pickle
 import zipfile
 from collections import Counter
@@ -16,6 +17,7 @@ from compoclip.benchmarks import negation
 from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.solvability import LARGER, SHORTER, rules_of_thumb
+from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.groups import kind, profile_groups
 from compoclip.evaluation.published.read import published_table
@@ -339,3 +341,22 @@ def test_cc_neg_is_solved_by_the_shorter_text_and_counts_in_no_mean(tmp_path: Pa
     (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
     assert kind(result) == "sanity"
     assert profile_groups([result]) == {}
+
+
+def test_the_audit_says_how_far_a_rule_of_thumb_gets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "negrefcocog" / "NegRefCOCOg.json", [region_row()])
+    write_cc_neg(tmp_path, cc_neg())
+    told = ["data", "audit", "negrefcocog", "cc_neg", "--data", str(tmp_path), "--text-only"]
+    assert main(told) == 0
+    printed = capsys.readouterr().out
+    boxes, texts = (
+        next(line.split() for line in printed.splitlines() if f"{rule} " in line)
+        for rule in (LARGER, SHORTER)
+    )
+    assert boxes == ["negrefcocog", *LARGER.split(), "0.0", "50.0", "1"]
+    assert texts == ["cc_neg", *SHORTER.split(), "100.0", "50.0", "+4.0", "3"]
+    assert main([*told, "--json"]) == 0
+    audits = json.loads(capsys.readouterr().out)["audits"]
+    assert [each["rules_of_thumb"][0]["value"] for each in audits] == [0.0, 1.0]
