@@ -215,9 +215,10 @@ def write_archive(root: Path, rows: Any, inner: str = "NaturalBench-Retrieval/")
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{inner}metadata.json", json.dumps(rows))
-        for number, each in enumerate(rows if isinstance(rows, list) else ()):
+        named = {each["index"]: k for k, each in enumerate(rows)} if isinstance(rows, list) else {}
+        for index, number in named.items():
             for k in range(2):
-                archive.writestr(f"{inner}images/{each['index']}_{k}.jpg", picture(2 * number + k))
+                archive.writestr(f"{inner}images/{index}_{k}.jpg", picture(2 * number + k))
     return path
 
 
