@@ -50,10 +50,10 @@ def run_lab(
     """Run what is left of the lab in `out`; returns the Markdown section, also in out/table.md.
 
     arms: names of those to run now, all when empty; the table has all that are finished. budget:
-    seconds. All arms are run with the first seed before any with the second, so that a budget that
-    ends leaves few seeds rather than few arms. Raises CompoclipError for whatever data, models or
-    the disk object to and when another process is at work in `out`, UsageError for unknown arms,
-    methods and settings.
+    seconds. Learning rates are chosen first; then all arms are measured with the first seed before
+    any with the second, so that a budget that ends leaves few seeds rather than few arms. Raises
+    CompoclipError for whatever data, models or the disk object to and when another process is at
+    work in `out`, UsageError for unknown arms, methods and settings.
     """
     require_writable(out)
     with only_writer(out, folder=True):
@@ -100,8 +100,12 @@ def _run_lab(
     ]
     left += finish(finals, "measured")
     text = _report(settings, out, [*fixed, *finals], trials, rates)
-    if left or len(finals) < len(settings.seeds) * len(settings.arms):
-        note(f"the budget is spent: {counted(left, 'job')} left; the same command goes on")
+    unchosen = len([name for name in chosen if not rates[name].chosen])
+    if left or unchosen:
+        note(
+            f"the budget is spent: {counted(left, 'job')} not run, the rate of "
+            f"{counted(unchosen, 'arm')} not chosen; the same command goes on"
+        )
     return text
 
 
