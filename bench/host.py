@@ -25,6 +25,7 @@ from bench.rows import PROGRAM, Inputs, Row, surroundings
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import Batch
+from compoclip.data.loader import BatchLoader
 from compoclip.data.prepared import Numbers
 from compoclip.data.sources.open import open_source
 from compoclip.errors import UsageError
@@ -182,6 +183,27 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         self.found[function._schema.name] += not function.is_view
         return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def cycled(count: int) -> Iterator[None]:
+    """Train on few batches again and again, made before they are needed a second time.
+
+    The first is not among them: losses have not said yet which indices they want.
+    """
+    steps = BatchLoader.steps
+
+    def again(batches: BatchLoader, start: int, stop: int) -> Iterator[Any]:
+        kept = []
+        for k, batch in enumerate(steps(batches, start, min(stop, start + count + 1))):
+            yield batch
+            if k:
+                kept.append(batch)
+        for k in range(stop - start - count - 1):
+            yield kept[k % count]
+
+    with mock.patch.object(BatchLoader, "steps", again):
+        yield
 
 
 def write_samples(folder: Path, captions: Sequence[str], photos: int = 16, size: int = 480) -> str:
