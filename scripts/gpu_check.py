@@ -94,7 +94,7 @@ TINY = Size(
     workers=(0, 1),
     encoded=(6, 20),
     at_once=(2, 4),
-    recipes=("fsc-clip", "triplet-clip"),
+    recipes=("fsc-clip",),
     repeats=2,
     bytes=1 << 16,
 )
@@ -446,8 +446,8 @@ def agrees(run: Run) -> None:
                 continue
             off = abs(other - loss) / max(1e-6, abs(loss))
             away = float((like - gradient).norm() / gradient.norm())
-            # bfloat16 keeps 8 bits: a gradient may turn, the loss must stay.
-            holds = off < close and away < (close if precision == "fp32" else 0.5)
+            # bfloat16 keeps 8 bits; on a CPU gradients are off by up to 0.1 then.
+            holds = off < close and away < (close if precision == "fp32" else 0.2)
             run.figure(f"{name}, {precision}", f"loss off by {off:.1e}, gradient by {away:.1e}")
             run.require(f"{name}, {precision}, agrees", holds)
 
