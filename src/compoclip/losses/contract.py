@@ -45,21 +45,49 @@ class Peers:
     asked: int = 0
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        """(n, world) the lengths of the n arrays that a request has for an answer, in every
-        process; own: in this one."""
+        """How long the arrays are that answer a request, in every process.
+
+        Args:
+            request: What a loss has asked its layout for.
+            own: The lengths of the n arrays in this process.
+
+        Returns:
+            (n, world) lengths.
+        """
         return np.array(own, np.int64)[:, None]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
-        """The rows of all processes below each other, with gradients; sizes: (world,) of each."""
+        """The rows of all processes below each other, with gradients.
+
+        Args:
+            rows: (n, ...) those of this process.
+            sizes: (world,) how many every process has.
+
+        Returns:
+            (sum of sizes, ...) in the order of the processes.
+        """
         return rows
 
     def summed(self, values: Tensor) -> Tensor:
-        """The sum over all processes, without gradient."""
+        """The sum over all processes, without gradient.
+
+        Args:
+            values: Of the same shape in all of them.
+
+        Returns:
+            The sum, of that shape.
+        """
         return values.detach()
 
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
-        """Each array (n,) of int64, followed by those that the other processes have in its place,
-        in the order of the processes."""
+        """Arrays of all processes, on the host.
+
+        Args:
+            arrays: As many in every process, each (n,) int64 of any length.
+
+        Returns:
+            As many arrays, each of what all processes have in its place, in their order.
+        """
         return list(arrays)
 
 

@@ -1,7 +1,6 @@
 from .caches import FrozenImages as FrozenImages
 from .caches import GradientCache as GradientCache
 from .distributed import GlobalBatch as GlobalBatch
-from .distributed import RankPeers as RankPeers
 from .gradients import GradientMean as GradientMean
 from .log import Trackers as Trackers
 from .log import read_log as read_log

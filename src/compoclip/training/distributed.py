@@ -79,6 +79,7 @@ class RankPeers(Peers):
         self._wanted = {} if wanted is None else wanted
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
+        """See `Peers.sizes`; asks the other ranks if that has not come with the batch."""
         self.asked += 1
         if request not in self._lengths:
             self._lengths[request] = _table(own, self._ranks).T
@@ -86,14 +87,17 @@ class RankPeers(Peers):
         return self._lengths[request]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
+        """See `Peers.gathered`."""
         return gather_rows(rows, sizes.tolist(), self._ranks)
 
     def summed(self, values: Tensor) -> Tensor:
+        """See `Peers.summed`."""
         total = values.detach().clone()
         self._ranks.all_reduce(total)
         return total
 
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
+        """See `Peers.collected`."""
         lengths = _table([len(array) for array in arrays], self._ranks)
         own = torch.from_numpy(np.concatenate(arrays).astype(np.int64))
         whole = self._ranks.all_gather(own, lengths.sum(1).tolist()).numpy()

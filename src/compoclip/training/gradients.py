@@ -92,12 +92,13 @@ class GradientMean:
         """
         if not self._parameters:
             return
+        # Others may have started these in the backward pass: they come before anything else.
+        while self._started < len(self._buckets):
+            self._start()
         # A part without an image, or without a kind of text, may leave some out.
         having = torch.tensor([p.grad is not None for p in self._parameters], dtype=torch.int32)
         self._ranks.all_reduce(having)
         used = [number for number, count in enumerate(having.tolist()) if count]
-        while self._started < len(self._buckets):
-            self._start()
         new = [number for number in used if number not in self._bucket_of]
         for bucket in self._cut(new):
             self._sum(bucket)
