@@ -72,7 +72,7 @@ class Ranks:
         whole = self._gathered(_padded(rows, most))
         if min(counts) == most:
             return whole
-        parts = zip(torch.split(whole, most), counts) if most else ()
+        parts = zip(torch.split(whole, most), counts)
         return torch.cat([whole[:0], *(part[:count] for part, count in parts)])
 
     def reduce_scatter(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
