@@ -429,10 +429,12 @@ class JsonServer(ThreadingHTTPServer):
         """
         self.ending = True
         deadline = time.monotonic() + patience
-        return all(
-            self.waiting.acquire(timeout=max(deadline - time.monotonic(), 0))
-            for _ in range(self.limits.waiting)
-        )
+        for taken in range(self.limits.waiting):
+            if not self.waiting.acquire(timeout=max(deadline - time.monotonic(), 0)):
+                if taken:
+                    self.waiting.release(taken)
+                return False
+        return True
 
     def known_name(self, name: str) -> bool:
         """True if a name that a request calls this server by is one of its own.
