@@ -158,7 +158,7 @@ def _exchange(
 
         def ask(body: bytes) -> None:
             if not hasattr(kept, "connection"):
-                kept.connection = http.client.HTTPConnection(*server.server_address[:2])
+                kept.connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
             kind = {"Content-Type": "application/json"}
             kept.connection.request("POST", "/v1/embeddings", body, kind)
             answer = kept.connection.getresponse()

@@ -150,6 +150,7 @@ class JsonHandler(BaseHTTPRequestHandler):
     server: JsonServer
     server_version, sys_version = "compoclip", ""
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer's body waits 40 ms for its head to be confirmed
     timeout = _TIMEOUT
 
     def setup(self) -> None:
