@@ -29,6 +29,7 @@ ROOMS = (
     "analysis",
     "world",
     "report",
+    "serve",
     "play",
     "cli",
 )

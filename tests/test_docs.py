@@ -26,6 +26,7 @@ from doc_commands import (
 # Commands that are not run here, by how they start (or by page), and why; all are parsed.
 NOT_RUN = {
     "compoclip play": "serves until it is stopped; tested in test_play_server",
+    "compoclip serve": "serves until it is stopped; tested in test_serve",
     "compoclip caption": "asks a language model; tested in test_cli_caption",
     "compoclip push": "uploads; tested in test_models_hub",
     "python -m bench": "real sizes; each stage is tested in test_bench_*",

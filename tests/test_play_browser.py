@@ -19,7 +19,8 @@ import pytest
 from compoclip.cli.play import _examples
 from compoclip.models.checkpoint import load_model
 from compoclip.play.answers import MAX_BODY, Playground
-from compoclip.play.server import Budget, PlayServer
+from compoclip.play.server import PlayServer
+from compoclip.serve.http import Budget
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from compoclip.play import server as module
 from compoclip.play.answers import MAX_BODY, Playground
-from compoclip.play.server import Budget, PlayServer
+from compoclip.play.server import PlayServer
+from compoclip.serve import http as module
+from compoclip.serve.http import Budget
 
 BODY = b'{"image": "", "caption": "a"}'
 
@@ -132,7 +133,7 @@ def test_a_fault_of_ours_is_still_told(
     def broken(self: object) -> bool:
         raise KeyError("ours")
 
-    monkeypatch.setattr(module._Handler, "_foreign", broken)
+    monkeypatch.setattr(module.JsonHandler, "_foreign", broken)
     assert raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
     until(lambda: "KeyError: 'ours'" in capfd.readouterr().err)
 

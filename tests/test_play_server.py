@@ -23,7 +23,8 @@ from compoclip.cli.play import _examples
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
 from compoclip.play.answers import MAX_BODY, MAX_TEXT, Playground
-from compoclip.play.server import PlayServer, is_loopback
+from compoclip.play.server import PlayServer
+from compoclip.serve.http import is_loopback
 
 CAPTION = "a red star to the left of a large blue mug"
 

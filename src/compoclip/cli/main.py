@@ -94,6 +94,7 @@ VERBS = {
         "web playground: an image, a caption, its rewrites, and what models make of them",
         "play",
     ),
+    "serve": ("embeddings and scores over HTTP, requests encoded together", "serve"),
 }
 _NOTES = (
     "",

@@ -1,0 +1,219 @@
+"""Dynamic batching: one thread has the model, and encodes together what many requests wait for.
+
+A request hands in its texts and images and waits. The thread takes what is there, in order, up to a
+full batch; an item that came to an idle model waits a few milliseconds for company. While the model
+works, the next batch gathers by itself, so that batches grow with the load.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compoclip.console import counted
+from compoclip.errors import UsageError
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.items import Scores
+from compoclip.serve.http import HttpError
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How requests are put together.
+
+    Args:
+        most: Texts or images in one call of the model.
+        wait: Seconds that an item may wait for others.
+        queue: Texts and images that requests may hold at once, waiting or being encoded.
+    """
+
+    most: int = 64
+    wait: float = 0.005
+    queue: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.most < 1 or self.queue < 1 or not self.wait >= 0:
+            raise UsageError("a batch and the queue hold at least 1 item; a wait is not negative")
+
+
+class Encoding(NamedTuple):
+    """What became of one request: texts (T, D) and images (N, D), unit-length float32, the tokens
+    that the texts have, and how many of them lost words to the model's context length."""
+
+    texts: Scores
+    images: Scores
+    tokens: int
+    truncated: int
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    texts: Sequence[str]
+    images: Sequence[np.ndarray]  # what ImageReader.pixels gives
+    arrived: float = field(default_factory=time.monotonic)
+    done: Future[Encoding] = field(default_factory=Future)
+
+    @property
+    def items(self) -> int:
+        return len(self.texts) + len(self.images)
+
+
+@dataclass
+class ServedCounts:
+    """What was done so far: requests encoded, their items, calls of the model, requests that found
+    no room; `held` items are there now, `peak` were at most."""
+
+    requests: int = 0
+    items: int = 0
+    calls: int = 0
+    turned_away: int = 0
+    held: int = 0
+    peak: int = 0
+
+
+class Batcher:
+    """Encodes what several threads ask for, together; `close` ends its thread.
+
+    Args:
+        encoder: The model, which nobody else may use meanwhile.
+        settings: How requests are put together.
+    """
+
+    def __init__(self, encoder: ModelEncoder, settings: BatchSettings) -> None:
+        self.settings = settings
+        self.counts = ServedCounts()
+        self._encoder = encoder
+        self._jobs: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def room(self, items: int) -> Iterator[None]:
+        """Hold places in the queue while the block runs: enter it before items take memory.
+
+        Args:
+            items: Texts and images that the block will have.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            HttpError: 503, when there are too few places.
+        """
+        with self._changed:
+            if self.counts.held + items > self.settings.queue:
+                self.counts.turned_away += 1
+                free = counted(self.settings.queue - self.counts.held, "place")
+                raise HttpError(503, f"the queue has {free} left; try again")
+            self.counts.held += items
+            self.counts.peak = max(self.counts.peak, self.counts.held)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.counts.held -= items
+
+    def encode(self, texts: Sequence[str], images: Sequence[np.ndarray]) -> Encoding:
+        """Encode the items of one request; waits until that is done.
+
+        Args:
+            texts: T texts.
+            images: N arrays as the encoder's `read_image.pixels` gives them.
+
+        Returns:
+            Their features.
+
+        Raises:
+            HttpError: 503, after `close`.
+            RuntimeError: The model failed; its own error is the cause.
+        """
+        job = _Waiting(texts, images)
+        with self._changed:
+            if self._closed:
+                raise HttpError(503, "the server is ending; try again")
+            self._jobs.append(job)
+            self._changed.notify_all()
+        return job.done.result()
+
+    def close(self) -> None:
+        """Encode what waits, take nothing more, end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._encoder.evaluating():
+            while jobs := self._gathered():
+                self._encode(jobs)
+
+    def _gathered(self) -> list[_Waiting]:
+        """The next jobs, a batch of items if so many wait; none once it is closed."""
+        most = self.settings.most
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            if not self._jobs:
+                return []
+            # The time counts from the arrival: what came while the model worked has waited already.
+            left = self._jobs[0].arrived + self.settings.wait - time.monotonic()
+            self._changed.wait_for(
+                lambda: self._closed or sum(job.items for job in self._jobs) >= most, max(left, 0)
+            )
+            jobs = [self._jobs.popleft()]
+            items = jobs[0].items
+            while self._jobs and items + self._jobs[0].items <= most:
+                jobs.append(self._jobs.popleft())
+                items += jobs[-1].items
+        return jobs
+
+    def _encode(self, jobs: Sequence[_Waiting]) -> None:
+        """Give every job its features, or the error that it causes itself."""
+        try:
+            encoded = self._encodings(jobs)
+        except Exception as error:
+            if len(jobs) > 1:  # a failure of one is no failure of those it was put together with
+                for job in jobs:
+                    self._encode([job])
+                return
+            failure = RuntimeError("the model failed")
+            failure.__cause__ = error
+            jobs[0].done.set_exception(failure)
+            return
+        self.counts.requests += len(jobs)
+        self.counts.items += sum(job.items for job in jobs)
+        for job, encoding in zip(jobs, encoded):
+            job.done.set_result(encoding)
+
+    def _encodings(self, jobs: Sequence[_Waiting]) -> list[Encoding]:
+        texts = [text for job in jobs for text in job.texts]
+        images = [image for job in jobs for image in job.images]
+        keys = self._encoder.text_keys(texts) if texts else []
+        text_rows = self._by_call(texts, self._encoder.encode_texts)
+        image_rows = self._by_call(images, self._encoder.encode_images)
+        found, text, image = [], 0, 0
+        for job in jobs:
+            own = slice(text, text + len(job.texts))
+            seen = slice(image, image + len(job.images))
+            tokens = sum(key.length for key in keys[own])
+            cut = sum(key.truncated for key in keys[own])
+            found.append(Encoding(text_rows[own], image_rows[seen], tokens, cut))
+            text, image = own.stop, seen.stop
+        return found
+
+    def _by_call(self, items: Sequence[Any], encode: Callable[[Sequence[Any]], Scores]) -> Scores:
+        """Features of items, at most a batch of them in a call of the model."""
+        parts = []
+        for start in range(0, len(items), self.settings.most):
+            self.counts.calls += 1
+            parts.append(encode(items[start : start + self.settings.most]))
+        return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)

@@ -1,0 +1,321 @@
+"""The answers over HTTP: embeddings as OpenAI's API has them, scores of images and texts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.items import Scores
+from compoclip.models.checkpoint import LoadedModel
+from compoclip.serve.batches import Batcher, BatchSettings, Encoding
+from compoclip.serve.http import HttpError, JsonHandler, JsonServer, Page, RequestLimits
+from compoclip.serve.images import read_image
+from compoclip.version import __version__
+
+MAX_TEXT = 20_000  # characters of a text; what is beyond the model's context is cut anyway
+_FORMATS = ("float", "base64")
+
+
+class _Item(NamedTuple):
+    """A text or an image of a request. content: the text, or the image file in base64. where: what
+    errors call it."""
+
+    is_image: bool
+    content: str
+    where: str
+
+
+class Service:
+    """Answers requests with one model, whose calls they share; `close` ends its thread.
+
+    Args:
+        name: What clients call the model.
+        loaded: The model, which nobody else may use meanwhile.
+        settings: How requests are put together.
+        most: Texts and images of one request.
+
+    Raises:
+        UsageError: A request could hold more items than the queue.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loaded: LoadedModel,
+        settings: BatchSettings | None = None,
+        most: int = 256,
+    ) -> None:
+        settings = settings or BatchSettings()
+        if not 1 <= most <= settings.queue:
+            raise UsageError(f"a request holds 1 to {settings.queue} items, as many as the queue")
+        self.name, self.most = name, most
+        self.encoder = ModelEncoder(loaded)
+        self.batcher = Batcher(self.encoder, settings)
+        self.dimensions = self.batcher.encode(["a"], []).texts.shape[1]
+        self._identity = self.encoder.identity
+        self._context = loaded.tokenizer.context_length
+        self._size = loaded.preprocess.size
+        self._started = int(time.time())
+        # Decoded images are the largest things here, and there is no gain in more than cores.
+        self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+    def close(self) -> None:
+        """Answer what waits, and end."""
+        self.batcher.close()
+
+    def model(self) -> dict[str, Any]:
+        """The model as `/v1/models` lists it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "compoclip",
+            "architecture": self._identity.architecture,
+            "weights": self._identity.weights,
+            "dimensions": self.dimensions,
+            "context_length": self._context,
+            "image_size": list(self._size),
+        }
+
+    def health(self) -> dict[str, Any]:
+        """That it runs, how full the queue is, and what was done so far."""
+        settings = self.batcher.settings
+        limits = {
+            "batch": settings.most,
+            "wait_ms": settings.wait * 1000,
+            "queue": settings.queue,
+            "items": self.most,
+        }
+        counts = asdict(self.batcher.counts)
+        return {"status": "ok", "version": __version__, **counts, "limits": limits}
+
+    def embeddings(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Features of texts and images.
+
+        Args:
+            request: "input", a text, an image or a list of them; "model", "encoding_format" (float
+                or base64), "dimensions" and "user" may be there. A text is a string or {"text":
+                ...}, an image is a data URL or {"image": ...}, base64 or a data URL.
+
+        Returns:
+            OpenAI's list of embeddings, of unit length, in order; "truncated" tells how many texts
+            were cut to the model's context.
+
+        Raises:
+            UsageError: For what is wrong in the request.
+            HttpError: For another model, or a full queue.
+        """
+        self._check(request, {"input", "model", "encoding_format", "dimensions", "user"})
+        layout = request.get("encoding_format", "float")
+        if layout not in _FORMATS:
+            raise UsageError(f"encoding_format is one of {', '.join(_FORMATS)}")
+        if request.get("dimensions", self.dimensions) != self.dimensions:
+            raise UsageError(f"dimensions: this model has {self.dimensions}, and they are not cut")
+        items = self._items(request, "input")
+        encoded = self._encoded(items)
+        rows = {False: iter(encoded.texts), True: iter(encoded.images)}
+        data = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": _written(next(rows[item.is_image]), layout),
+            }
+            for index, item in enumerate(items)
+        ]
+        return {"object": "list", "data": data, **self._told(encoded)}
+
+    def scores(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Cosines of images and texts.
+
+        Args:
+            request: "images" and "texts", each one or a list, as for `embeddings`; "model" may be
+                there.
+
+        Returns:
+            "scores", a row an image and in it a number a text.
+
+        Raises:
+            UsageError: For what is wrong in the request.
+            HttpError: For another model, or a full queue.
+        """
+        self._check(request, {"images", "texts", "model", "user"})
+        items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
+        if len(items) > self.most:
+            raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
+        encoded = self._encoded(items)
+        scores = encoded.images @ encoded.texts.T
+        return {"object": "scores", "scores": scores.tolist(), **self._told(encoded)}
+
+    def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
+        """Refuse another model, and what would be left unheeded."""
+        odd = next((key for key in request if key not in known), None)
+        if odd is not None:
+            raise UsageError(
+                f"'{odd[:50]}' is not known; the request has {', '.join(sorted(known))}"
+            )
+        name = request.get("model", self.name)
+        if not isinstance(name, str):
+            raise UsageError("model is the name of the model, a string")
+        if name != self.name:
+            raise HttpError(404, f"there is no model '{name[:200]}' here; this is '{self.name}'")
+
+    def _items(
+        self, request: Mapping[str, Any], key: str, is_image: bool | None = None
+    ) -> list[_Item]:
+        """The items under a key. is_image: what a string is; None: an image if it is a data URL."""
+        value = request.get(key)
+        if value is None:
+            raise UsageError(f"'{key}' is missing: send one or a list")
+        several = isinstance(value, list)
+        values = value if several else [value]
+        if not values:
+            raise UsageError(f"{key} is empty; send one at least")
+        if len(values) > self.most:
+            raise UsageError(f"{key} has {len(values)} items; at most {self.most} are allowed")
+        return [
+            _item(each, f"{key}[{number}]" if several else key, is_image)
+            for number, each in enumerate(values)
+        ]
+
+    def _encoded(self, items: Sequence[_Item]) -> Encoding:
+        with self.batcher.room(len(items)):
+            images = [self._pixels(item) for item in items if item.is_image]
+            return self.batcher.encode([i.content for i in items if not i.is_image], images)
+
+    def _pixels(self, item: _Item) -> np.ndarray:
+        """What the model sees of an image, read as `compoclip.load` has it read."""
+        with self._decoding:
+            try:
+                image = read_image(item.content, "the image")
+            except CompoclipError as error:
+                raise UsageError(f"{item.where}: {error}") from None
+            return self.encoder.read_image.pixels(image)
+
+    def _told(self, encoded: Encoding) -> dict[str, Any]:
+        usage = {"prompt_tokens": encoded.tokens, "total_tokens": encoded.tokens}
+        return {"model": self.name, "usage": usage, "truncated": encoded.truncated}
+
+
+def _item(value: Any, where: str, is_image: bool | None) -> _Item:
+    """One text or image of a request. Raises UsageError for what is neither."""
+    if isinstance(value, dict):
+        if len(value) != 1 or not {"text", "image"} & set(value):
+            raise UsageError(f'{where}: an object is {{"text": TEXT}} or {{"image": BASE64}}')
+        ((kind, content),) = value.items()
+        if is_image is not None and is_image is not (kind == "image"):
+            raise UsageError(
+                f"{where} is {'a text' if is_image else 'an image'}; it belongs elsewhere"
+            )
+        is_image = kind == "image"
+    else:
+        content = value
+        if is_image is None:
+            is_image = isinstance(value, str) and value.startswith("data:image/")
+    if not isinstance(content, str):
+        numbers = isinstance(content, int | list)
+        hint = "; token ids are not taken" if numbers and not is_image else ""
+        what = "an image file in base64" if is_image else "a text"
+        raise UsageError(f"{where} is not {what}{hint}")
+    if is_image:
+        return _Item(True, content, where)
+    if len(content) > MAX_TEXT:
+        raise UsageError(
+            f"{where} has {len(content):,} characters; at most {MAX_TEXT:,} are allowed"
+        )
+    if not content.strip():
+        raise UsageError(f"{where} is empty")
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{where} has half a character (a lone surrogate)") from None
+    return _Item(False, content, where)
+
+
+def _written(row: Scores, layout: str) -> list[float] | str:
+    if layout == "base64":  # as OpenAI's own client asks for them
+        return base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")
+    numbers: list[float] = row.tolist()
+    return numbers
+
+
+# --- The server. ---
+
+
+class ModelHandler(JsonHandler):
+    """Adds what an API tells that a page does not: which method belongs to an address."""
+
+    server: ModelServer
+
+    def missing(self, path: str) -> None:
+        """Refuse a request for what is not there, or not by this method."""
+        if self.command != "POST" and path in self.server.answers:
+            self.refuse(405, "this address takes POST", Allow="POST")
+        elif self.command == "POST" and self.server.page(path):
+            self.refuse(405, "this address takes GET", Allow="GET, HEAD")
+        else:
+            super().missing(path)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """A method that nothing here knows is the client's mistake."""
+        if code == 501:
+            self.refuse(405, "the methods here are GET, HEAD and POST", Allow="GET, HEAD, POST")
+        else:
+            super().send_error(code, message, explain)
+
+
+class ModelServer(JsonServer):
+    """Serves a `Service`; start with `serve_forever`, end with `drain`.
+
+    Args:
+        service: What answers.
+        host: Address to serve at.
+        port: 0 takes a free one.
+        names: What the server may be called in requests beside its address.
+        body: Bytes of one request; all of them together hold eight times as many.
+
+    Raises:
+        UsageError: When the address cannot be used.
+    """
+
+    wanted = "input (/v1/embeddings), or images and texts (/v1/scores)"
+    handler = ModelHandler
+
+    def __init__(
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        names: Sequence[str] = (),
+        body: int = 32_000_000,
+    ) -> None:
+        self.service = service
+        model = service.model()
+        pages = {
+            "/v1/models": _page({"object": "list", "data": [model]}),
+            f"/v1/models/{service.name}": _page(model),
+        }
+        answers = {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores}
+        super().__init__(pages, answers, host, port, names, RequestLimits(body, held=8 * body))
+
+    def page(self, path: str) -> Page | None:
+        """What GET gets at a path."""
+        return _page(self.service.health()) if path == "/health" else super().page(path)
+
+    def problem(self, status: int, message: str) -> dict[str, Any]:
+        """An error in OpenAI's form."""
+        kind = "server_error" if status in (500, 503) else "invalid_request_error"
+        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def _page(data: Mapping[str, Any]) -> Page:
+    return json.dumps(data).encode(), "application/json"

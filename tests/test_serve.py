@@ -1,0 +1,508 @@
+"""`compoclip serve`: embeddings and scores over HTTP, equal to those of the model itself."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import compoclip
+from compoclip.cli.main import main
+from compoclip.errors import UsageError
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.serve import Batcher, BatchSettings, ModelServer, Service
+from compoclip.serve.http import HttpError
+from test_play_server import encoded, huge_header
+
+TEXTS = ["a red star", "a blue mug", "a large green box to the left of a small red star", "Ünï ✓"]
+
+
+def picture(number: int, size: tuple[int, int] = (90, 70)) -> Image.Image:
+    rng = np.random.default_rng(number)
+    return Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+def png(number: int) -> bytes:
+    buffer = io.BytesIO()
+    picture(number).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def url(number: int) -> str:
+    return f"data:image/png;base64,{encoded(png(number))}"
+
+
+@contextmanager
+def serving(service: Service, **named: Any) -> Iterator[ModelServer]:
+    with ModelServer(service, "127.0.0.1", 0, **named) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield running
+        finally:
+            running.shutdown()
+            thread.join()
+            service.close()
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return load_model("bundled")
+
+
+@pytest.fixture(scope="module")
+def direct(loaded: LoadedModel) -> compoclip.Model:
+    """What the answers are compared with."""
+    return compoclip.Model(loaded)
+
+
+@pytest.fixture(scope="module")
+def server(loaded: LoadedModel) -> Iterator[ModelServer]:
+    with serving(Service("bundled", loaded)) as running:
+        yield running
+
+
+def ask(
+    server: ModelServer, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, http.client.HTTPMessage, Any]:
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, answer.headers, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def post(server: ModelServer, path: str, data: Any) -> tuple[int, Any]:
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    status, _, answer = ask(server, "POST", path, body, **{"Content-Type": "application/json"})
+    return status, answer
+
+
+def rows(answer: Any) -> np.ndarray:
+    assert [each["index"] for each in answer["data"]] == list(range(len(answer["data"])))
+    return np.array([each["embedding"] for each in answer["data"]], dtype=np.float32)
+
+
+# --- What is answered. ---
+
+
+def test_embeddings_are_those_of_the_model(server: ModelServer, direct: compoclip.Model) -> None:
+    items = [TEXTS[0], url(1), {"text": TEXTS[1]}, {"image": encoded(png(2))}, {"image": url(3)}]
+    status, answer = post(server, "/v1/embeddings", {"model": "bundled", "input": items})
+    assert status == 200
+    texts = direct.encode_texts(TEXTS[:2])
+    images = direct.encode_images([picture(number) for number in (1, 2, 3)])
+    expected = np.stack([texts[0], images[0], texts[1], images[1], images[2]])
+    assert np.abs(rows(answer) - expected).max() < 1e-6
+    assert (answer["object"], answer["model"], answer["truncated"]) == ("list", "bundled", 0)
+    assert {each["object"] for each in answer["data"]} == {"embedding"}
+    tokens = sum(key.length for key in ModelEncoder(direct.loaded).text_keys(TEXTS[:2]))
+    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def test_one_text_alone_and_as_base64(server: ModelServer, direct: compoclip.Model) -> None:
+    expected = direct.encode_texts(TEXTS[3:])
+    assert np.abs(rows(post(server, "/v1/embeddings", {"input": TEXTS[3]})[1]) - expected).max() < (
+        1e-6
+    )
+    request = {"input": TEXTS[3:], "encoding_format": "base64", "user": "me", "dimensions": 128}
+    (only,) = post(server, "/v1/embeddings", request)[1]["data"]
+    found = np.frombuffer(base64.b64decode(only["embedding"]), "<f4")
+    assert np.abs(found - expected[0]).max() < 1e-6
+
+
+def test_what_is_cut_is_counted(server: ModelServer, direct: compoclip.Model) -> None:
+    long = "a red star and " * 60
+    status, answer = post(server, "/v1/embeddings", {"input": ["a star", long]})
+    assert (status, answer["truncated"]) == (200, 1)
+    assert np.abs(rows(answer) - direct.encode_texts(["a star", long])).max() < 1e-6
+
+
+def test_scores_are_those_of_the_model(server: ModelServer, direct: compoclip.Model) -> None:
+    request = {"images": [url(1), encoded(png(2)), {"image": url(3)}], "texts": TEXTS}
+    status, answer = post(server, "/v1/scores", request)
+    expected = direct.score([picture(number) for number in (1, 2, 3)], TEXTS)
+    assert status == 200
+    assert np.abs(np.array(answer["scores"]) - expected).max() < 1e-6
+    status, answer = post(server, "/v1/scores", {"images": url(1), "texts": TEXTS[0]})
+    assert status == 200
+    assert np.abs(np.array(answer["scores"]) - expected[:1, :1]).max() < 1e-6
+
+
+def test_the_model_and_its_health(server: ModelServer, loaded: LoadedModel) -> None:
+    status, headers, answer = ask(server, "GET", "/v1/models")
+    (model,) = answer["data"]
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert (model["id"], model["dimensions"], model["image_size"]) == ("bundled", 128, [64, 64])
+    assert model["weights"] == loaded.identity.weights
+    assert ask(server, "GET", "/v1/models/bundled")[2] == model
+    status, _, health = ask(server, "GET", "/health")
+    assert (status, health["status"], health["held"]) == (200, "ok", 0)
+    assert health["limits"] == {"batch": 64, "wait_ms": 5.0, "queue": 1024, "items": 256}
+    assert ask(server, "HEAD", "/health")[::2] == (200, None)
+
+
+# --- Many requests. ---
+
+
+class Counting(ModelEncoder):
+    """Counts its calls and their items; a gate can hold them."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__(loaded)
+        self.calls: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        self.gate.wait(60)
+        self.calls.append(len(texts))
+        if "make it fail" in texts:
+            raise MemoryError("ours")
+        return super().encode_texts(texts)
+
+
+def counted(loaded: LoadedModel, settings: BatchSettings, most: int = 64) -> tuple[Service, Any]:
+    service = Service("bundled", loaded, settings, most)
+    service.close()
+    encoder = Counting(loaded)
+    service.encoder, service.batcher = encoder, Batcher(encoder, settings)
+    return service, encoder
+
+
+def until(condition: Any) -> None:
+    waited = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        waited.wait(0.01)
+    raise AssertionError("did not come about")
+
+
+def test_200_requests_at_once_share_few_calls(loaded: LoadedModel, direct: compoclip.Model) -> None:
+    """All of them are there before the model may begin, so that the number of calls is certain."""
+    service, encoder = counted(loaded, BatchSettings(most=32, wait=0.0, queue=1000))
+    texts = [f"a star and {number} mugs" for number in range(200)]
+    images = {number: url(number) for number in range(0, 200, 50)}
+    with serving(service) as server, ThreadPoolExecutor(200) as pool:
+        encoder.gate.clear()
+        items = [[text, images[n]] if n in images else [text] for n, text in enumerate(texts)]
+        found = [pool.submit(post, server, "/v1/embeddings", {"input": each}) for each in items]
+        until(lambda: service.batcher.counts.held == 204)
+        encoder.gate.set()
+        answers = [each.result() for each in found]
+    assert {status for status, _ in answers} == {200}
+    expected = direct.encode_texts(texts)
+    seen = direct.encode_images([picture(number) for number in images])
+    for number, (_, answer) in enumerate(answers):
+        assert np.abs(rows(answer)[0] - expected[number]).max() < 1e-6
+        if number in images:
+            assert np.abs(rows(answer)[1] - seen[number // 50]).max() < 1e-6
+    counts = service.batcher.counts
+    assert (counts.requests, counts.items, counts.held, counts.peak) == (200, 204, 0, 204)
+    assert counts.turned_away == 0
+    assert max(encoder.calls) <= 32
+    # The first call takes what came first; the 199 others are in full batches, but for images.
+    assert len(encoder.calls) <= 9
+    assert counts.calls <= 9 + len(images)
+
+
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_the_size_of_batches_changes_no_result(
+    loaded: LoadedModel, direct: compoclip.Model, most: int
+) -> None:
+    batcher = Batcher(ModelEncoder(loaded), BatchSettings(most=most, wait=0.02, queue=64))
+    texts = [f"{number} red stars above a mug" for number in range(10)]
+    pixels = [batcher._encoder.read_image.pixels(picture(number)) for number in range(10)]
+    jobs = [([], pixels[:1]), (texts[:4], []), (texts[4:5], pixels[1:8]), (texts[5:], pixels[8:])]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda job: batcher.encode(*job), jobs))
+    batcher.close()
+    all_texts = np.concatenate([each.texts for each in found if len(each.texts)])
+    all_images = np.concatenate([each.images for each in found if len(each.images)])
+    assert np.abs(all_texts - direct.encode_texts(texts)).max() < 1e-6
+    assert np.abs(all_images - direct.encode_images(list(map(picture, range(10))))).max() < 1e-6
+    assert batcher.counts.calls >= 20 / most
+    with pytest.raises(HttpError, match="ending"):
+        batcher.encode(texts, [])
+
+
+def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, encoder = counted(loaded, BatchSettings(most=4, wait=0.0, queue=8), most=4)
+    decoded = []
+    read = service._pixels
+    monkeypatch.setattr(service, "_pixels", lambda item: decoded.append(item) or read(item))
+    with serving(service) as server, ThreadPoolExecutor(2) as pool:
+        encoder.gate.clear()
+        waiting = [
+            pool.submit(post, server, "/v1/embeddings", {"input": ["a"] * 4}) for _ in range(2)
+        ]
+        until(lambda: service.batcher.counts.held == 8)
+        for _ in range(20):
+            body = json.dumps({"input": url(1)}).encode()
+            kind = {"Content-Type": "application/json"}
+            status, headers, answer = ask(server, "POST", "/v1/embeddings", body, **kind)
+            assert (status, headers["Retry-After"]) == (503, "1")
+            message = "the queue has 0 places left; try again"
+            assert answer["error"]["message"] == message
+            assert answer["error"]["type"] == "server_error"
+        assert decoded == []
+        assert ask(server, "GET", "/health")[2]["turned_away"] == 20  # which never waits
+        encoder.gate.set()
+        assert [each.result()[0] for each in waiting] == [200, 200]
+        until(lambda: service.batcher.counts.held == 0)
+        assert post(server, "/v1/embeddings", {"input": url(1)})[0] == 200
+    assert service.batcher.counts.peak == 8
+    assert len(decoded) == 1
+
+
+def test_a_failure_is_its_own_requests_alone(
+    loaded: LoadedModel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    service, encoder = counted(loaded, BatchSettings(most=16, wait=0.0, queue=64))
+    with serving(service) as server, ThreadPoolExecutor(6) as pool:
+        encoder.gate.clear()
+        texts = ["a", "b", "make it fail", "c", "d", "e"]
+        found = [pool.submit(post, server, "/v1/embeddings", {"input": text}) for text in texts]
+        until(lambda: service.batcher.counts.held == 6)
+        encoder.gate.set()
+        answers = [each.result() for each in found]
+        assert [status for status, _ in answers] == [200, 200, 500, 200, 200, 200]
+        error = answers[2][1]["error"]["message"]
+        assert error == "the server failed; its terminal says why"
+        assert post(server, "/v1/embeddings", {"input": "a"})[0] == 200
+    assert "MemoryError: ours" in capfd.readouterr().err
+
+
+def test_the_end_answers_what_is_under_way(loaded: LoadedModel) -> None:
+    service, encoder = counted(loaded, BatchSettings(wait=0.0))
+    with serving(service) as server, ThreadPoolExecutor(3) as pool:
+        encoder.gate.clear()
+        busy = pool.submit(post, server, "/v1/embeddings", {"input": "a star"})
+        until(lambda: service.batcher.counts.held == 1)
+        assert not server.drain(0.0)
+        drained = pool.submit(server.drain, 60.0)
+        assert post(server, "/v1/embeddings", {"input": "a mug"})[0] == 503
+        encoder.gate.set()
+        assert busy.result()[0] == 200
+        assert drained.result()
+
+
+# --- What is refused. ---
+
+CUT = png(1)[:-2000]
+BAD: dict[str, tuple[str, Any, str]] = {
+    "no input": ("embeddings", {}, "'input' is missing"),
+    "null": ("embeddings", {"input": None}, "'input' is missing"),
+    "empty list": ("embeddings", {"input": []}, "input is empty"),
+    "empty text": ("embeddings", {"input": ["a", " "]}, r"input\[1\] is empty"),
+    "number": ("embeddings", {"input": 3}, "input is not a text; token ids"),
+    "true": ("embeddings", {"input": True}, "input is not a text"),
+    "token ids": ("embeddings", {"input": [1, 2]}, r"input\[0\] is not a text; token ids"),
+    "lists of ids": ("embeddings", {"input": [[1, 2]]}, "token ids are not taken"),
+    "other object": ("embeddings", {"input": {"url": "x"}}, "an object is"),
+    "both": ("embeddings", {"input": [{"text": "a", "image": "b"}]}, "an object is"),
+    "text of no text": ("embeddings", {"input": {"text": 3}}, "input is not a text"),
+    "image of no text": ("embeddings", {"input": {"image": None}}, "not an image file in base64"),
+    "too many": ("embeddings", {"input": ["a"] * 257}, "257 items; at most 256"),
+    "too long": ("embeddings", {"input": "a" * 20_001}, "20,001 characters"),
+    "surrogate": ("embeddings", b'{"input": "\\ud800"}', "lone surrogate"),
+    "unknown": ("embeddings", {"input": "a", "inputs": "b"}, "'inputs' is not known"),
+    "format": ("embeddings", {"input": "a", "encoding_format": "hex"}, "float, base64"),
+    "format list": ("embeddings", {"input": "a", "encoding_format": []}, "float, base64"),
+    "dimensions": ("embeddings", {"input": "a", "dimensions": 64}, "this model has 128"),
+    "model type": ("embeddings", {"input": "a", "model": 3}, "name of the model"),
+    "web address": ("embeddings", {"input": {"image": "https://a.b/c.png"}}, "not base64"),
+    "path": ("embeddings", {"input": {"image": "/etc/passwd"}}, "not base64|no image"),
+    "no image": ("embeddings", {"input": f"data:image/png;base64,{encoded(b'a')}"}, "no image of"),
+    "svg": ("embeddings", {"input": "data:image/svg+xml,<svg/>"}, "not base64"),
+    "cut": ("embeddings", {"input": ["a", {"image": encoded(CUT)}]}, r"input\[1\]: the image"),
+    "bomb": ("embeddings", {"input": {"image": encoded(huge_header(60000, 60000))}}, "pixels"),
+    "large": ("scores", {"images": encoded(huge_header(6000, 5000)), "texts": "a"}, "24,000,000"),
+    "thread": ("scores", {"images": encoded(huge_header(20000, 1)), "texts": "a"}, "50 times"),
+    "no texts": ("scores", {"images": encoded(png(1))}, "'texts' is missing"),
+    "no images": ("scores", {"texts": "a", "images": []}, "images is empty"),
+    "text as image": (
+        "scores",
+        {"texts": "a", "images": [{"text": "a"}]},
+        r"images\[0\] is a text",
+    ),
+    "image as text": ("scores", {"texts": {"image": "a"}, "images": "a"}, "texts is an image"),
+    "sum": ("scores", {"texts": ["a"] * 200, "images": ["a"] * 200}, "are 400; at most 256"),
+    "not JSON": ("embeddings", b"{", "not JSON; send an object with input"),
+    "not an object": ("scores", b"[1]", "not a JSON object; send input"),
+    "binary": ("embeddings", b"\xff\xfe", "not JSON"),
+    "deep": ("embeddings", b"[" * 100_000, "not JSON"),
+    "nothing": ("embeddings", b"", "not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line(
+    server: ModelServer, case: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, request, expected = BAD[case]
+    status, answer = post(server, f"/v1/{path}", request)
+    assert status == 400
+    error = answer["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, None)
+    assert re.search(expected, error["message"])
+    assert "\n" not in error["message"]
+    assert len(error["message"]) < 300
+    assert capfd.readouterr().err == ""
+    assert server.service.batcher.counts.held == 0
+
+
+def test_requests_that_are_turned_away(server: ModelServer) -> None:
+    kind = {"Content-Type": "application/json"}
+    body = b'{"input": "a"}'
+    for method, path, expected, allow in (
+        ("GET", "/", 404, None),
+        ("GET", "/v1/other", 404, None),
+        ("POST", "/v1/other", 404, None),
+        ("GET", "/v1/embeddings", 405, "POST"),
+        ("GET", "/v1/embeddings?a=b", 405, "POST"),
+        ("POST", "/health", 405, "GET, HEAD"),
+        ("POST", "/v1/models", 405, "GET, HEAD"),
+        ("PUT", "/v1/embeddings", 405, "GET, HEAD, POST"),
+        ("DELETE", "/v1/models/bundled", 405, "GET, HEAD, POST"),
+        ("BREW", "/", 405, "GET, HEAD, POST"),
+    ):
+        status, headers, answer = ask(server, method, path, body, **kind)
+        assert (status, headers["Allow"]) == (expected, allow)
+        assert answer["error"]["type"] == "invalid_request_error"
+    assert ask(server, "POST", "/v1/embeddings", body, **{"Content-Type": "text/plain"})[0] == 415
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""):
+        assert ask(server, "POST", "/v1/embeddings", body, **kind, Host=host)[0] == 403
+        assert ask(server, "GET", "/health", Host=host)[0] == 403
+    status, answer = post(server, "/v1/embeddings", {"input": "a", "model": "gpt"})
+    assert (status, answer["error"]["message"]) == (
+        404,
+        "there is no model 'gpt' here; this is 'bundled'",
+    )
+
+
+def test_names_that_are_allowed(loaded: LoadedModel) -> None:
+    with serving(Service("bundled", loaded), names=("clip.example.org",)) as server:
+        assert ask(server, "GET", "/health", Host="clip.example.org")[0] == 200
+        status, _, answer = ask(server, "GET", "/health", Host="other.example.org")
+        assert status == 403
+        assert "serve --names" in answer["error"]["message"]
+
+
+def test_a_body_that_is_too_large_is_told_so_while_it_is_sent(loaded: LoadedModel) -> None:
+    """Without reading on, the client would see a reset connection instead of the reason."""
+    with serving(Service("bundled", loaded), body=1000) as server:
+        status, answer = post(server, "/v1/embeddings", {"input": "a" * 500_000})
+        assert status == 413
+        assert answer["error"]["message"] == "the request is larger than the 1,000 bytes allowed"
+        assert server.held.left == 8000
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/9.9\r\n\r\n", b"505"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"431"),
+    ],
+)
+def test_heads_that_are_no_requests(
+    server: ModelServer, sent: bytes, expected: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(server.server_address[:2], timeout=60) as client:
+        client.sendall(sent)
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 " + expected)
+    assert b"<html" not in answer.lower()
+    last = json.loads(answer[answer.index(b"{") :])
+    assert last["error"]["message"]
+    assert capfd.readouterr().err == ""
+
+
+# --- The command. ---
+
+
+def test_wrong_usage(loaded: LoadedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, expected in (
+        (["--max-batch=0"], "--max-batch must be at least 1"),
+        (["--max-wait=-1"], "--max-wait must lie"),
+        (["--max-wait=nan"], "--max-wait must lie"),
+        (["--queue=10"], "--max-items must not be above --queue"),
+        (["--port=70000"], "--port must lie"),
+    ):
+        assert main(["serve", "bundled", *options]) == 2
+        assert expected in capsys.readouterr().err
+    with pytest.raises(UsageError, match="as many as the queue"):
+        Service("bundled", loaded, BatchSettings(queue=4))
+    with pytest.raises(UsageError, match="at least 1 item"):
+        BatchSettings(most=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(number: int) -> None:
+    command = [sys.executable, "-m", "compoclip", "serve", "clip=bundled", "--json", "--port=0"]
+    with subprocess.Popen(
+        [*command, "--device=cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        assert process.stdout is not None
+        told = ""
+        while not told.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            told += line
+        said = json.loads(told)
+        assert said["model"] == "clip"
+        port = int(said["url"].rstrip("/").rpartition(":")[2])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        kind = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/embeddings", b'{"input": "a", "model": "clip"}', kind)
+        assert len(json.loads(connection.getresponse().read())["data"]) == 1
+        process.send_signal(number)  # the connection stays open meanwhile
+        _, err = process.communicate(timeout=60)
+        connection.close()
+    assert process.returncode == 0
+    assert err.strip() == "ended"
+
+
+def test_the_example_client(server: ModelServer, direct: compoclip.Model) -> None:
+    path = Path(__file__).resolve().parents[1] / "examples" / "python" / "ask_server.py"
+    made = runpy.run_path(str(path))
+    best, scores = made["main"](server.url.rstrip("/"))
+    pictures = [made["picture"](colour) for colour in ("red", "blue", "green")]
+    texts = ["a blue circle on a white ground", "a white circle on a blue ground"]
+    expected = direct.score(pictures, texts)
+    assert np.abs(np.array(scores) - expected).max() < 1e-6
+    assert best == ("red", "blue", "green")[int(expected[:, 0].argmax())]
+    with pytest.raises(SystemExit, match="input is empty"):
+        made["ask"](server.url.rstrip("/"), "/v1/embeddings", {"input": []})
