@@ -1,5 +1,5 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
-# make lab    all recipes compared under equal conditions (up to 90 minutes; goes on after a stop)
+# make lab    all recipes compared under equal conditions (up to 3 hours; goes on after a stop)
 # make bench  throughput and memory of every stage, as ratios, with the targets
 # make test   the whole test suite
 # make lint   style and types

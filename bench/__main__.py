@@ -17,6 +17,7 @@ STAGES = {
     "captions": "rewrites/s from stored parses, against tagging every caption at every step",
     "data": "images/s from files to pixels, originals and packs, against PIL and torchvision",
     "evaluate": "how many images and texts an evaluation encodes, against one item at a time",
+    "host": "milliseconds of the main process in a training step, part by part",
     "memory": "bytes that a training step holds, part by part",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",
     "retrieval": "seconds and memory of ranks at COCO's size and of zero-shot weights",

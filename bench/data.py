@@ -1,4 +1,4 @@
-"""`python -m bench data`: images per second from originals and from a pack."""
+"""`python -m bench data`: images per second of a core, by part and by way of storing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,28 +17,95 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms  # type: ignore[import-untyped]
 
+from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row, machine
+from compoclip.captions.store import ParseStore
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
-from compoclip.data.decode import opened, reduce, to_rgb
+from compoclip.data.batch import TextBlock
+from compoclip.data.decode import decode, opened, reduce, to_rgb
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Source
-from compoclip.data.transform import ImageTransform, RandomCrop, normalised
+from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.plan import StoredCaptions, TextPlan
+from compoclip.data.prepared import Preparation
+from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.decoded import DecodedImages, decoded_spec, make_decoded
+from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop, normalised
 from compoclip.errors import UsageError
+from compoclip.files import write_text
+from compoclip.methods.fsc_clip import PLAN
+from compoclip.models.checkpoint import create_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
 
 STAGES = ("read", "decode", "crop and resize", "stack", "normalise")
+NARROW = {  # the weights do not matter for texts, nor is anything encoded
+    "embed_dim": 8,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 8, "head_width": 4, "patch_size": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 1},
+}
 
 
 @dataclass(frozen=True)
 class Speed:
     """images_per_second: of processor time of one process, the best of the repeats. shares: of
-    each of STAGES in it. queue_bytes: of an image on its way from a worker."""
+    each of STAGES in it. queue_bytes: of an image on its way from a worker, on average."""
 
     images_per_second: float
     shares: dict[str, float]
     queue_bytes: int
+
+    @property
+    def worker_ms(self) -> float:
+        """Milliseconds that a worker spends on an image: the last stage is the device's."""
+        return 1000 / self.images_per_second * (1 - self.shares.get(STAGES[-1], 0.0))
+
+
+@dataclass(frozen=True)
+class TextCost:
+    """Milliseconds of an image's texts: rewrites is to look its parse up and to draw from it;
+    tokens is ids, layout and plan of a batch. texts: an image has so many."""
+
+    rewrites: float
+    tokens: float
+    texts: float
+
+
+def text_cost(texts: Sequence[str], batch_size: int, folder: Path) -> TextCost:
+    """Measure what a worker does for the texts of FSC-CLIP, a caption an image.
+
+    Caches are those of a worker that has been at it for a while, but no parse is known.
+    """
+    store = ParseStore(folder / "parses.sqlite")
+    store.fill(texts, workers=1)
+    samples = [Sample(str(number), b"", (text,)) for number, text in enumerate(texts)]
+    model = create_model(ModelConfig(NARROW))
+    prepare = Preparation(model.tokenizer, model.encoder.text_planner())
+    drawing = tokens = 0.0
+    count = 0
+    for epoch in range(2):
+        plan = TextPlan(PLAN, parsed=StoredCaptions(store))
+        drawing = tokens = 0.0
+        count = 0
+        for first in range(0, len(samples), batch_size):
+            part = samples[first : first + batch_size]
+            start = time.process_time()
+            drawn = [plan.draw(sample, epoch)[0] for sample in part]
+            between = time.process_time()
+            flat = [(owner, text) for owner, texts in enumerate(drawn) for text in texts]
+            block = TextBlock(
+                texts=tuple(text.text for _, text in flat),
+                owner=tuple(owner for owner, _ in flat),
+                role=tuple(text.role for _, text in flat),
+                rewrite=tuple(text.rewrite for _, text in flat),
+                images=len(part),
+            )
+            prepare(block)
+            drawing += between - start
+            tokens += time.process_time() - between
+            count += len(flat)
+    each = 1000 / len(samples)
+    return TextCost(drawing * each, tokens * each, count / len(samples))
 
 
 class PlainPhotos:
@@ -81,9 +148,9 @@ def plain_speed(source: Source, preprocess: Preprocess, repeats: int) -> Speed:
 def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
     """Measure `ImageTransform.read` on all images of a source, stage by stage.
 
-    Includes the normalisation, which training does on its device.
+    Includes the normalisation, which training does on its device, and what else it does there.
     """
-    best, shares = float("inf"), {}
+    best, shares, sent = float("inf"), {}, 0
     preprocess = transform.preprocess
     for _ in range(repeats):
         clock = _Clock()
@@ -93,6 +160,10 @@ def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
             image = source[index].image
             data = image if isinstance(image, bytes) else image.read_bytes()
             clock.done("read")
+            if source.decoded:
+                pixels.append(transform.read(data, random.Random(index)))
+                clock.done("crop and resize")
+                continue
             with opened(data) as file:
                 stored = file.size
                 box = transform.box(stored, random.Random(index))
@@ -102,14 +173,16 @@ def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
             clock.done("decode")
             pixels.append(transform.pixels(rgb, stored, box))
             clock.done("crop and resize")
-        batch = torch.stack(pixels)
+        batch, resize = transform.together(pixels)
         clock.done("stack")
+        sent = batch.numel()
+        batch = batch if resize is None else resize(batch)
         normalised(batch, preprocess.mean, preprocess.std)
         clock.done("normalise")
         total = sum(clock.spent.values())
         if total < best:
             best, shares = total, {name: clock.spent[name] / total for name in STAGES}
-    return Speed(len(source) / best, shares, _values(preprocess))
+    return Speed(len(source) / best, shares, sent // len(source))
 
 
 def loader_speed(
@@ -156,6 +229,20 @@ def write_photos(folder: Path, count: int, quality: int = 90) -> Path:
     return folder
 
 
+def resaved(source: Source, folder: Path, count: int) -> Path:
+    """The first images of a source as 640 x 480 JPEGs with their captions beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(min(count, len(source))):
+        sample = source[index]
+        photo = decode(sample.image).resize((640, 480), Image.Resampling.BICUBIC)
+        # Enlarged photos have no fine detail, which takes most of a file: noise stands in for it.
+        noise = np.random.default_rng(index).normal(0, 10, (480, 640, 1))
+        pixels = np.clip(np.asarray(photo) + noise, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index:05d}.jpg", quality=90)
+        write_text(folder / f"{index:05d}.txt", sample.captions[0] + "\n")
+    return folder
+
+
 class _Clock:
     """Adds processor time since the last call to a stage."""
 
@@ -176,24 +263,29 @@ def _values(preprocess: Preprocess) -> int:
     return 3 * preprocess.size[0] * preprocess.size[1]
 
 
-if TYPE_CHECKING:
-    from bench.data import Speed
-
 PER_CORE = 250  # images a second: 4,000 on 16 cores
+CORES = 16
 PLAIN, WHOLE, DRAFT, PACKED = "PIL and torchvision", "originals, --no-draft", "originals", "pack"
+DECODED = "decoded cache"
 
 
 @dataclass(frozen=True)
 class Options:
     """Images per second of processor time from files to normalised pixels, with the share of each
-    stage; then of wall time through the loaders with 1, 2, ... workers.
+    stage; what a worker gives with the texts of FSC-CLIP, and 16 of them by that count; then of
+    wall time through the loaders with 1, 2, ... workers.
 
-    The plain way is PIL and torchvision image by image, on the originals. The pack is made of them
-    here. Without --data, photo-like images of 640 x 480 are made.
+    The plain way is PIL and torchvision image by image, on the originals. Pack and decoded cache
+    are made of them here; the cache is cropped by a worker, resized by the device. Without --data,
+    photo-like images of 640 x 480 are made.
 
     Args:
         data: Image-text data, as for train --data.
         images: Folder that image paths in the data are relative to.
+        resave: Make them 640 x 480 JPEGs of some 160 kB first, as COCO has them: enlarged, with a
+            little noise in place of the detail that they lack.
+        captions: Captions (a .txt, .json, .jsonl file or a folder of them); else the world's.
+        texts: Captions to measure with.
         count: Photo-like images to make, without --data.
         size: Pixels a side of what a model sees.
         pack_size: Shorter side of images in the pack.
@@ -205,6 +297,9 @@ class Options:
 
     data: str | None = None
     images: Path | None = None
+    resave: bool = False
+    captions: Path | None = None
+    texts: int = 2000
     count: int = 96
     size: int = 224
     pack_size: int = 256
@@ -220,15 +315,20 @@ class Found:
 
     images: int
     ways: dict[str, Speed]
+    texts: TextCost
     loaders: dict[int, dict[str, float]]
     size: dict[str, float]
+
+    def per_core(self, way: str) -> float:
+        """Images a second of a core that reads, crops and draws texts."""
+        return 1000 / (self.ways[way].worker_ms + self.texts.rewrites + self.texts.tokens)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit code."""
     options = parse(Options, "data", arguments, PROGRAM)
-    numbers = (options.count, options.size, options.pack_size, options.batch_size, options.repeats)
-    if min(numbers) < 1 or options.workers < 0:
+    images = (options.count, options.size, options.pack_size)
+    if min(*images, options.batch_size, options.repeats, options.texts) < 1 or options.workers < 0:
         raise UsageError("numbers must be at least 1, --workers at least 0")
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options, Path(folder))
@@ -242,13 +342,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def rows(inputs: Inputs) -> list[Row]:
     """One process; the loaders too, unless it has to be quick."""
-    options = Options(data=inputs.photos, workers=0 if inputs.quick else 2)
+    options = Options(data=inputs.photos, captions=inputs.captions)
     if inputs.quick:
-        options = Options(data=inputs.photos, count=32, workers=0, repeats=2)
+        options = replace(options, count=32, workers=0, repeats=2, texts=500)
     found = measure(options, inputs.folder)
     plain = found.ways[PLAIN]
     made = []
-    for name, target in ((DRAFT, None), (PACKED, PER_CORE)):
+    for name, target in ((DRAFT, None), (PACKED, PER_CORE), (DECODED, None)):
         way = found.ways[name]
         most = max(way.shares, key=way.shares.__getitem__)
         made.append(
@@ -262,6 +362,17 @@ def rows(inputs: Inputs) -> list[Row]:
                 target=target,
                 of="ours",
                 limit=f"{way.shares[most]:.0%} of the time goes to: {most}",
+            )
+        )
+    for name in (DRAFT, PACKED, DECODED):
+        made.append(
+            Row(
+                bench="data",
+                what=f"the same with texts, from {name}, images/CPU second of a worker",
+                ours=found.per_core(name),
+                target=PER_CORE,
+                of="ours",
+                limit="rewrites, decoding and resizing share it",
             )
         )
     made.append(
@@ -290,24 +401,27 @@ def rows(inputs: Inputs) -> list[Row]:
 
 def measure(options: Options, folder: Path) -> Found:
     """Pack what is to be measured below `folder`, and measure."""
-    from bench.data import loader_speed, our_speed, plain_speed, write_photos
-    from compoclip.data.pack import PackSpec, Request, pack
-    from compoclip.data.transform import ImageTransform
-    from compoclip.models.preprocess import Preprocess
-
     made = options.data or str(write_photos(folder / "photos", options.count))
     request = Request(made, options.images)
+    if options.resave:
+        request = Request(str(resaved(request.open(), folder / "resaved", options.count)))
     packed = pack(request, folder / "pack", PackSpec(options.pack_size), max_bad=0)
     originals, small = request.open(), Request(str(folder / "pack")).open()
     preprocess = Preprocess(size=(options.size, options.size))
     draft, whole = ImageTransform(preprocess), ImageTransform(preprocess, draft=False)
+    later, spec = DeviceTransform(preprocess), decoded_spec(preprocess)
+    make_decoded(request, len(originals), folder / "decoded", spec)
+    decoded = DecodedImages(originals, folder / "decoded", spec)
     repeats = options.repeats
     ways = {
         PLAIN: plain_speed(originals, preprocess, repeats),
         WHOLE: our_speed(originals, whole, repeats),
         DRAFT: our_speed(originals, draft, repeats),
         PACKED: our_speed(small, draft, repeats),
+        DECODED: our_speed(decoded, later, repeats),
     }
+    captions = drawn_captions(options.captions, options.texts, 0, "lower --texts")
+    texts = text_cost(captions, 256, folder)
     batch = min(options.batch_size, len(originals) // 2)
     loaders = {
         workers: {
@@ -315,14 +429,24 @@ def measure(options: Options, folder: Path) -> Found:
             WHOLE: loader_speed(originals, whole, batch, workers),
             DRAFT: loader_speed(originals, draft, batch, workers),
             PACKED: loader_speed(small, draft, batch, workers),
+            DECODED: loader_speed(decoded, later, batch, workers),
         }
         for workers in range(1, options.workers + 1)
     }
-    images = [originals[i].image for i in range(len(originals))]
-    total = sum(len(i) if isinstance(i, bytes) else i.stat().st_size for i in images)
     count = len(originals)
-    size = {DRAFT: total / count, PACKED: packed.size_bytes / count}
-    return Found(count, ways, loaders, size)
+    size = {
+        DRAFT: _stored(originals),
+        PACKED: packed.size_bytes / count,
+        DECODED: _stored(decoded),
+    }
+    return Found(count, ways, texts, loaders, size)
+
+
+def _stored(source: Source) -> float:
+    """Bytes of an image of a source, on average."""
+    images = [source[i].image for i in range(len(source))]
+    total = sum(len(i) if isinstance(i, bytes) else i.stat().st_size for i in images)
+    return total / len(source)
 
 
 def _text(found: Found) -> str:
@@ -338,6 +462,21 @@ def _text(found: Found) -> str:
         for name, way in found.ways.items()
     ]
     text = [table(cells, ["", "images/CPU s", "ratio", *stages])]
+    costs = found.texts
+    cells = [
+        [
+            name,
+            f"{way.worker_ms:.2f}",
+            f"{costs.rewrites:.2f}",
+            f"{costs.tokens:.2f}",
+            f"{found.per_core(name):.0f}",
+            f"{CORES * found.per_core(name):,.0f}",
+        ]
+        for name, way in found.ways.items()
+        if name != PLAIN
+    ]
+    header = ["a worker, ms an image", "image", "rewrites", "tokens", "images/CPU s", f"x {CORES}"]
+    text.append(f"\n{table(cells, header)}")
     for workers, speeds in found.loaders.items():
         shown = ", ".join(f"{name} {speed:.0f}" for name, speed in speeds.items())
         text.append(f"\n{workers} workers, images/s of wall time: {shown}")

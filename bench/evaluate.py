@@ -300,18 +300,24 @@ def rows(inputs: Inputs) -> list[Row]:
     ]
 
 
+def photo_files(folder: Path, count: int, drawn: int = 64) -> list[ImageRef]:
+    """So many photo-like JPEGs; those after the first `drawn` differ from these in a last byte or
+    two alone, which makes them other images."""
+    for k in range(count):
+        path = folder / f"{k}.jpg"
+        if k < drawn:
+            photo_like(k).save(path, quality=90)
+        else:
+            first = (folder / f"{k % drawn}.jpg").read_bytes()
+            path.write_bytes(first + (k // drawn).to_bytes(2, "little"))
+    return [ImageRef(folder / f"{k}.jpg") for k in range(count)]
+
+
 def _host_rows(loaded: LoadedModel, inputs: Inputs) -> list[Row]:
     """The host's part, for a GPU and its batches, against floats made one by one; and readers."""
     size = replace(loaded.preprocess, size=(224, 224))  # the bundled model's images are small
     loaded = replace(loaded, preprocess=size)
-    images, count = [], 64 if inputs.quick else 512
-    for k in range(count):
-        path = inputs.folder / f"{k}.jpg"
-        if k < 64:
-            photo_like(k).save(path, quality=90)
-        else:  # another image by its bytes, with the same pixels
-            path.write_bytes((inputs.folder / f"{k % 64}.jpg").read_bytes() + bytes([k // 64]))
-        images.append(ImageRef(path))
+    images = photo_files(inputs.folder, 64 if inputs.quick else 512)
     captions = world_captions(500 if inputs.quick else 2000)
     texts = [f"{caption} {k}" for k in range(5) for caption in captions]
     loaded.tokenizer(texts)  # byte-pair encoding is the same in both ways

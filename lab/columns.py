@@ -47,7 +47,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("object", ("object",), "accuracy"),
     Column("attribute", ("attribute",), "accuracy"),
     Column("binding", ("binding",), "accuracy"),
-    Column("relation", ("relation", "role", "spatial"), "accuracy"),
+    Column("relation", ("relation", "spatial"), "accuracy"),
+    Column("role", ("role",), "accuracy"),
     Column("order", ("order",), "accuracy"),
     Column("augmented", ("invariance",), "augmented"),
     Column("brittleness", ("invariance",), "brittleness"),
@@ -55,6 +56,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("i2t", ("retrieval",), "r1", "i2t"),
     Column("t2i", ("retrieval",), "r1", "t2i"),
 )
+
+KEPT = ("zero-shot", "i2t", "t2i")
+"""The columns of what the base can do already; the others are of compositionality."""
+LOWER_IS_BETTER = ("brittleness",)
 
 Run = Sequence[Results]
 """The results of one model, one a benchmark."""
@@ -89,6 +94,12 @@ class Difference:
         return math.nan if self.low is None or self.runs < 2 else min(self.low, by_seeds)
 
     @property
+    def most(self) -> float:
+        """Upper bound, as `least` is the lower one."""
+        by_seeds = self.value + SDS * self.sd / math.sqrt(self.runs)
+        return math.nan if self.high is None or self.runs < 2 else max(self.high, by_seeds)
+
+    @property
     def sign(self) -> int:
         """1 or -1 when neither seeds nor items explain the difference by chance, else 0."""
         if self.p is None or not (abs(self.value) > SDS * self.sd and self.p <= LEVEL):
@@ -104,6 +115,22 @@ def column_value(column: Column, run: Run) -> float:
             f"column '{column.name}': no sub-task that was measured tests it; add benchmarks"
         )
     return fmean(values)
+
+
+def merit(values: Mapping[str, float]) -> float:
+    """The one number that learning rates are chosen by, from the values of all columns.
+
+    Half is the mean of the columns of compositionality, half that of what the base can do already
+    (KEPT): what is learnt and what is forgotten count the same, for every arm.
+    """
+    good = {name: 1 - v if name in LOWER_IS_BETTER else v for name, v in values.items()}
+    kept = fmean(value for name, value in good.items() if name in KEPT)
+    return (kept + fmean(value for name, value in good.items() if name not in KEPT)) / 2
+
+
+def best_rate(merits: Mapping[float, float]) -> float:
+    """The rate of the highest merit, of equals the smallest."""
+    return min(merits, key=lambda rate: (-merits[rate], rate))
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:

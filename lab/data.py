@@ -2,7 +2,9 @@
 
     <folder>/scenes.jsonl       image, caption (list), neg_caption, neg_image
     <folder>/variations.jsonl   the same scenes, some with an edited copy: image, caption, group
+    <folder>/TABLE.jsonl        the same scenes with captions of other types: image, caption
     <folder>/bags.jsonl         id (image), sentences, negatives
+    <folder>/paraphrases.jsonl  caption, positive (list): for captions of scenes.jsonl
     <folder>/scenes/, edited/   the images
     <folder>/data.json          what it was made from
 
@@ -17,7 +19,7 @@ recipes: as plain pairs, with the copy's caption as given negative, with the cop
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -28,19 +30,25 @@ from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
 from compoclip.world.captions import CAPTION_TYPES, WorldCaption, captions_for
 from compoclip.world.dataset import png_bytes
-from compoclip.world.edits import NEGATIVES, hard_negative
+from compoclip.world.edits import NEGATIVES, POSITIVE_RULES, hard_negative, hard_positive
+from compoclip.world.logic import count_atoms
 from compoclip.world.oracle import Oracle, Truth
 from compoclip.world.pairs import PAIR_SKILLS, WorldPair, edited
+from compoclip.world.parser import parse
 from compoclip.world.sampling import generator, scene_for
 from compoclip.world.scene import Scene, WorldConfig
 
 SCENES, VARIATIONS, BAGS = "scenes.jsonl", "variations.jsonl", "bags.jsonl"
+PARAPHRASES = "paraphrases.jsonl"
+FILES = (BAGS, PARAPHRASES)
+"""Files that some recipes read beside their table; arms name them in their settings."""
 SPLIT = "train"
 GROUPED = 4
 """Every so many-th scene is a group with its copy in the table of variations."""
 _ABOUT = "data.json"
 _CAPTIONS = 4  # drawn for a scene, to find one that the edit makes false
 _SENTENCES = (8, 6, 4, 2)  # of a bag: as many as the scene yields
+_TOLD = (4, 2)  # captions of a scene in a further table: as many as it yields
 _DENSE = {"object": 0.25, "position": 0.2, "relation": 0.3, "predicate": 0.15, "count": 0.1}
 _PATIENCE = 20  # scenes to look at, per wanted scene, before giving up
 _ORACLE = Oracle()
@@ -48,21 +56,28 @@ _ORACLE = Oracle()
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What decides every byte of the data. count: training scenes."""
+    """What decides every byte of the data. count: training scenes. tables: further tables, each a
+    name and the weights of its caption types."""
 
     config: WorldConfig
     count: int
     seed: int = 0
+    tables: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A scene, its edited copy, their captions, and the bag: (sentence, negative or None)."""
+    """A scene, its edited copy, their captions, and the bag: (sentence, negative or None).
+
+    told: table -> captions of the scene there. paraphrases: of its captions, those that have some.
+    """
 
     pair: WorldPair
     captions: tuple[str, ...]
     copy_captions: tuple[str, ...]
     bag: tuple[tuple[str, str | None], ...]
+    told: Mapping[str, tuple[str, ...]]
+    paraphrases: Mapping[str, tuple[str, ...]]
 
 
 def write_data(folder: Path, spec: DataSpec) -> None:
@@ -79,7 +94,10 @@ def write_data(folder: Path, spec: DataSpec) -> None:
     with new_folder(folder) as place:
         for name in ("scenes", "edited"):
             (place / name).mkdir()
-        tables: dict[str, list[dict[str, Any]]] = {SCENES: [], VARIATIONS: [], BAGS: []}
+        further = (f"{name}.jsonl" for name, _ in spec.tables)
+        tables: dict[str, list[dict[str, Any]]] = {
+            name: [] for name in (SCENES, VARIATIONS, *further, *FILES)
+        }
         rows = track(_rows(spec), "drawing training scenes", spec.count, "scenes")
         for number, row in enumerate(rows):
             name = f"{number:08d}.png"
@@ -102,6 +120,10 @@ def _tell(tables: dict[str, list[dict[str, Any]]], row: _Row, name: str, number:
     if group:
         variation = {"image": copy, "caption": list(row.copy_captions), "group": group}
         tables[VARIATIONS].append(variation)
+    for table, captions in row.told.items():
+        tables[f"{table}.jsonl"].append({"image": scene, "caption": list(captions)})
+    for caption, positives in row.paraphrases.items():
+        tables[PARAPHRASES].append({"caption": caption, "positive": list(positives)})
     sentences, negatives = zip(*row.bag)
     tables[BAGS].append({"id": scene, "sentences": sentences, "negatives": negatives})
 
@@ -130,11 +152,18 @@ def _row(spec: DataSpec, index: int) -> _Row | None:
         return None
     own = _captions(spec, pair.scene_a, index, (_CAPTIONS,))
     other = _captions(spec, pair.scene_b, index, (_CAPTIONS,))
+    captions = (pair.caption_a, *_telling(own, pair.scene_b))
+    told = {
+        name: tuple(c.text for c in _told(spec, pair.scene_a, index, dict(weights), _TOLD))
+        for name, weights in spec.tables
+    }
     return _Row(
         pair,
-        captions=(pair.caption_a, *_telling(own, pair.scene_b)),
+        captions=captions,
         copy_captions=(pair.caption_b, *_telling(other, pair.scene_a)),
         bag=_bag(spec, pair, index, rng),
+        told={name: texts or captions for name, texts in told.items()},
+        paraphrases=_paraphrases(pair.scene_a, captions, generator("paraphrases", index)),
     )
 
 
@@ -161,6 +190,28 @@ def _captions(
     return ()
 
 
+def _told(
+    spec: DataSpec, scene: Scene, index: int, weights: Mapping[str, float], counts: Sequence[int]
+) -> tuple[WorldCaption, ...]:
+    """Captions as `_captions` draws them, of the types with these weights alone."""
+    weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **weights}
+    config = replace(spec.config, caption_weights=tuple(sorted(weights.items())))
+    return _captions(replace(spec, config=config), scene, index, counts)
+
+
+def _paraphrases(scene: Scene, captions: Sequence[str], rng: Random) -> dict[str, tuple[str, ...]]:
+    """The captions that can be put in other words or another order, each with all ways found."""
+    found = {}
+    for text in captions:
+        form = parse(text)
+        base = WorldCaption(text, count_atoms(form), "", form)
+        made = (hard_positive(scene, base, rule, rng) for rule in POSITIVE_RULES)
+        others = tuple(dict.fromkeys(m.other for m in made if m and m.other != text))
+        if others:
+            found[text] = others
+    return found
+
+
 def _telling(captions: Sequence[WorldCaption], other: Scene) -> tuple[str, ...]:
     """The first caption that is false of the other scene, if any is."""
     for caption in captions:
@@ -173,9 +224,7 @@ def _bag(
     spec: DataSpec, pair: WorldPair, index: int, rng: Random
 ) -> tuple[tuple[str, str | None], ...]:
     """Short true sentences about the scene, each with a negative that the oracle calls false."""
-    weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_DENSE}
-    dense = replace(spec.config, caption_weights=tuple(sorted(weights.items())))
-    drawn = _captions(replace(spec, config=dense), pair.scene_a, index, _SENTENCES)
+    drawn = _told(spec, pair.scene_a, index, _DENSE, _SENTENCES)
     bag: dict[str, str | None] = {}
     for caption in drawn:
         sentence, negative = _contrasted(pair.scene_a, caption, rng)

@@ -1,4 +1,4 @@
-"""One job of the lab: train one arm with one seed and measure it, or measure the base."""
+"""One job of the lab: train an arm with one rate and seed and measure it; or the base, a bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.evaluation.results import Results, load_results
+from compoclip.evaluation.results import Results, file_stem, load_results
 from compoclip.evaluation.run import evaluate
 from compoclip.files import read_json, write_json
 from compoclip.memory import give_back
@@ -30,26 +30,37 @@ from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
-from lab.data import BAGS
+from compoclip.world.bounds import ORACLE, measure_bound
+from lab.data import FILES, SCENES
 from lab.settings import BASE, Arm, LabSettings
 
-DONE = "done.json"
+DONE, TRIED = "done.json", "tried.json"
 
 
 @dataclass(frozen=True)
 class Job:
-    """out: the lab's folder. arm: None measures the base. weights: identity of the base."""
+    """A model to measure: that of an arm, or without one the base or a bound, as `fixed` says.
+
+    out: the lab's folder. weights: identity of the base. rate: peak learning rate. choosing: it is
+    measured on the validation suite, for the choice of the rate. The run that is chosen is then
+    measured on the test suite without being trained again.
+    """
 
     out: Path
     settings: LabSettings
     arm: Arm | None
     seed: int
     weights: str
+    rate: float = 0.0
+    choosing: bool = False
+    fixed: str = BASE
 
     @property
     def name(self) -> str:
         """The name of its folder and of its results."""
-        return BASE if self.arm is None else f"{self.arm.name}-seed{self.seed}"
+        if self.arm is None:
+            return file_stem(self.fixed)
+        return f"{self.arm.name}-lr{self.rate:g}-seed{self.seed}"
 
     @property
     def folder(self) -> Path:
@@ -57,15 +68,27 @@ class Job:
         return self.out / "runs" / self.name
 
     @property
+    def done(self) -> Path:
+        """The file that says that it is finished."""
+        return self.folder / (TRIED if self.choosing else DONE)
+
+    @property
+    def suite(self) -> Path:
+        """The suite that it is measured on."""
+        return self.out / ("choice-suite" if self.choosing else "suite")
+
+    @property
     def results(self) -> Path:
         """The folder of its results."""
-        return self.out / "results" / self.name
+        return self.out / ("choice" if self.choosing else "results") / self.name
 
     def made_from(self) -> dict[str, Any]:
         """All that decides its outcome, as JSON has it."""
-        common = asdict(replace(self.settings, arms=(), effects=(), control="", seeds=()))
+        others = ("arms", "effects", "control", "seeds", "left_out", "lrs", "lora_lrs", "quick")
+        common = {k: v for k, v in asdict(self.settings).items() if k not in others}
         arm = asdict(replace(self.arm, about="")) if self.arm else None
-        made = {"common": common, "arm": arm, "seed": self.seed, "weights": self.weights}
+        which = {"arm": arm, "rate": self.rate, "seed": self.seed, "weights": self.weights}
+        made = {"common": common, **which}
         found: dict[str, Any] = json.loads(json.dumps(made))
         return found
 
@@ -73,7 +96,7 @@ class Job:
 @dataclass(frozen=True)
 class Outcome:
     """A finished job. seconds: of the whole job. speed: images a second while training; 0 for the
-    base."""
+    base and the bounds."""
 
     name: str
     seconds: float
@@ -85,7 +108,7 @@ def outcome(job: Job) -> Outcome | None:
 
     Raises CompoclipError when its folder was made with other settings.
     """
-    path = job.folder / DONE
+    path = job.done
     if not path.is_file():
         return None
     record = read_json(path, damaged="delete the folder it is in")
@@ -108,9 +131,9 @@ def results_of(job: Job) -> list[Results]:
     """The results of a finished job, in the order of the settings."""
     found = {each.benchmark: each for each in load_results(job.results)}
     missing = [name for name in job.settings.benchmarks if name not in found]
-    if missing:
+    if missing and job.fixed != ORACLE:  # which leaves some out, see `compoclip.world.bounds`
         raise CompoclipError(f"{job.results}: no result for {missing[0]}; delete {job.folder}")
-    return [found[name] for name in job.settings.benchmarks]
+    return [found[name] for name in job.settings.benchmarks if name in found]
 
 
 def run_job(job: Job) -> Outcome:
@@ -135,7 +158,7 @@ def run_job(job: Job) -> Outcome:
     record = {**asdict(done), "made_from": job.made_from()}
     shutil.rmtree(job.folder / "state", ignore_errors=True)
     give_back()
-    write_json(job.folder / DONE, record)
+    write_json(job.done, record)
     return done
 
 
@@ -154,9 +177,10 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
             crop=False,
             save_every=0,
             log_every=5,
+            precision="bf16",
             resume=True,
         )
-        optim = optim_of(job.arm, method, job.settings, source)
+        optim = optim_of(job.arm, method, job.settings, source, job.rate)
         # An adapter without the whole model is what a run leaves that ended while it was written.
         shutil.rmtree(job.folder / "adapter", ignore_errors=True)
         run_training(load_model(job.settings.model), replace(method, optim=optim), source, settings)
@@ -168,14 +192,19 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
 
 
 def _measure(job: Job, model: LoadedModel) -> None:
-    measuring = Measuring(on=(str(job.out / "suite"),), workers=1, device="cpu")
+    measuring = Measuring(on=(str(job.suite),), workers=1, device="cpu")
     benchmarks = measuring.benchmarks(only=job.settings.benchmarks)
     settings, _ = measuring.settings(cache=None)
-    evaluate(job.name, ModelEncoder(model), benchmarks, job.out / "results", settings)
+    out = job.results.parent
+    if job.fixed == BASE:
+        evaluate(job.name, ModelEncoder(model), benchmarks, out, settings)
+        return
+    captions = open_source(str(job.out / "data" / SCENES)).captions()
+    measure_bound(job.fixed, job.suite, benchmarks, captions, model, out, settings)
 
 
 def method_of(arm: Arm, data: Path) -> Method:
-    """The arm's method with its own optimiser defaults; bags are those of the lab's data.
+    """The arm's method with its own optimiser defaults; files that it names are the lab's.
 
     Raises UsageError for an unknown method or setting, and for values the recipe refuses.
     """
@@ -187,11 +216,11 @@ def method_of(arm: Arm, data: Path) -> Method:
             raise UsageError(
                 f"arm '{arm.name}': {arm.method} has no setting '{name}'; it has: {switches}"
             )
-    given: Mapping[str, Any] = {"bags": str(data / BAGS)} if "bags" in known else {}
-    return recipe(**{**given, **arm.settings})
+    settings = {k: str(data / v) if v in FILES else v for k, v in arm.settings.items()}
+    return recipe(**settings)
 
 
-def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) -> Optim:
+def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source, rate: float) -> Optim:
     """The optimiser that all arms share: as many steps, and as many images in each, for every one.
 
     A batch of a method that shows further images with each sample has fewer samples.
@@ -202,11 +231,10 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source) ->
         raise UsageError(
             f"arm '{arm.name}': {len(source)} samples are fewer than a batch; raise scenes"
         )
-    usual = settings.lora_lr if method.lora else settings.lr
     return Optim(
         epochs=settings.steps / epoch,
         batch_size=samples,
-        lr=usual if arm.lr is None else arm.lr,
+        lr=rate,
         warmup=settings.warmup,
         clip_grad=settings.clip_grad,
     )

@@ -11,6 +11,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import too_few
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
+from compoclip.world.bounds import BOUNDS
 from lab.columns import COLUMNS, Difference, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
 
@@ -43,37 +44,60 @@ class Finding:
     @property
     def verdict(self) -> str:
         """The verdict on the published effect, in words."""
-        found = self.difference
+        found, margin = self.difference, self.effect.margin
         if found is None:
             return "not run"
         if found.runs < 2:
             return "not judged: one seed"
         if found.p is None:
             return f"not judged: {too_few(found.photos)}"
-        if self.effect.expect == "kept":
-            if found.sign < 0:
-                return "**does not appear**: lower"
-            return "**appears**" if found.least > -self.effect.margin else "undecided"
-        if found.sign == 0:
-            return "does not appear: within chance"
-        wanted = 1 if self.effect.expect == "higher" else -1
-        return "**appears**" if found.sign == wanted else "**the opposite appears**"
+        within = f"shown absent: less than {100 * margin:g}"
+        match self.effect.expect:
+            case "kept" if found.least > -margin:
+                return "**appears**"
+            case "kept":
+                return "**the opposite appears**" if found.sign < 0 else "undecided"
+            case "higher":
+                wanted, small = 1, found.most < margin
+            case _:
+                wanted, small = -1, found.least > -margin
+        if found.sign:
+            return "**appears**" if found.sign == wanted else "**the opposite appears**"
+        return within if small else "undecided"
+
+
+Choices = Mapping[str, tuple[Mapping[float, float], float]]
+"""Arm -> the merit of each learning rate tried, and the rate chosen (0: not yet)."""
 
 
 def section(
-    settings: LabSettings, lines: Sequence[Line], findings: Sequence[Finding], made: str
+    settings: LabSettings,
+    lines: Sequence[Line],
+    findings: Sequence[Finding],
+    choices: Choices,
+    made: str,
 ) -> str:
     """The generated part of the page. made: what it was measured with, in a line."""
-    control = settings.control
     parts = [made, "", table_text(lines), ""]
     parts += [
         "Percent, mean ± standard deviation over the seeds. After a number: `b+` `b-` it is higher "
-        f"or lower than the base, `c+` `c-` than the control {control}, by more than two standard "
-        "deviations, and the paired test over images of `compare` says so too (0.05, Holm over the "
-        "columns). Brittleness is better when lower. i2t, t2i: retrieval, R@1.",
+        f"or lower than the base, `c+` `c-` than plain fine-tuning on the same table "
+        f"({settings.control} on `scenes`), by more than two standard deviations, and the paired "
+        "test over images of `compare` says so too (0.05, Holm over the columns). Brittleness is "
+        "better when lower. i2t, t2i: retrieval, R@1. oracle: what a model without a fault "
+        "reaches (zero-shot and retrieval: 100 by construction). text only: what the captions "
+        "alone give away. untrained: random weights.",
     ]
     if findings:
-        parts += ["", "### Published effects", "", effects_text(findings)]
+        decided = sum("appears" in each.verdict or "absent" in each.verdict for each in findings)
+        parts += ["", "### Published effects", "", effects_text(findings), ""]
+        parts += [
+            f"Decided: {decided} of {len(findings)}. An effect is shown absent when neither the "
+            "interval over items nor twice the standard error over seeds reaches a difference "
+            "that would matter (the number given, in points); it is undecided when they do."
+        ]
+    if any(merits for merits, _ in choices.values()):
+        parts += ["", "### Learning rates", "", rates_text(choices)]
     return "\n".join([*parts, "", "### Arms", "", arms_text(settings.arms)])
 
 
@@ -84,7 +108,7 @@ def table_text(lines: Sequence[Line]) -> str:
     for line in lines:
         seeds = len(next(iter(line.values.values())))
         cells = [_cell(line, column.name) for column in COLUMNS]
-        count = "" if line.name == BASE else str(seeds)
+        count = "" if line.name in (BASE, *BOUNDS) else str(seeds)
         speed = _number(line.speeds, 1.0, 0) if line.speeds else ""
         rows.append([line.name, count, *cells, speed])
     return aligned(header, rows)
@@ -120,6 +144,15 @@ def effects_text(findings: Sequence[Finding]) -> str:
     return aligned(header, rows)
 
 
+def rates_text(choices: Choices) -> str:
+    """One row an arm: what each rate tried is worth on the validation suite, and the choice."""
+    rows = []
+    for name, (merits, chosen) in choices.items():
+        tried = ", ".join(f"{rate:g}: {100 * merits[rate]:.1f}" for rate in sorted(merits))
+        rows.append([name, tried, f"{chosen:g}" if chosen else "not yet"])
+    return aligned(["arm", "rate: half composition, half zero-shot and retrieval", "chosen"], rows)
+
+
 def arms_text(arms: Sequence[Arm]) -> str:
     """The legend: what each arm is."""
     rows = []
@@ -127,7 +160,6 @@ def arms_text(arms: Sequence[Arm]) -> str:
         made = [f"{name}={value}" for name, value in arm.settings.items()]
         made += [f"table={arm.table}"] if arm.table != "scenes" else []
         made += [f"wise-ft {arm.wise_ft:g}"] if arm.wise_ft != 1 else []
-        made += [f"lr={arm.lr:g}"] if arm.lr is not None else []
         rows.append([arm.name, " ".join([f"`{arm.method}`", *made]), arm.about])
     return aligned(["arm", "method", "what it shows"], rows)
 

@@ -1,12 +1,13 @@
-"""The lab from start to table: data once, base once, every arm with every seed, one table."""
+"""The lab from start to table: data, bounds, each arm's learning rate, every seed, one table."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,26 @@ from compoclip.errors import CompoclipError
 from compoclip.files import only_writer, read_json, require_writable, write_text
 from compoclip.models.checkpoint import load_model
 from compoclip.version import __version__
-from compoclip.world.dataset import bundled_world, crowded
+from compoclip.world.bounds import BOUNDS, ORACLE
+from compoclip.world.dataset import bundled_world, crowded, world_of
 from compoclip.world.export.part import SuiteSpec
 from compoclip.world.export.suite import write_suite
 from compoclip.world.scene import WorldConfig
-from lab.columns import COLUMNS, Difference, Run, column_value, differences
+from lab.columns import (
+    COLUMNS,
+    Column,
+    Difference,
+    Run,
+    best_rate,
+    column_value,
+    differences,
+    merit,
+)
 from lab.data import DataSpec, write_data
 from lab.job import Job, Outcome, method_of, outcome, results_of, run_job
 from lab.page import Finding, Line, section
 from lab.pool import run_all
-from lab.settings import BASE, LabSettings
+from lab.settings import BASE, Arm, LabSettings
 
 SECTION, NUMBERS = "table.md", "lab.json"
 
@@ -39,10 +50,10 @@ def run_lab(
     """Run what is left of the lab in `out`; returns the Markdown section, also in out/table.md.
 
     arms: names of those to run now, all when empty; the table has all that are finished. budget:
-    seconds. All arms are run with the first seed before any with the second, so that a budget that
-    ends leaves few seeds rather than few arms. Raises CompoclipError for whatever data, models or
-    the disk object to and when another process is at work in `out`, UsageError for unknown arms,
-    methods and settings.
+    seconds. Learning rates are chosen first; then all arms are measured with the first seed before
+    any with the second, so that a budget that ends leaves few seeds rather than few arms. Raises
+    CompoclipError for whatever data, models or the disk object to and when another process is at
+    work in `out`, UsageError for unknown arms, methods and settings.
     """
     require_writable(out)
     with only_writer(out, folder=True):
@@ -54,27 +65,74 @@ def _run_lab(
 ) -> str:
     started = time.monotonic()
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
-    for arm in settings.arms:
-        method_of(arm, out / "data")
+    grids = {arm.name: _grid(arm, settings, out) for arm in settings.arms}
     weights = load_model(settings.model).identity.weights
-    jobs = [Job(out, settings, None, 0, weights)]
-    jobs += [
-        Job(out, settings, arm, seed, weights) for seed in settings.seeds for arm in settings.arms
+    fixed = [Job(out, settings, None, 0, weights, fixed=name) for name in (BASE, *BOUNDS)]
+    trials = [
+        Job(out, settings, arm, settings.seeds[0], weights, rate, choosing=True)
+        for arm in settings.arms
+        for rate in (grids[arm.name] if len(grids[arm.name]) > 1 else ())
     ]
-    wanted = [job for job in jobs if job.arm is None or job.arm.name in chosen]
-    todo = [job for job in wanted if outcome(job) is None]
-    _prepare(settings, out)
-    if len(todo) < len(wanted):
-        note(f"{counted(len(wanted) - len(todo), 'job')} of {len(wanted)} finished before")
-    note(f"running {counted(len(todo), 'job')}, {workers} at a time")
-    left = run_all(todo, run_job, workers, budget - (time.monotonic() - started))
-    text = _report(settings, out, jobs)
-    if left:
+    _prepare(settings, out, choosing=bool(trials))
+
+    def finish(jobs: Sequence[Job], what: str) -> int:
+        wanted = [job for job in jobs if job.arm is None or job.arm.name in chosen]
+        todo = [job for job in wanted if outcome(job) is None]
+        if done := len(wanted) - len(todo):
+            note(f"{what}: {counted(done, 'job')} of {len(wanted)} finished before")
+        note(f"{what}: running {counted(len(todo), 'job')}, {workers} at a time")
+        return len(run_all(todo, run_job, workers, budget - (time.monotonic() - started)))
+
+    left = finish([*fixed, *trials], "learning rates")
+    rates = {
+        arm.name: Rates.of(grids[arm.name], [job for job in trials if job.arm == arm])
+        for arm in settings.arms
+    }
+    for job in trials:  # they would take gigabytes
+        if rates[job.arm.name if job.arm else ""].chosen not in (0.0, job.rate):
+            shutil.rmtree(job.folder / "model", ignore_errors=True)
+            (job.folder / "train.jsonl").unlink(missing_ok=True)
+    finals = [
+        Job(out, settings, arm, seed, weights, rates[arm.name].chosen)
+        for seed in settings.seeds
+        for arm in settings.arms
+        if rates[arm.name].chosen
+    ]
+    left += finish(finals, "measured")
+    text = _report(settings, out, [*fixed, *finals], trials, rates)
+    unchosen = len([name for name in chosen if not rates[name].chosen])
+    if left or unchosen:
         note(
-            f"the budget is spent: {counted(len(left), 'job')} of {len(wanted)} not run, the first "
-            f"is {left[0].name}; the same command goes on"
+            f"the budget is spent: {counted(left, 'job')} not run, the rate of "
+            f"{counted(unchosen, 'arm')} not chosen; the same command goes on"
         )
     return text
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The choice of an arm's learning rate. merits: rate -> what it is chosen by, of those tried,
+    with none where there is no choice. chosen: 0 when some of several have not been tried."""
+
+    merits: Mapping[float, float]
+    chosen: float
+
+    @classmethod
+    def of(cls, grid: Sequence[float], trials: Sequence[Job]) -> Rates:
+        """The choice among a grid by the trials that are finished."""
+        merits = {
+            job.rate: merit({c.name: column_value(c, results_of(job)) for c in COLUMNS})
+            for job in trials
+            if outcome(job) is not None
+        }
+        if len(grid) == 1:
+            return cls(merits, grid[0])
+        return cls(merits, best_rate(merits) if len(merits) == len(grid) else 0.0)
+
+
+def _grid(arm: Arm, settings: LabSettings, out: Path) -> tuple[float, ...]:
+    """The rates that an arm chooses from."""
+    return settings.lora_lrs if method_of(arm, out / "data").lora else settings.lrs
 
 
 def lab_world(world: WorldConfig) -> WorldConfig:
@@ -84,15 +142,23 @@ def lab_world(world: WorldConfig) -> WorldConfig:
     return replace(pairs, caption_weights=tuple(sorted(weights.items())))
 
 
-def _prepare(settings: LabSettings, out: Path) -> None:
-    """Training data and test suite, unless they are there."""
+def _prepare(settings: LabSettings, out: Path, choosing: bool) -> None:
+    """Training data and suites, unless they are there."""
     world = bundled_world()
-    write_data(out / "data", DataSpec(lab_world(world), settings.scenes))
-    suite, spec = out / "suite", SuiteSpec(world, settings.items)
+    tables = tuple((name, tuple(weights.items())) for name, weights in settings.tables.items())
+    trained = world_of({**asdict(lab_world(world)), **settings.world}, "world")
+    write_data(out / "data", DataSpec(trained, settings.scenes, tables=tables))
+    _suite(settings, out / "suite", SuiteSpec(world, settings.items))
+    if choosing:
+        spec = SuiteSpec(world, settings.choice_items, split="val")
+        _suite(settings, out / "choice-suite", spec)
+
+
+def _suite(settings: LabSettings, suite: Path, spec: SuiteSpec) -> None:
     made_by = json.loads(json.dumps({"compoclip": __version__, **asdict(spec)}))
     if not (suite / "suite.json").is_file():
-        note(f"writing the test suite -> {suite}")
-        write_suite(suite, spec)
+        note(f"writing {spec.items} items a sub-task -> {suite}")
+        write_suite(suite, spec, workers=2)
     found = read_json(suite / "suite.json")
     if found.get("made_by") != made_by:
         raise CompoclipError(
@@ -104,35 +170,46 @@ def _prepare(settings: LabSettings, out: Path) -> None:
             raise CompoclipError(f"no benchmark '{name}' in {suite}; it has: {', '.join(names)}")
 
 
-def _report(settings: LabSettings, out: Path, jobs: Sequence[Job]) -> str:
+def _report(
+    settings: LabSettings,
+    out: Path,
+    jobs: Sequence[Job],
+    trials: Sequence[Job],
+    rates: Mapping[str, Rates],
+) -> str:
     """Tables of all finished jobs, whichever were asked for."""
     runs: dict[str, list[Run]] = {}
     done: dict[str, list[Outcome]] = {}
     for job in jobs:
         finished = outcome(job)
         if finished is not None:
-            name = BASE if job.arm is None else job.arm.name
+            name = job.fixed if job.arm is None else job.arm.name
             runs.setdefault(name, []).append(results_of(job))
             done.setdefault(name, []).append(finished)
     if not runs:
         raise CompoclipError(f"{out}: nothing is finished yet; raise --budget-minutes")
     compared = _Compared(runs)
-    lines = [_line(name, runs, done, compared, settings.control) for name in runs]
+    controls = {arm.name: settings.control_of(arm) for arm in settings.arms}
+    lines = [_line(name, runs, done, compared, controls.get(name, "")) for name in runs]
     findings = [
         Finding(effect, column, compared.of(effect.against, effect.arm).get(column))
         for effect in settings.effects
         for column in effect.columns
     ]
-    minutes = sum(each.seconds for found in done.values() for each in found) / 60
+    ended = [found for job in (*jobs, *trials) if (found := outcome(job)) is not None]
+    minutes = sum(each.seconds for each in ended) / 60
+    expected = len(jobs) + len(trials)
     made = (
         f"{counted(settings.steps, 'step')} of {settings.batch_size} images, {settings.scenes} "
-        f"scenes, learning rate {settings.lr:g} ({settings.lora_lr:g} for adapters), seeds "
-        f"{', '.join(map(str, settings.seeds))}; base `{settings.model}`, weights "
-        f"{jobs[0].weights[:8]}; {counted(sum(map(len, done.values())), 'job')} of {len(jobs)}, "
-        f"{minutes:.0f} minutes of one thread; compoclip {__version__}."
+        f"scenes, {settings.items} items a sub-task, seeds {', '.join(map(str, settings.seeds))}; "
+        f"base `{settings.model}`, weights {jobs[0].weights[:8]}; "
+        f"{len(ended)} of {counted(expected, 'job')}, {minutes:.0f} minutes of one thread; "
+        f"compoclip {__version__}."
     )
-    text = section(settings, lines, findings, made)
-    numbers = {"made": made, "lines": [asdict(line) for line in lines]}
+    choices = {name: (each.merits, each.chosen) for name, each in rates.items()}
+    text = section(settings, lines, findings, choices, made)
+    numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
+    numbers["rates"] = {name: asdict(each) for name, each in rates.items()}
     numbers["effects"] = [
         {**asdict(replace(each.effect, columns=(each.column,))), "verdict": each.verdict}
         for each in findings
@@ -151,7 +228,7 @@ class _Compared:
 
     def of(self, base: str, other: str) -> Mapping[str, Difference]:
         """By column, other minus base; empty when one of them has not been run."""
-        if base == other or not {base, other} <= self._runs.keys():
+        if base == other or other in BOUNDS or not {base, other} <= self._runs.keys():
             return {}
         if (base, other) not in self._known:
             self._known[base, other] = differences(
@@ -169,11 +246,18 @@ def _line(
 ) -> Line:
     return Line(
         name=name,
-        values={c.name: [column_value(c, run) for run in runs[name]] for c in COLUMNS},
+        values={c.name: [_value(c, run, name) for run in runs[name]] for c in COLUMNS},
         speeds=[each.speed for each in done[name] if each.speed],
         to_base=compared.of(BASE, name),
-        to_control=compared.of(control, name) if name != BASE else {},
+        to_control=compared.of(control, name),
     )
+
+
+def _value(column: Column, run: Run, name: str) -> float:
+    """The column's value; what the oracle is not asked for it reaches by construction."""
+    if name == ORACLE and not any(column.parts(each) for each in run):
+        return 1.0
+    return column_value(column, run)
 
 
 def _plain(value: Any) -> Any:

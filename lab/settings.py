@@ -12,7 +12,8 @@ from compoclip.files import read_json
 from compoclip.methods.registry import method_names
 from lab.columns import COLUMNS
 
-Table = Literal["scenes", "variations"]
+TABLES = ("scenes", "variations")
+"""The training tables that every lab has; `LabSettings.tables` names further ones."""
 Expected = Literal["higher", "lower", "kept"]
 BASE = "base"
 T = TypeVar("T")
@@ -22,16 +23,16 @@ T = TypeVar("T")
 class Arm:
     """One thing to train: a method with keyword settings of its recipe.
 
-    table: which training table. wise_ft: share of the tuned weights in a mix with the base's, 1 is
-    the tuned model itself. lr: learning rate, if not the common one. about: shown in the legend.
+    table: which training table; its control is plain fine-tuning on the same one. wise_ft: share of
+    the tuned weights in a mix with the base's, 1 is the tuned model itself. about: shown in the
+    legend. A setting that names a file of the lab's data (`data.FILES`) is its path there.
     """
 
     name: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    table: Table = "scenes"
+    table: str = "scenes"
     wise_ft: float = 1.0
-    lr: float | None = None
     about: str = ""
 
 
@@ -39,7 +40,8 @@ class Arm:
 class Effect:
     """A published finding: what `arm` does to `columns` compared with `against` (an arm or base).
 
-    expect: "higher" or "lower"; "kept" is no loss of more than `margin`.
+    expect: "higher" or "lower"; "kept" is no loss of more than `margin`. margin: the smallest
+    difference that would matter; one that is shown to be smaller is shown to be absent.
     """
 
     claim: str
@@ -54,11 +56,16 @@ class Effect:
 class LabSettings:
     """The settings that all arms share.
 
-    scenes: training scenes. items: test items of each sub-task. benchmarks: names of those of the
-    world's suite that are measured. steps, batch_size: of every run; a batch is so many images,
-    whatever they are. lr, lora_lr: peak learning rates of all weights and of adapters. control: the
-    arm that others are compared with beside the base. alike: recipes that equal another when the
-    optimiser is the same; with it, every further recipe that no arm names gets an arm of its own.
+    benchmarks: names of those of the world's suite that are measured. control: plain fine-tuning on
+    the table "scenes"; arms on another table are compared with the arm of the same method and
+    settings there (`control_of`). left_out: recipes without an arm of their own, since they equal
+    that of another when the optimiser is the same or differ by one weight; with it, every further
+    recipe that no arm names gets an arm. world: fields of the world of the training scenes that
+    differ from `lab.run.lab_world`. tables: further training tables: name -> weights of caption
+    types. scenes: training scenes. items: test items of each sub-task; choice_items: of each
+    sub-task of the validation suite. steps, batch_size: of every run; a batch is so many images,
+    whatever they are. lrs, lora_lrs: peak learning rates to choose from, of all weights and of
+    adapters. quick: what differs with --quick; its arms are names.
     """
 
     arms: tuple[Arm, ...]
@@ -66,16 +73,20 @@ class LabSettings:
     control: str
     seeds: tuple[int, ...] = (0, 1, 2)
     effects: tuple[Effect, ...] = ()
-    alike: tuple[str, ...] | None = None
+    left_out: tuple[str, ...] | None = None
     model: str = "bundled"
+    world: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Any] = field(default_factory=dict)
     scenes: int = 1920
     items: int = 150
+    choice_items: int = 50
     steps: int = 120
     batch_size: int = 32
-    lr: float = 7e-4
-    lora_lr: float = 7e-3
+    lrs: tuple[float, ...] = (7e-4,)
+    lora_lrs: tuple[float, ...] = (7e-3,)
     warmup: int = 20
     clip_grad: float = 1.0
+    quick: Mapping[str, Any] = field(default_factory=dict)
 
     def arm(self, name: str) -> Arm:
         """The arm of that name. Raises UsageError when there is none."""
@@ -84,9 +95,14 @@ class LabSettings:
                 return arm
         raise UsageError(f"no arm '{name}'; there are: {', '.join(a.name for a in self.arms)}")
 
+    def control_of(self, arm: Arm) -> str:
+        """The arm of plain fine-tuning on the arm's table; "" when there is none."""
+        plain = replace(self.arm(self.control), name="", about="", table=arm.table)
+        return next((a.name for a in self.arms if replace(a, name="", about="") == plain), "")
 
-def read_settings(path: Path) -> LabSettings:
-    """The settings in a JSON file.
+
+def read_settings(path: Path, quick: bool = False) -> LabSettings:
+    """The settings in a JSON file; quick: with the changes that its section "quick" makes.
 
     Raises CompoclipError, naming the file, when it is missing or malformed, has unknown fields, or
     names arms, methods' tables or columns that do not exist.
@@ -104,12 +120,23 @@ def read_settings(path: Path) -> LabSettings:
             _record(kind, row, f"{where}: {name}[{i}]") for i, row in enumerate(rows)
         )
     settings = _record(LabSettings, values, where)
+    names = [arm.name for arm in settings.arms]
+    if quick:
+        changes = dict(settings.quick)
+        names = changes.pop("arms", names)
+        _require(isinstance(names, list), f"{where}: quick: 'arms' must be a list of names")
+        settings = _record(LabSettings, {**values, **changes, "left_out": None}, where)
     _check(settings, where)
-    if settings.alike is None:
-        return settings
-    named = {arm.method for arm in settings.arms} | set(settings.alike)
-    others = tuple(Arm(name, name) for name in method_names() if name not in named)
-    return replace(settings, arms=settings.arms + others)
+    if settings.left_out is not None:
+        named = {arm.method for arm in settings.arms} | set(settings.left_out)
+        others = tuple(Arm(name, name) for name in method_names() if name not in named)
+        return replace(settings, arms=settings.arms + others)
+    known = {*names, BASE}
+    return replace(
+        settings,
+        arms=tuple(settings.arm(name) for name in names),
+        effects=tuple(e for e in settings.effects if {e.arm, e.against} <= known),
+    )
 
 
 def _record(kind: type[T], row: Any, where: str) -> T:
@@ -136,10 +163,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "float": (float, int),
-    "float | None": (float, int, type(None)),
     "Mapping[str, Any]": (dict,),
     "tuple[str, ...]": (tuple,),
     "tuple[int, ...]": (tuple,),
+    "tuple[float, ...]": (tuple,),
 }
 _IN_WORDS = {
     str: "a text",
@@ -158,16 +185,27 @@ def _check(settings: LabSettings, where: str) -> None:
     for arm in settings.arms:
         plain = arm.name.replace("-", "").isalnum() and arm.name != BASE
         _require(plain, f"{where}: arm '{arm.name}': use letters, digits and -, not 'base'")
-        _one_of(arm.table, get_args(Table), f"{where}: arm '{arm.name}': table")
+        _one_of(arm.table, [*TABLES, *settings.tables], f"{where}: arm '{arm.name}': table")
         _require(0 <= arm.wise_ft <= 1, f"{where}: arm '{arm.name}': wise_ft must be 0 to 1")
     _one_of(settings.control, names, f"{where}: control")
+    for arm in settings.arms:
+        _require(
+            bool(settings.control_of(arm)),
+            f"{where}: arm '{arm.name}': no arm trains {settings.control} on '{arm.table}'; add it",
+        )
+    for name in ("lrs", "lora_lrs"):
+        grid = getattr(settings, name)
+        _require(
+            bool(grid) and all(isinstance(v, float | int) and v > 0 for v in grid),
+            f"{where}: '{name}' must be numbers above 0",
+        )
     seeds = settings.seeds
     whole = all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds)
     _require(
         whole and 0 < len(set(seeds)) == len(seeds),
         f"{where}: seeds must be different whole numbers from 0",
     )
-    for name in ("scenes", "items", "steps", "batch_size"):
+    for name in ("scenes", "items", "choice_items", "steps", "batch_size"):
         _require(getattr(settings, name) > 0, f"{where}: '{name}' must be more than 0")
     columns = [column.name for column in COLUMNS]
     for effect in settings.effects:

@@ -10,6 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.data import (
+    DECODED,
     DRAFT,
     PACKED,
     PLAIN,
@@ -57,19 +58,27 @@ def test_every_stage_is_timed(tmp_path: Path) -> None:
 
 
 def test_the_ways_are_measured_on_one_set(tmp_path: Path) -> None:
-    found = measure(Options(count=4, size=32, pack_size=48, workers=0, repeats=1), tmp_path)
-    assert list(found.ways) == [PLAIN, WHOLE, DRAFT, PACKED]
+    options = Options(count=4, size=32, pack_size=48, workers=0, repeats=1, texts=40)
+    found = measure(options, tmp_path)
+    assert list(found.ways) == [PLAIN, WHOLE, DRAFT, PACKED, DECODED]
+    assert found.texts.texts > 1.5
+    for name in (WHOLE, DRAFT, PACKED, DECODED):
+        alone = 1000 / found.ways[name].worker_ms
+        assert 0 < found.per_core(name) < alone
     assert found.images == 4
     assert found.size[PACKED] < found.size[DRAFT]
     assert found.ways[PLAIN].queue_bytes == 4 * found.ways[PACKED].queue_bytes
     shown = _text(found)
     assert "PIL and torchvision" in shown
+    assert "a worker, ms an image" in shown
+    assert found.size[DECODED] == pytest.approx(3 * 37 * 49, rel=0.02)  # 640 x 480 at 37
     assert "kB" in shown
 
 
 def test_the_data_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = write_photos(tmp_path / "photos", 4)
     asked = ["data", "--data", str(photos), "--size=32", "--workers=0", "--repeats=1"]
+    asked += ["--texts=40", "--resave"]
     assert main([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 4
     assert main([*asked, "--batch-size=0"]) == 2

@@ -10,7 +10,13 @@ import torch
 
 from bench.__main__ import main
 from bench.memory import SavedBytes, count_step_memory
-from bench.train import caption_batch, measure_step_speed, plain_step, separate_forwards
+from bench.train import (
+    caption_batch,
+    measure_step_speed,
+    plain_step,
+    released_step,
+    separate_forwards,
+)
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, save_model
 from compoclip.models.config import ModelConfig
@@ -48,6 +54,22 @@ def test_the_straightforward_step_computes_the_same() -> None:
         assert (ours - plain).abs().max() <= 1e-4 * max(1.0, plain.abs().max())
 
 
+def test_a_step_in_the_released_form_has_the_released_loss() -> None:
+    """Scores of 0 in the place of negatives that do not exist."""
+    loaded, method = model(), load_recipe("fsc-clip")(missing_hn="zero")
+    batch = caption_batch(loaded, method, CAPTIONS, seed=0)
+    freeze(loaded.encoder.model, method.trains)
+    found = []
+    for way in (step, released_step):
+        loaded.encoder.zero_grad(set_to_none=True)
+        result = way(loaded.encoder, loaded.tokenizer, method, batch, RunSettings(out=Path()))
+        found.append((result, [p.grad for p in loaded.encoder.parameters()]))
+    for name, value in found[0][0].values.items():
+        assert found[1][0].values[name] == pytest.approx(value, abs=1e-5), name
+    for ours, released in zip(found[0][1], found[1][1]):
+        assert (ours - released).abs().max() <= 1e-4 * max(1.0, released.abs().max())
+
+
 def test_the_straightforward_step_encodes_stand_ins() -> None:
     loaded, method = model(), load_recipe("fsc-clip")()
     batch = caption_batch(loaded, method, CAPTIONS, seed=0)
@@ -68,6 +90,9 @@ def test_speed_counts_positions_and_operations() -> None:
     assert (speed.images, speed.texts) == (5, len(batch.block.texts))
     assert speed.lacking == 20 - speed.texts
     assert speed.plain.positions == 20 * 32
+    assert speed.released.positions == speed.texts * 32
+    assert speed.ours.operations < speed.released.operations < speed.plain.operations
+    assert speed.released_ratio > 0
     assert speed.ours.positions < speed.tokens  # the repeated caption is encoded once
     assert speed.tokens < speed.plain.positions
     assert speed.ours.operations < speed.plain.operations

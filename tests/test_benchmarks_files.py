@@ -219,7 +219,7 @@ def test_small_tables_that_unpack_to_much(tmp_path: Path, column: pa.Array, mess
     pq.write_table(pa.table({"caption": column}), path)
     assert path.stat().st_size < 1 << 20
     with pytest.raises(CompoclipError, match=message) as caught:
-        tables.parquet_rows(path, ("caption",))
+        tables.table_rows(path, ("caption",))
     assert str(caught.value).startswith(str(path))
 
 

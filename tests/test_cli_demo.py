@@ -29,6 +29,7 @@ def test_demo_runs_end_to_end_and_resumes(
     shown = capsys.readouterr().out
     assert "world-foils (macro)" in shown
     assert "bind_colour" in shown
+    assert "untrained is the same architecture" in shown
     page = (out / "report.html").read_text()
     assert "fsc-clip" in page
     assert "base" in page
@@ -41,3 +42,5 @@ def test_demo_runs_end_to_end_and_resumes(
     again = json.loads(capsys.readouterr().out)
     assert weights.stat().st_mtime_ns == before
     assert {result["model"] for result in again["results"]} == {"base", "fsc-clip"}
+    assert {bound["model"] for bound in again["bounds"]} == {"oracle", "text only", "untrained"}
+    assert "oracle" not in page

@@ -11,6 +11,7 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.world.captions import CAPTION_TYPES
+from compoclip.world.export.suite import read_scenes
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -85,6 +86,19 @@ def test_suite_prints_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path:
     }  # fmt: skip
     assert summary["items"]["world-sugarcrepe"]["swap_att"] == 3
     assert summary["images"] == len(list((tmp_path / "b").rglob("*.png")))
+
+
+def test_a_suite_is_drawn_from_the_world_of_its_config(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "world.json"
+    config.write_text(json.dumps({"backdrops": ["grey"], "textured": 0.0}))
+    arguments = ("suite", "--out", tmp_path / "suite", "--items-per-task", 3, "--size", 32)
+    assert run(capsys, *arguments, "--benchmarks", "aro", "--config", config)[0] == 0
+    backdrops = {scene.backdrop.colour for scene in read_scenes(tmp_path / "suite").values()}
+    assert backdrops == {"grey"}
+    made = json.loads((tmp_path / "suite" / "suite.json").read_text())["made_by"]["config"]
+    assert (made["size"], made["backdrops"]) == (32, ["grey"])
 
 
 def test_show_draws_a_sheet(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from compoclip.methods.registry import method_names
 from compoclip.world.dataset import bundled_world
 from compoclip.world.oracle import Oracle, Truth
 from lab import data as lab_data
-from lab.columns import COLUMNS, Difference
-from lab.data import BAGS, SCENES, VARIATIONS, DataSpec, write_data
+from lab.columns import COLUMNS, Difference, best_rate, merit
+from lab.data import BAGS, PARAPHRASES, SCENES, VARIATIONS, DataSpec, write_data
 from lab.job import DONE, Job, method_of, optim_of, outcome
 from lab.page import (
     BEGIN,
@@ -28,6 +28,7 @@ from lab.page import (
     Line,
     aligned,
     effects_text,
+    section,
     table_text,
     write_section,
 )
@@ -35,7 +36,8 @@ from lab.run import lab_world
 from lab.settings import Arm, Effect, LabSettings, read_settings
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"
-SPEC = DataSpec(lab_world(bundled_world()), count=24)
+TABLES = (("relations", (("object", 0.05), ("relation", 0.95))), ("sentences", (("object", 1.0),)))
+SPEC = DataSpec(lab_world(bundled_world()), count=24, tables=TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +51,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+PLAIN = [{"name": "plain", "method": "clip-ft"}]
+
+
 def settings_file(folder: Path, **changes: Any) -> Path:
     values: dict[str, Any] = {
-        "arms": [{"name": "plain", "method": "clip-ft"}],
+        "arms": PLAIN,
         "benchmarks": ["world-aro"],
         "control": "plain",
         **changes,
@@ -65,17 +70,20 @@ def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
     settings = read_settings(RECIPES)
     methods = {arm.name: method_of(arm, data) for arm in settings.arms}
     assert [term.name for term in methods["fsc-global"].losses] == ["clip", "global_hn"]
-    assert [term.name for term in methods["fsc-local-scr"].losses] == ["clip", "local_hn"]
+    assert [term.name for term in methods["fsc-local"].losses] == ["clip", "local_hn"]
     assert "positive" not in [term.name for term in methods["hard-negatives"].losses]
     assert methods["dac"].plan.bags is not None
     assert methods["dac"].plan.bags.file == str(data / BAGS)
 
 
-def test_every_recipe_has_an_arm_or_equals_one(data: Path) -> None:
+def test_every_recipe_has_an_arm_or_is_left_out(data: Path) -> None:
     settings = read_settings(RECIPES)
     same = {"clip": "clip-ft", "clip-ft-mosaic": "clip-ft", "fsc-clip-l14": "fsc-clip-b16"}
-    assert settings.alike == tuple(same)
-    assert set(method_names()) == {arm.method for arm in settings.arms} | set(same)
+    varied = {
+        "fsc-clip-b16", "fsc-clip-cc3m", "mosaic-clip-pretrain", "negclip-original", "tsvlc-llm"
+    }  # fmt: skip
+    assert set(settings.left_out or ()) == set(same) | varied
+    assert set(method_names()) == {arm.method for arm in settings.arms} | set(same) | varied
     for name, twin in same.items():
         one, two = (method_of(Arm("a", each), data).record() for each in (name, twin))
         assert one == two
@@ -86,11 +94,55 @@ def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
     for arm in settings.arms:
         method = method_of(arm, data)
         source = open_source(str(data / f"{arm.table}.jsonl"))
-        optim = optim_of(arm, method, settings, source)
+        optim = optim_of(arm, method, settings, source, 0.25)
         epoch = method.images.schedule(source, RankShare(optim.batch_size), 0).steps_per_epoch
         assert round(optim.epochs * epoch) == 7, arm.name
         assert optim.batch_size * method.images.images_per_sample == 8, arm.name
-        assert optim.lr == (settings.lora_lr if method.lora else settings.lr)
+        assert optim.lr == 0.25
+
+
+def test_an_arm_is_compared_with_plain_fine_tuning_on_its_own_table() -> None:
+    settings = read_settings(RECIPES)
+    controls = {arm.name: settings.control_of(arm) for arm in settings.arms}
+    assert controls["fsc-clip"] == controls["clip-ft"] == "clip-ft"
+    assert controls["mosaic-clip"] == "clip-ft-relations"
+    assert controls["clic"] == "clip-ft-sentences"
+    assert controls["gnm-clip"] == "clip-ft-variations"
+
+
+def test_the_quick_lab_has_some_of_the_arms_and_their_effects() -> None:
+    whole, quick = read_settings(RECIPES), read_settings(RECIPES, quick=True)
+    assert [arm.name for arm in quick.arms] == whole.quick["arms"]
+    assert all(whole.arm(arm.name) == arm for arm in quick.arms)
+    assert (len(quick.lrs), len(quick.lora_lrs)) == (1, 1)
+    assert (quick.steps, quick.seeds) == (whole.steps, whole.seeds)
+    names = {arm.name for arm in quick.arms} | {"base"}
+    assert quick.effects == tuple(e for e in whole.effects if {e.arm, e.against} <= names)
+    assert len(quick.effects) >= 6
+
+
+def test_unknown_arms_and_fields_of_the_quick_lab_are_refused(tmp_path: Path) -> None:
+    assert read_settings(settings_file(tmp_path), quick=True).arms[0].name == "plain"
+    with pytest.raises(UsageError, match="no arm 'other'; there are: plain"):
+        read_settings(settings_file(tmp_path, quick={"arms": ["other"]}), quick=True)
+    for changes, message in (
+        ({"arms": "plain"}, "quick: 'arms' must be a list of names"),
+        ({"colour": 1}, "unknown field 'colour'"),
+        ({"items": 0}, "'items' must be more than 0"),
+    ):
+        with pytest.raises(CompoclipError, match=message):
+            read_settings(settings_file(tmp_path, quick=changes), quick=True)
+
+
+def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
+    low = dict.fromkeys((column.name for column in COLUMNS), 0.5)
+    assert merit(low) == pytest.approx(0.5)
+    # Eight columns of compositionality share a half, three kept ones the other.
+    assert merit({**low, "binding": 0.9}) == pytest.approx(0.5 + 0.4 / 8 / 2)
+    assert merit({**low, "brittleness": 0.9}) == pytest.approx(0.5 - 0.4 / 8 / 2)
+    assert merit({**low, "t2i": 0.2}) == pytest.approx(0.5 - 0.3 / 3 / 2)
+    assert best_rate({1e-4: 0.5, 3e-4: 0.7, 1e-3: 0.6}) == 3e-4
+    assert best_rate({1e-3: 0.7, 3e-4: 0.7, 1e-4: 0.6}) == 3e-4
 
 
 @pytest.mark.parametrize(
@@ -113,7 +165,15 @@ def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
         ({"seeds": ["a"]}, "different whole numbers"),
         ({"steps": 0}, "'steps' must be more than 0"),
         ({"steps": 1.5}, "'steps' must be a whole number"),
-        ({"lr": True}, "'lr' must be a number"),
+        ({"clip_grad": True}, "'clip_grad' must be a number"),
+        ({"lrs": 0.1}, "'lrs' must be a list"),
+        ({"lrs": []}, "'lrs' must be numbers above 0"),
+        ({"lora_lrs": [1e-3, "a"]}, "'lora_lrs' must be numbers above 0"),
+        ({"tables": ["relations"]}, "'tables' must be an object"),
+        (
+            {"arms": [*PLAIN, {"name": "b", "method": "x", "table": "variations"}]},
+            "arm 'b': no arm trains plain on 'variations'; add it",
+        ),
         ({"colour": 1}, "unknown field 'colour'"),
         ({"effects": [{"claim": "c"}]}, r"effects\[0\]: 'arm' is missing"),
     ],
@@ -154,7 +214,7 @@ def test_unknown_methods_and_settings_are_refused() -> None:
 
 def test_captions_tell_a_scene_from_its_copy() -> None:
     oracle = Oracle()
-    pairs = 0
+    pairs = reworded = 0
     for row in lab_data._rows(SPEC):
         scene, copy = row.pair.scene_a, row.pair.scene_b
         for captions, mine, other in (
@@ -170,7 +230,17 @@ def test_captions_tell_a_scene_from_its_copy() -> None:
             if negative is not None:
                 assert oracle.verdict(negative, scene).truth is Truth.FALSE
                 pairs += 1
+        assert row.told.keys() == dict(TABLES).keys()
+        for text in (t for captions in row.told.values() for t in captions):
+            assert oracle.verdict(text, scene).truth is Truth.TRUE
+        assert row.paraphrases.keys() <= set(row.captions)
+        for text, others in row.paraphrases.items():
+            assert text not in others
+            for other in others:
+                assert oracle.verdict(other, scene).truth is Truth.TRUE
+                reworded += 1
     assert pairs > SPEC.count
+    assert reworded > SPEC.count
 
 
 def test_tables_hold_what_the_recipes_read(data: Path) -> None:
@@ -188,6 +258,15 @@ def test_tables_hold_what_the_recipes_read(data: Path) -> None:
     groups, _ = variations.groups()
     assert len(variations) == SPEC.count + SPEC.count // lab_data.GROUPED
     assert sorted(groups.count(name) for name in set(groups) - {""}) == [2] * (SPEC.count // 4)
+    for table, _ in TABLES:
+        rows = lines(data / f"{table}.jsonl")
+        assert [row["image"] for row in rows] == [row["image"] for row in lines(data / SCENES)]
+        assert len(open_source(str(data / f"{table}.jsonl"))) == SPEC.count
+    written = method_of(Arm("a", "hard-positives", {"positives": PARAPHRASES}), data)
+    assert written.plan.written == str(data / PARAPHRASES)
+    assert {row["caption"] for row in lines(data / PARAPHRASES)} <= {
+        text for row in lines(data / SCENES) for text in row["caption"]
+    }
     assert {bag["id"] for bag in lines(data / BAGS)} == {r["image"] for r in lines(data / SCENES)}
 
 
@@ -206,20 +285,23 @@ def test_data_are_the_same_again_and_written_once(data: Path, tmp_path: Path) ->
 
 def test_a_finished_job_of_other_settings_is_refused(tmp_path: Path) -> None:
     settings = LabSettings((Arm("a", "clip-ft"),), ("world-aro",), "a")
-    job = Job(tmp_path, settings, settings.arms[0], 1, "w")
+    job = Job(tmp_path, settings, settings.arms[0], 1, "w", rate=0.5)
     assert outcome(job) is None
     job.folder.mkdir(parents=True)
     record = {"seconds": 2.0, "speed": 3.0, "made_from": job.made_from()}
     (job.folder / DONE).write_text(json.dumps(record))
     found = outcome(job)
     assert found is not None
-    assert (found.name, found.speed) == ("a-seed1", 3.0)
+    assert (found.name, found.speed) == ("a-lr0.5-seed1", 3.0)
     more = replace(settings, arms=(*settings.arms, Arm("b", "negclip")), seeds=(1, 2, 3))
     assert outcome(replace(job, settings=more)) == found  # further arms and seeds change nothing
+    assert outcome(replace(job, settings=replace(settings, lrs=(0.5, 1.0)))) == found
+    assert outcome(replace(job, rate=1.0)) is None  # of its own folder
+    assert outcome(replace(job, choosing=True)) is None  # trained, but on another suite
     for other in (
         replace(job, weights="v"),
         replace(job, settings=replace(settings, steps=3)),
-        replace(job, arm=Arm("a", "clip-ft", lr=1.0)),
+        replace(job, arm=Arm("a", "negclip")),
     ):
         with pytest.raises(CompoclipError, match="made with other settings; delete it"):
             outcome(other)
@@ -252,10 +334,18 @@ def test_a_difference_counts_by_seeds_and_items(found: Difference, sign: int) ->
     [
         ("higher", difference(0.05, 0.01), "**appears**"),
         ("lower", difference(0.05, 0.01), "**the opposite appears**"),
-        ("lower", difference(-0.05, 0.03), "does not appear: within chance"),
+        ("lower", difference(-0.05, 0.01), "**appears**"),
+        ("lower", difference(-0.05, 0.03), "undecided"),  # not shown, but not excluded either
+        ("higher", difference(-0.05, 0.03), "shown absent: less than 3"),
+        ("higher", difference(0.01, 0.01), "shown absent: less than 3"),  # 0.01 + 0.012 < 0.03
+        ("higher", difference(0.01, 0.02), "undecided"),  # 0.01 + 2 * 0.02 / sqrt(3) > 0.03
+        ("higher", difference(0.025, 0.001, p=0.2), "undecided"),  # 0.025 + 0.01 > 0.03
+        ("lower", difference(-0.01, 0.01), "shown absent: less than 3"),
+        ("lower", difference(-0.01, 0.02), "undecided"),
         ("kept", difference(0.0, 0.01), "**appears**"),
+        ("kept", difference(-0.015, 0.001), "**appears**"),  # lower, but by less than matters
         ("kept", difference(-0.015, 0.02), "undecided"),  # 0.015 + 2 * 0.02 / sqrt(3) > 0.03
-        ("kept", difference(-0.05, 0.01), "**does not appear**: lower"),
+        ("kept", difference(-0.05, 0.01), "**the opposite appears**"),
         ("kept", difference(0.0, math.nan, runs=1), "not judged: one seed"),
         ("higher", FEW, "not judged: too few photos: 1"),
         ("kept", FEW, "not judged: too few photos: 1"),
@@ -314,3 +404,21 @@ def test_an_effect_in_one_image_has_no_interval() -> None:
     cells = [cell.strip() for cell in text.splitlines()[2].split("|")]
     assert cells[4:8] == ["+5.0", "-", "1.0", "not judged: too few photos: 1"]
     assert math.isnan(FEW.least)
+    assert math.isnan(FEW.most)
+
+
+def test_the_section_tells_choices_and_how_much_is_decided() -> None:
+    arm = Arm("a", "clip-ft")
+    settings = LabSettings((arm,), ("world-aro",), "a")
+    effect = Effect("c", "a", "base", ("t2i", "i2t"), "higher")
+    found = [
+        Finding(effect, "t2i", difference(0.05, 0.01)),
+        Finding(effect, "i2t", difference(0.01, 0.02)),
+    ]
+    choices = {"a": ({3e-4: 0.6, 1e-4: 0.5}, 3e-4), "b": ({1e-4: 0.5}, 0.0)}
+    text = section(settings, [], found, choices, "made")
+    assert "Decided: 1 of 2." in text
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()]
+    assert ["a", "0.0001: 50.0, 0.0003: 60.0", "0.0003"] in rows
+    assert ["b", "0.0001: 50.0", "not yet"] in rows
+    assert "Learning rates" not in section(settings, [], [], {"a": ({}, 1e-3)}, "made")

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.results import Results, load_items
+from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
-from lab.columns import Column, column_value, differences
+from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings
 
@@ -141,8 +141,10 @@ SETTINGS = LabSettings(
     effects=(Effect("a claim", "triplet", BASE, ("t2i",), "kept"),),
     scenes=24,
     items=6,
+    choice_items=4,
     steps=2,
     batch_size=8,
+    lrs=(1e-4, 1e-3),
     warmup=1,
 )
 
@@ -159,29 +161,50 @@ def test_a_lab_runs_to_its_table_and_goes_on(
         run_lab(SETTINGS, out, budget=0)
 
     text = run_lab(SETTINGS, out, workers=1)
-    assert "[3 of 3] triplet-seed3" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "learning rates: running 8 jobs" in said  # the base, three bounds, two rates of each arm
+    assert "measured: running 2 jobs" in said
     assert "not judged: one seed" in text
     assert text + "\n" == (out / "table.md").read_text()
     numbers = json.loads((out / "lab.json").read_text())
-    assert [line["name"] for line in numbers["lines"]] == ["base", "clip-ft", "triplet"]
-    log = (out / "runs" / "triplet-seed3" / "train.jsonl").read_text().splitlines()
+    names = ["base", "oracle", "text only", "untrained", "clip-ft", "triplet"]
+    assert [line["name"] for line in numbers["lines"]] == names
+    oracle = {name: values[0] for name, values in numbers["lines"][1]["values"].items()}
+    assert all(value == (name != "brittleness") for name, value in oracle.items())
+
+    # The choice is that of the best run on the validation suite, and is not trained again.
+    run = {}
+    for arm, choice in numbers["rates"].items():
+        merits = {float(rate): value for rate, value in choice["merits"].items()}
+        assert choice["chosen"] == best_rate(merits)
+        for rate, value in merits.items():
+            folder = out / "choice" / f"{arm}-lr{rate:g}-seed3"
+            results = load_results(folder)
+            assert value == merit({c.name: column_value(c, results) for c in COLUMNS})
+            assert (out / "runs" / folder.name / "model").is_dir() == (rate == choice["chosen"])
+        run[arm] = out / "runs" / f"{arm}-lr{choice['chosen']:g}-seed3"
+        assert [path.name for path in sorted((out / "results").glob(f"{arm}-*"))] == [run[arm].name]
+    log = (run["triplet"] / "train.jsonl").read_text().splitlines()
     assert (json.loads(log[-1])["step"], json.loads(log[-1])["images"]) == (2, 16)
-    results = json.loads((out / "results" / "triplet-seed3" / "world-aro.json").read_text())
+    results = json.loads((out / "results" / run["triplet"].name / "world-aro.json").read_text())
     assert results["identity"]["base"]
-    assert not (out / "runs" / "triplet-seed3" / "state").exists()
+    assert not (run["triplet"] / "state").exists()
 
     # Lost: one arm is run again, to the same numbers, and nothing else is touched.
-    kept = out / "runs" / "clip-ft-seed3" / "done.json"
+    kept = run["clip-ft"] / "done.json"
     before = kept.stat().st_mtime_ns
-    shutil.rmtree(out / "runs" / "triplet-seed3")
-    shutil.rmtree(out / "results" / "triplet-seed3")
+    shutil.rmtree(run["triplet"])
+    shutil.rmtree(out / "results" / run["triplet"].name)
     run_lab(SETTINGS, out, ["triplet"], workers=1)
-    assert "1 job of 2 finished before" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "learning rates: 5 jobs of 6 finished before" in said
+    assert "measured: running 1 job," in said
     assert kept.stat().st_mtime_ns == before
     again = json.loads((out / "lab.json").read_text())
     assert [line["values"] for line in again["lines"]] == [
         line["values"] for line in numbers["lines"]
     ]
+    assert again["rates"] == numbers["rates"]
 
     with pytest.raises(CompoclipError, match="made with other settings"):
         run_lab(replace(SETTINGS, steps=3), out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     import torch
 
     from compoclip.benchmarks.case import Benchmark
+    from compoclip.data.pack import Request
+    from compoclip.data.sources import Source
     from compoclip.evaluation.results import Results
     from compoclip.evaluation.run import Options
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
+    from compoclip.models.preprocess import Preprocess
     from compoclip.training.run import RunSummary
 
 
@@ -100,6 +104,10 @@ class TrainingInputs:
             everything.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
+        decoded_cache: Folder for images that are decoded once and kept as pixels, 256 on the
+            shorter side for a model that sees 224 (0.26 MB an image); the device crops and resizes
+            them. Made by the first run, with --workers processes; several times the images a
+            second, with slightly other pixels.
         from_scratch: Start from random weights of the configuration that --model names.
         image_weights: Pretrained weights for the image tower, with --from-scratch.
         activation: Override the activation a checkpoint states; recorded in the new one.
@@ -111,6 +119,7 @@ class TrainingInputs:
     split: str | None = None
     image_column: str | None = None
     caption_column: str | None = None
+    decoded_cache: Path | None = None
     from_scratch: bool = False
     image_weights: Path | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
@@ -216,7 +225,7 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
-    from compoclip.data.sources.open import open_source
+    from compoclip.data.pack import Request
     from compoclip.training.run import run_training
 
     device = device_named(options.device)
@@ -224,14 +233,44 @@ def train(
     with process_group(device) as ranks:
         with ranks.agreed():
             model = model or _start(options)
-            source = open_source(
+            request = Request(
                 options.data,
-                images=options.images,
-                image_column=options.image_column,
-                caption_column=options.caption_column,
-                split=options.split,
+                options.images,
+                options.image_column,
+                options.caption_column,
+                options.split,
             )
+            source = request.open()
+        if options.decoded_cache is not None:
+            with ranks.rank0_first():
+                source = _decoded(options, request, source, model.preprocess, ranks.first)
         return model, run_training(model, method, source, options, ranks)
+
+
+def _decoded(
+    options: TrainOptions,
+    request: Request,
+    source: Source,
+    preprocess: Preprocess,
+    makes: bool,
+) -> Source:
+    """The source with the images of the cache, which this process makes if need be."""
+    from compoclip.corpora.run import run
+    from compoclip.data.sources.decoded import DecodedImages, decoded_spec, make_decoded
+    from compoclip.workers import available_cores
+
+    assert options.decoded_cache is not None
+    folder, spec = options.decoded_cache, decoded_spec(preprocess)
+    if makes:
+        workers = options.workers
+        if workers == "auto":
+            workers = available_cores() if len(source) >= _MANY else 1
+        processes = partial(run, workers=max(1, workers))
+        make_decoded(request, len(source), folder, spec, processes, options.max_bad)
+    return DecodedImages(source, folder, spec)
+
+
+_MANY = 4096  # images that are worth starting processes for
 
 
 def _start(options: TrainOptions) -> LoadedModel:

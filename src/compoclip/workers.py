@@ -37,6 +37,13 @@ _GRACE = 2.0  # seconds that a worker has to tidy up the task it is stopped in
 _Task = tuple[int, tuple[Any, ...]]
 
 
+def available_cores() -> int:
+    """The number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class WorkersDiedError(CompoclipError):
     """Workers were killed over the same work, again and again."""
 

@@ -172,6 +172,10 @@ _NORMALS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
+_TRIPLES = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH)
+"""The forms with two true texts and a false one."""
+
+
 def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
     """Caption and negative of every case with texts to choose from, of the sub-tasks of both."""
     cases = benchmark.content.cases
@@ -179,7 +183,7 @@ def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def _texts(case: Case) -> tuple[str, str]:
-    if case.form in (Form.TRIPLE, Form.TEXT_ONLY):
+    if case.form in _TRIPLES:
         return case.texts[0], case.texts[2]
     return case.texts[case.truth], case.texts[1 - case.truth]
 
@@ -418,7 +422,7 @@ def _case(case: Case) -> Iterator[Found]:
     # of two true captions the first alone: the second is a rewording and shares no order to lose
     first = [two for one, two in opposed if one == opposed[0][0]]
     found += [each for two in first for each in same_words(opposed[0][0], two)]
-    if case.form in (Form.TRIPLE, Form.TEXT_ONLY):
+    if case.form in _TRIPLES:
         level = same(case.texts[0], case.texts[1])
         if level is not None:
             found.append((Kind.SAME_POSITIVES, level, repr(case.texts[0][:_SHOWN])))
@@ -439,7 +443,7 @@ def _opposed(case: Case) -> Iterator[tuple[str, str]]:
         case Form.CHOOSE_TEXT:
             truth = case.texts[case.truth]
             yield from ((truth, t) for k, t in enumerate(case.texts) if k != case.truth)
-        case Form.TRIPLE | Form.TEXT_ONLY:
+        case Form.TRIPLE | Form.TEXT_ONLY | Form.HALF_TRUTH:
             yield case.texts[0], case.texts[2]
             yield case.texts[1], case.texts[2]
         case Form.GROUP:

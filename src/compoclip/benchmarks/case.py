@@ -18,8 +18,10 @@ class Form(StrEnum):
 
     CHOOSE_TEXT: one image, K texts. CHOOSE_IMAGE: one text, K images. GROUP: two images and two
     texts, image i matches text i. TRIPLE: one image, positive texts 0 and 1, negative text 2.
-    TEXT_ONLY: no image, the same three texts. BINARY: one image, one text that is true of it
-    (`truth` 1) or not (0); a benchmark with such cases has no others. RETRIEVAL and CLASSIFICATION
+    HALF_TRUTH: one image, a short true text 0, text 1 which adds something true to it, text 2
+    which adds something false. TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one
+    image, one text that is true of it (`truth` 1) or not (0); a benchmark with such cases has no
+    others. RETRIEVAL and CLASSIFICATION
     are the forms of the items of such sets, no case has them.
     """
 
@@ -27,6 +29,7 @@ class Form(StrEnum):
     CHOOSE_IMAGE = "choose-image"
     GROUP = "group"
     TRIPLE = "triple"
+    HALF_TRUTH = "half-truth"
     TEXT_ONLY = "text-only"
     BINARY = "binary"
     RETRIEVAL = "retrieval"
@@ -45,14 +48,16 @@ class ImageRef:
     """An image file and, when the benchmark crops, a pixel box (left, upper, right, lower).
 
     member: where the image lies in the archive or table at `path`: its name in a .zip or .tar,
-    "column:row" in a .parquet file; "" for a file of its own. squash: resize both sides to the
-    model's size, whatever the shape, where the model would crop.
+    "column:row" in a .parquet or .arrow file; "" for a file of its own. squash: resize both sides
+    to the model's size, whatever the shape, where the model would crop. mirror: left and right
+    exchanged, after the crop.
     """
 
     path: Path
     box: tuple[float, float, float, float] | None = None
     member: str = ""
     squash: bool = False
+    mirror: bool = False
 
     @property
     def photo(self) -> str:
@@ -520,11 +525,15 @@ SKILLS: Mapping[str, str] = MappingProxyType(
 # --- What images and texts are called in results and audits: the same on every machine. ---
 
 
+MIRRORED = "#mirrored"
+"""What ends the name of a mirrored image."""
+
+
 def image_key(ref: ImageRef) -> str:
-    """Name of an image in results: `ImageRef.photo`, and "#left,upper,right,lower" when cropped."""
-    if ref.box is None:
-        return ref.photo
-    return f"{ref.photo}#{','.join(f'{value:g}' for value in ref.box)}"
+    """Name of an image in results: `ImageRef.photo`, "#left,upper,right,lower" when cropped, and
+    MIRRORED."""
+    box = "" if ref.box is None else f"#{','.join(f'{value:g}' for value in ref.box)}"
+    return f"{ref.photo}{box}{MIRRORED * ref.mirror}"
 
 
 def image_names(refs: Sequence[ImageRef]) -> list[str]:

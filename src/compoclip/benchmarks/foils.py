@@ -164,7 +164,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
         case ".parquet":
             if "image" in tables.picture_columns(path, _MEND_FILE):
                 held = tables.pictures(path, "image", {})
-            rows = tables.parquet_rows(path, ("image", "caption"), _MEND_FILE)
+            rows = tables.table_rows(path, ("image", "caption"), _MEND_FILE)
         case ".json":
             value = files.read_json(path, "check the path", _MEND_FILE)
             rows = files.items(value, str(path))

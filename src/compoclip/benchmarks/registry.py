@@ -153,6 +153,9 @@ def as_edition(benchmark: Benchmark, name: str) -> Benchmark:
     return replace(benchmark, name=f"{benchmark.name}@{name}", expected=benchmark.content.counts())
 
 
+SANITY_CHECKS = frozenset({"cc_neg"})
+"""Benchmarks that a rule of thumb solves: measured, but part of no mean of benchmarks."""
+
 # --- Benchmarks that the literature reports together, by one name. ---
 
 SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -9,6 +9,8 @@ nothing of the other sub-tasks.
 
 An accuracy well above chance says that negatives give themselves away; it is a lower bound for what
 a language model could do.
+
+Beside it stand rules of thumb that need no fitting: take the shorter text, take the larger box.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     """
     parts: dict[str, list[Case]] = {}
     for case in benchmark.content.cases:
-        if case.form in (Form.CHOOSE_TEXT, Form.TRIPLE, Form.TEXT_ONLY, Form.BINARY):
+        if case.form is Form.BINARY or case.form in _TRUE_TEXTS:
             parts.setdefault(case.subtask, []).append(case)
     found = []
     for subtask, cases in parts.items():
@@ -81,6 +83,79 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
             found.append(Solvability(subtask, metric, *both, chance, len(kept), len(cases)))
     return found
 
+
+# --- Rules of thumb. ---
+
+SHORTER, LARGER = "shorter text", "larger box"
+_TRUE_TEXTS = {
+    Form.CHOOSE_TEXT: None,  # the one that the case names
+    Form.TRIPLE: (0, 1),
+    Form.TEXT_ONLY: (0, 1),
+    Form.HALF_TRUTH: (0,),  # the longer true text is no candidate of the main question
+}
+
+
+@dataclass(frozen=True)
+class RuleOfThumb:
+    """The score of a rule that looks at neither meaning nor image.
+
+    rule: SHORTER or LARGER. value: share of items that it gets right; equal ones count as their
+    share under random order. longer: words and punctuation marks that a false text has more than
+    a true one of its item, on average; None for boxes. n: items.
+    """
+
+    subtask: str
+    rule: str
+    value: float
+    chance: float
+    longer: float | None
+    n: int
+
+
+def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
+    """How far "take the shorter text" and "take the larger box" get.
+
+    Args:
+        benchmark: As loaded.
+
+    Returns:
+        One entry for every sub-task that asks for one of several texts, or of several boxes.
+    """
+    parts: dict[str, list[Case]] = {}
+    for case in benchmark.content.cases:
+        boxes = case.form is Form.CHOOSE_IMAGE and all(ref.box for ref in case.images)
+        if boxes or case.form in _TRUE_TEXTS:
+            parts.setdefault(case.subtask, []).append(case)
+    return [_by_rule(subtask, cases) for subtask, cases in parts.items()]
+
+
+def _by_rule(subtask: str, cases: Sequence[Case]) -> RuleOfThumb:
+    outcomes, shares, longer = [], [], []
+    boxes = cases[0].form is Form.CHOOSE_IMAGE
+    for case in cases:
+        if boxes:
+            sides = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
+            scores = np.array([(right - left) * (low - up) for left, up, right, low in sides])
+        else:
+            scores = -np.array([float(len(_PIECES.findall(text))) for text in case.texts])
+        true = list(_TRUE_TEXTS.get(case.form) or (case.truth,))
+        if case.form is Form.HALF_TRUTH:
+            scores = scores[[0, 2]]
+        wrong = np.delete(scores, true)
+        outcomes.append(_outcome(scores[true], wrong))
+        shares.append(_share(len(true), len(wrong)))
+        longer.append(scores[true].mean() - wrong.mean())
+    return RuleOfThumb(
+        subtask,
+        LARGER if boxes else SHORTER,
+        float(np.mean(outcomes)),
+        float(np.mean(shares)),
+        None if boxes else float(np.mean(longer)),
+        len(cases),
+    )
+
+
+# --- The fitted baseline. ---
 
 Score: TypeAlias = tuple[str, tuple[float, float], float]
 """Metric, its value with all features and with lengths alone, chance."""

@@ -232,7 +232,7 @@ def _pictured_rows(
     if path.suffix == ".parquet":
         inside = tables.picture_columns(path)
         held = {name: tables.pictures(path, name, seen) for name in _PICTURES if name in inside}
-        read = tables.parquet_rows(path, (*_PICTURES, *_BIVLC_TEXTS))
+        read = tables.table_rows(path, (*_PICTURES, *_BIVLC_TEXTS))
         rows = ((f"{path}: row {number}", row) for number, row in enumerate(read, 1))
     else:
         rows = ((f"{path}: line {line}", row) for line, row in files.read_jsonl(path))

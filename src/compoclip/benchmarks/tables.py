@@ -1,4 +1,4 @@
-"""Rows of CSV and Parquet files: columns checked, cells turned into numbers, flags and lists."""
+"""Rows of CSV, Parquet and Arrow files: columns checked, cells turned into numbers and lists."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.data.members import holds_bytes
+from compoclip.data.members import arrow_table, holds_bytes
 from compoclip.data.textfiles import delimited_header, read_delimited, text_list
 from compoclip.errors import CompoclipError
 
 MOST_ROWS = 1 << 21
-"""Rows that a Parquet file of a benchmark may have: two million, five times the largest one's."""
+"""Rows that a table of a benchmark may have: two million, five times the largest one's."""
 _MOST_VALUES = 1 << 24  # of a column whose cells are lists
 
 Row = Mapping[str, str]
@@ -30,17 +30,21 @@ _BLOCK = 1 << 20
 
 
 def read_rows(
-    path: Path, columns: Sequence[str], remedy: str, lacking: str = "is this the official file?"
+    path: Path,
+    columns: Sequence[str],
+    remedy: str,
+    lacking: str = "is this the official file?",
+    delimiter: str = "",
 ) -> Iterator[tuple[str, Row]]:
     """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 1.
 
-    remedy: what to do when the file is absent; lacking: when it lacks a column. Raises
-    CompoclipError naming the file when it is absent, malformed, larger than `files.MOST_BYTES`,
-    lacks a column or has one twice.
+    remedy: what to do when the file is absent; lacking: when it lacks a column. delimiter: of the
+    cells, by default as the name says. Raises CompoclipError naming the file when it is absent,
+    malformed, larger than `files.MOST_BYTES`, lacks a column or has one twice.
     """
     files.require_size(path, remedy)
-    require_columns(path, delimited_header(path), columns, lacking)
-    for index, row in read_delimited(path):
+    require_columns(path, delimited_header(path, delimiter), columns, lacking)
+    for index, row in read_delimited(path, delimiter):
         yield f"{path}: row {index}", row
 
 
@@ -95,10 +99,38 @@ def opened_parquet(path: Path, damaged: str = "fetch it again") -> Iterator[pq.P
         raise CompoclipError(f"{path}: not a whole Parquet file ({reason}); {damaged}") from error
 
 
-def parquet_rows(
+class _ArrowRows:
+    """An Arrow file with the part of a ParquetFile's interface that is used here."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.schema_arrow: pa.Schema = table.schema
+
+    def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Batches of at most `size` rows; "column.bytes" means the column."""
+        names = [each for each in self.schema_arrow.names if {each, f"{each}.bytes"} & {*columns}]
+        yield from self._table.select(names).to_batches(max_chunksize=size)
+
+
+@contextmanager
+def opened_table(
+    path: Path, damaged: str = "fetch it again"
+) -> Iterator[pq.ParquetFile | _ArrowRows]:
+    """A .parquet or .arrow file; see `opened_parquet`."""
+    if path.suffix.lower() != ".arrow":
+        with opened_parquet(path, damaged) as parquet:
+            yield parquet
+        return
+    table = arrow_table(path, damaged)
+    if table.num_rows > MOST_ROWS:
+        raise CompoclipError(f"{path}: more than {MOST_ROWS:,} rows; {damaged}")
+    yield _ArrowRows(table)
+
+
+def table_rows(
     path: Path, columns: Sequence[str] = (), remedy: str = files.OFFICIAL
 ) -> list[dict[str, Any]]:
-    """The rows of a Parquet file: its texts, lists of texts, numbers and true or false.
+    """The rows of a Parquet or Arrow file: texts, lists of texts, numbers and true or false.
 
     columns: which there must be; all that hold such values are read. remedy: what to do about a
     malformed file. Raises CompoclipError naming the file when it is absent or malformed, lacks a
@@ -107,7 +139,7 @@ def parquet_rows(
     """
     rows: list[dict[str, Any]] = []
     left = files.MOST_BYTES
-    with opened_parquet(path, remedy) as table:
+    with opened_table(path, remedy) as table:
         schema = table.schema_arrow
         require_columns(path, schema.names, columns, remedy)
         kept = [each.name for each in schema if _plain(each.type)]
@@ -131,6 +163,8 @@ def _text_bytes(values: pa.Array) -> int:
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _text_bytes(values.flatten())
+    if pa.types.is_string(kind):  # of an Arrow file, where nothing is packed
+        return int(pc.sum(pc.binary_length(values)).as_py() or 0)
     if pa.types.is_dictionary(kind):
         sizes = pc.binary_length(values.dictionary)
         return int(pc.sum(sizes.take(values.indices)).as_py() or 0)
@@ -138,8 +172,8 @@ def _text_bytes(values: pa.Array) -> int:
 
 
 def picture_columns(path: Path, remedy: str = files.OFFICIAL) -> tuple[str, ...]:
-    """The columns of a Parquet file that hold encoded pictures: bytes, or a struct with `bytes`."""
-    with opened_parquet(path, remedy) as table:
+    """The columns of a table that hold encoded pictures: bytes, or a struct with `bytes`."""
+    with opened_table(path, remedy) as table:
         return tuple(each.name for each in table.schema_arrow if holds_bytes(each.type))
 
 
@@ -150,7 +184,7 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
     to. Raises CompoclipError naming the file, and the row without a picture.
     """
     found = []
-    with opened_parquet(path) as table:
+    with opened_table(path) as table:
         inner = pa.types.is_struct(table.schema_arrow.field(column).type)
         leaf = f"{column}.bytes" if inner else column
         # One at a time: however often a file repeats a picture, memory holds it once.

@@ -23,7 +23,12 @@ from compoclip.benchmarks.audit import (
 from compoclip.benchmarks.case import Benchmark
 from compoclip.benchmarks.files import IGNORED, LEVELS
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.solvability import Solvability, solvability
+from compoclip.benchmarks.solvability import (
+    RuleOfThumb,
+    Solvability,
+    rules_of_thumb,
+    solvability,
+)
 from compoclip.cli.data import targets
 from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, note, table
@@ -79,8 +84,9 @@ def main(argv: Sequence[str]) -> int:
     for benchmark in loaded:
         found = audit(benchmark, decoding=options.decode)
         solved = solvability(benchmark) if options.text_only else []
-        reports.append(_record(found, solved))
-        texts.append(audit_text(found, solved))
+        rules = rules_of_thumb(benchmark) if options.text_only else []
+        reports.append(_record(found, solved, rules))
+        texts.append(audit_text(found, solved, rules))
         defects += found.defects
     edits = _edits(loaded)
     texts += [differences_text(each) for each in edits]
@@ -106,7 +112,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def audit_text(found: Audit, solved: Sequence[Solvability] = ()) -> str:
+def audit_text(
+    found: Audit, solved: Sequence[Solvability] = (), rules: Sequence[RuleOfThumb] = ()
+) -> str:
     """Counts of one benchmark."""
     items = sum(found.items.values())
     lines = [f"{found.benchmark}: {items:,} items, {len(found.faulty):,} faulty"]
@@ -142,6 +150,22 @@ def audit_text(found: Audit, solved: Sequence[Solvability] = ()) -> str:
             "items",
         ]
         lines.append(table(rows, header))
+    if rules:
+        from compoclip.evaluation.tables import percent
+
+        told = [
+            [
+                each.subtask,
+                each.rule,
+                percent(each.value),
+                percent(each.chance),
+                "" if each.longer is None else f"{each.longer:+.1f}",
+                str(each.n),
+            ]
+            for each in rules
+        ]
+        head = ["rule of thumb", "take the", "right", "chance", "words more if false", "items"]
+        lines.append(table(told, head))
     return "\n".join(lines)
 
 
@@ -228,7 +252,9 @@ def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tu
     )
 
 
-def _record(found: Audit, solved: Sequence[Solvability]) -> dict[str, Any]:
+def _record(
+    found: Audit, solved: Sequence[Solvability], rules: Sequence[RuleOfThumb]
+) -> dict[str, Any]:
     return {
         "benchmark": found.benchmark,
         "items": dict(found.items),
@@ -238,6 +264,7 @@ def _record(found: Audit, solved: Sequence[Solvability]) -> dict[str, Any]:
         "by_subtask": {str(kind): parts for kind, parts in found.by_subtask.items()},
         "left_out": dict(found.left_out),
         "text_only": [asdict(each) for each in solved],
+        "rules_of_thumb": [asdict(each) for each in rules],
     }
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
+_ABOUT_BOUNDS = """Bounds: untrained is the same architecture with random weights; the oracle makes
+no fault (in retrieval and zero-shot classification it reaches 100 by construction); text only knows
+the training captions and never looks at a picture."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,9 @@ class DemoOptions:
     """Fine-tune the bundled model on procedural scenes with several methods, and report.
 
     Everything goes to OUT: data/ and suite/ (scenes, captions, benchmarks), runs/METHOD/model
-    (checkpoints), results/, report.html, tables/ (Markdown, LaTeX, CSV). What is finished is not
-    done again, so that an interrupted demo goes on where it stopped.
+    (checkpoints), results/, bounds/ (results of the oracle, of the captions alone and of random
+    weights), report.html, tables/ (Markdown, LaTeX, CSV). What is finished is not done again, so
+    that an interrupted demo goes on where it stopped.
 
     Args:
         out: Folder for everything.
@@ -72,12 +76,22 @@ def _run(options: DemoOptions) -> int:
     _train_all(options)
     models = _models(options)
     results = _evaluate(options, models)
+    bounds = _bounds(options, models[BASE])
     report = _report(options, models)
     from compoclip.evaluation.tables import overview_text
+    from compoclip.world.bounds import UNTRAINED
 
-    record = {"report": str(report), "results": [asdict(each) for each in results]}
-    end = f"report: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)"
-    return console.tell(options.json, record, f"{overview_text(results, base=BASE)}\n\n{end}")
+    record = {
+        "report": str(report),
+        "results": [asdict(each) for each in results],
+        "bounds": [asdict(each) for each in bounds],
+    }
+    text = (
+        f"{overview_text(results, base=BASE)}\n\n{_ABOUT_BOUNDS}\n\n"
+        f"{overview_text(bounds, base=UNTRAINED)}\n\n"
+        f"report: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)"
+    )
+    return console.tell(options.json, record, text)
 
 
 def _write_world(options: DemoOptions) -> None:
@@ -178,6 +192,22 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
 
     suite, out = str(options.out / "suite"), options.out / "results"
     return evaluate(EvaluateOptions(on=(suite,), out=out, exclude_faulty=True), models, done)
+
+
+def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:
+    """What the numbers of the suite are to be read against."""
+    from compoclip.data.sources.open import open_source
+    from compoclip.world.bounds import BOUNDS, measure_bound
+
+    suite, captions = options.out / "suite", open_source(str(options.out / "data")).captions()
+    measuring = EvaluateOptions(on=(str(suite),), device="cpu")
+    benchmarks, (settings, _) = measuring.benchmarks(), measuring.settings(cache=None)
+    found: list[Results] = []
+    for name in sorted(BOUNDS, reverse=True):
+        out = options.out / "bounds"
+        found += measure_bound(name, suite, benchmarks, captions, model, out, settings)
+        console.note(f"measured {name}")
+    return found
 
 
 def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:

@@ -94,6 +94,7 @@ class SuiteOptions:
         out: New folder for the suite.
         items_per_task: Items of each sub-task.
         size: Image side in pixels.
+        config: JSON with further fields of the configuration: objects, colours, backdrops.
         seed: Another seed, other scenes.
         split: Which scenes; never those of train.
         benchmarks: Which benchmarks, e.g. sugarcrepe foils; all when not given.
@@ -104,6 +105,7 @@ class SuiteOptions:
     out: Path
     items_per_task: int = 250
     size: int = 64
+    config: Path | None = None
     seed: int = 0
     split: Literal["val", "test"] = "test"
     benchmarks: tuple[str, ...] = ()
@@ -205,8 +207,8 @@ def pairs(arguments: Sequence[str]) -> int:
     return tell(options.json, record, text)
 
 
-def _config(options: WorldTrainOptions | PairsOptions) -> WorldConfig:
-    """The world that a set is drawn from."""
+def _config(options: WorldTrainOptions | PairsOptions | SuiteOptions) -> WorldConfig:
+    """The world that a set or a suite is drawn from."""
     config = read_world_config(options.config) if options.config else WorldConfig()
     return replace(config, size=options.size)
 
@@ -226,8 +228,7 @@ def suite(arguments: Sequence[str]) -> int:
     options = parse(SuiteOptions, "world suite", arguments)
     require_least(1, options, "workers")
     start = time.monotonic()
-    config = WorldConfig(size=options.size)
-    spec = SuiteSpec(config, options.items_per_task, options.seed, options.split)
+    spec = SuiteSpec(_config(options), options.items_per_task, options.seed, options.split)
     parts = write_suite(options.out, spec, options.workers, options.benchmarks)
     seconds = time.monotonic() - start
     images = len({path for part in parts for path in part.images})

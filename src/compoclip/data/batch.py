@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compoclip.data.transform import normalised
+from compoclip.data.transform import Resize, normalised
 from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
 from compoclip.rewrites.base import token_key
 
@@ -109,7 +109,7 @@ class Batch:
     """What the training loop receives: images and the texts that go with them.
 
     Args:
-        pixels: (B, 3, H, W) uint8.
+        pixels: (B, 3, H, W) uint8, or what `resize` makes them of.
         block: The texts.
         ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
         skipped: Ids of samples left out of this batch because they could not be read.
@@ -119,6 +119,7 @@ class Batch:
         views: Names of what the images show, equal within a run only where the pixels are: of the
             photo or photos, and of the crop if there is one. "" where that is not known.
         numbers: The texts as numbers, if they have been made.
+        resize: What the device makes images of the model's size with; None where they have it.
         unforeseen: Where the indices are noted that losses ask for and `numbers` lacks.
     """
 
@@ -131,16 +132,21 @@ class Batch:
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     views: tuple[str, ...] = ()
     numbers: Numbers | None = None
+    resize: Resize | None = None
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
     def normalised(self, device: torch.device) -> torch.Tensor:
         """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
-        return normalised(self.pixels.to(device, non_blocking=True), self.mean, self.std)
+        pixels = self.pixels.to(device, non_blocking=True)
+        if self.resize is not None:
+            pixels = self.resize(pixels)
+        return normalised(pixels, self.mean, self.std)
 
     def pin_memory(self) -> Batch:
         """The same in memory from which a CUDA device copies without the processor."""
         numbers = None if self.numbers is None else self.numbers.pin_memory()
-        return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers)
+        resize = None if self.resize is None else self.resize.pin_memory()
+        return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers, resize=resize)
 
 
 # --- The parts of a batch that several processes make, put together as one process would make

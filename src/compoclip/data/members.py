@@ -130,9 +130,53 @@ def _read(file: Path, column: str) -> Iterator[pa.Array]:
             yield images.cast(pa.large_binary())
 
 
+# --- Arrow files, as data-set libraries save them: mapped into memory and read at any row. ---
+
+
+def arrow_table(path: Path, damaged: str = "fetch the file again") -> pa.Table:
+    """The rows of an Arrow file, of either of its two layouts, without copying them.
+
+    Args:
+        path: The file: a stream, as the datasets library saves it, or a file with a footer.
+        damaged: What to do when it is not whole.
+
+    Returns:
+        The table, checked in full: a damaged one would be read beyond its end.
+
+    Raises:
+        CompoclipError: The file is absent, damaged, or unpacks to far more than its size.
+    """
+    try:
+        size = path.stat().st_size
+        mapped = pa.memory_map(str(path))
+        footer = mapped.read(6) == b"ARROW1"
+        mapped.seek(0)
+        if footer:
+            reader = pa.ipc.open_file(mapped)
+            batches = (reader.get_batch(k) for k in range(reader.num_record_batches))
+        else:
+            reader = pa.ipc.open_stream(mapped)
+            batches = iter(reader)
+        kept, held = [], 0
+        for batch in batches:
+            held += batch.nbytes
+            if held > _MOST_RATIO * size:
+                raise CompoclipError(f"{path}: unpacks to far more than its size; {damaged}")
+            kept.append(batch)
+        table = pa.Table.from_batches(kept, schema=reader.schema)
+        table.validate(full=True)
+        return table
+    except (OSError, pa.ArrowException, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from None
+        reason = str(error).partition("\n")[0]
+        raise CompoclipError(f"{path}: not a whole Arrow file ({reason}); {damaged}") from None
+
+
 # --- Encoded images that lie in archives and tables, read where they are: nothing is unpacked. ---
 
-SUFFIXES = (".zip", ".tar", ".parquet")
+SUFFIXES = (".zip", ".tar", ".parquet", ".arrow")
+_MOST_RATIO = 100  # unpacked to packed size of an Arrow file; the usual ones are not packed at all
 MOST_BYTES = 1 << 28  # of one image: more is a bomb
 _Read = Callable[[str], bytes]
 
@@ -141,7 +185,7 @@ class Members:
     """The bytes of a member of an archive; archives stay open. May be called from threads.
 
     Members are named as in a .zip or .tar file (not compressed as a whole), or "column:row" for a
-    column of images in a .parquet file.
+    column of images in a .parquet or .arrow file.
     """
 
     def __init__(self) -> None:
@@ -171,14 +215,29 @@ class Members:
         return data
 
     def _opened(self, path: Path, member: str) -> tuple[_Read, str]:
-        if path.suffix.lower() == ".parquet":
+        suffix = path.suffix.lower()
+        if suffix in (".parquet", ".arrow"):
             column, _, row = member.rpartition(":")
             if (path, column) not in self._tables:
-                self._tables[path, column] = EmbeddedImages([path], column)
+                self._tables[path, column] = (
+                    EmbeddedImages([path], column) if suffix == ".parquet" else _arrow(path, column)
+                )
             return self._tables[path, column], row
         if path not in self._archives:
             self._archives[path] = _zip(path) if path.suffix.lower() == ".zip" else _tar(path)
         return self._archives[path], member
+
+
+def _arrow(path: Path, column: str) -> _Read:
+    images = arrow_table(path).column(column)
+    if pa.types.is_struct(images.type):
+        images = pc.struct_field(images, "bytes")
+
+    def read(row: str) -> bytes:
+        value = images[int(row)].as_py()
+        return b"" if value is None else bytes(value)
+
+    return read
 
 
 def _zip(path: Path) -> _Read:

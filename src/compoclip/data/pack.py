@@ -14,7 +14,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import PIL
 from PIL import Image
 
 from compoclip.console import counted, note, track
-from compoclip.data.decode import opened, to_rgb
+from compoclip.data.decode import decode, opened, raw_image, raw_photo, to_rgb
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
@@ -75,12 +75,14 @@ class PackSpec:
 
     size: length of the shorter side; larger images are scaled down (bicubic) and stored as JPEG of
     this quality, others stay as they are, byte for byte. keep: all do. shard_size: samples a shard.
+    decoded: the pixels of all images are stored instead, those of large ones scaled down.
     """
 
     size: int = 256
     quality: int = 90
     keep: bool = False
     shard_size: int = 1000
+    decoded: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError for values that make no pack."""
@@ -88,6 +90,10 @@ class PackSpec:
             raise UsageError("--size and --shard-size must be at least 1")
         if not 1 <= self.quality <= 100:
             raise UsageError(f"--quality {self.quality}: must be 1 to 100")
+
+    def record(self) -> dict[str, Any]:
+        """The settings that decide what is stored."""
+        return {k: v for k, v in asdict(self).items() if v or k != "decoded"}
 
 
 @dataclass
@@ -133,7 +139,7 @@ class PackTask:
     out: Path
     spec: PackSpec
     max_bad: int
-    number: int
+    number: int = 0
 
 
 Run = Callable[[Callable[[PackTask], PackSummary], Sequence[PackTask]], Iterable[PackSummary]]
@@ -141,39 +147,48 @@ Run = Callable[[Callable[[PackTask], PackSummary], Sequence[PackTask]], Iterable
 
 
 def pack(
-    request: Request, out: Path, spec: PackSpec, run: Run = map, max_bad: int = 0
+    request: Request,
+    out: Path,
+    spec: PackSpec,
+    run: Run = map,
+    max_bad: int = 0,
+    option: str = "--out",
 ) -> PackSummary:
     """Write a source below the folder `out` as pack-000000.tar, ...; pack.json says what it holds.
 
     A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
-    shards that are there are kept. The bytes do not depend on `run`. Raises UsageError when `out`
-    holds something else, CompoclipError after more than `max_bad` unreadable images, when the disk
-    is full and when another process is writing `out`; what is finished stays.
+    shards that are there are kept. The bytes do not depend on `run`. `option` is what errors call
+    the choice of the folder. Raises UsageError when `out` holds something else, CompoclipError
+    after more than `max_bad` unreadable images, when the disk is full and when another process is
+    writing `out`; what is finished stays.
     """
-    require_writable(out)
-    with only_writer(out, folder=True):
-        return _pack(request, out, spec, run, max_bad)
-
-
-def _pack(request: Request, out: Path, spec: PackSpec, run: Run, max_bad: int) -> PackSummary:
     source = request.open()
     record = _record(source, spec)
-    finished = _check(out, record)
-    if finished is not None:
+    finished = _check(out, record, option)
+    if finished is not None:  # and may be read while another process reads it
         return finished
+    require_writable(out)
+    with only_writer(out, folder=True):
+        finished = _check(out, record, option)
+        return finished or _pack(source, record, PackTask(request, out, spec, max_bad), run)
+
+
+def _pack(source: Source, record: dict[str, Any], shard: PackTask, run: Run) -> PackSummary:
+    out, spec, max_bad = shard.out, shard.spec, shard.max_bad
     write_text(out / RECORD, _shown(record))
     total, todo = PackSummary(), []
-    numbers = range(-(-len(source) // spec.shard_size))
+    numbers = range(len(shard_paths(out, len(source), spec)))
     for number in numbers:
         if _shard(out, number).is_file() and _counts(out, number).is_file():
             counts = _counts(out, number)
             total.add(PackSummary.of(read_json(counts, damaged="delete it"), counts))
         else:
-            todo.append(PackTask(request, out, spec, max_bad, number))
+            todo.append(replace(shard, number=number))
     if total.shards:
         note(f"going on: {total.shards} of {len(numbers)} shards are there")
     _refuse_bad(total, max_bad)
-    for part in track(run(pack_shard, todo), "packing", len(todo), "shards"):
+    what = "decoding images" if spec.decoded else "packing"
+    for part in track(run(pack_shard, todo), what, len(todo), "shards"):
         total.add(part)
         _refuse_bad(total, max_bad)
     total.bad = dict(sorted(total.bad.items()))
@@ -189,6 +204,11 @@ def pack_shard(task: PackTask) -> PackSummary:
     made = PackSummary(shards=1)
     write_atomically(_shard(task.out, task.number), partial(_write, task, made))
     return made
+
+
+def shard_paths(out: Path, samples: int, spec: PackSpec) -> list[Path]:
+    """Where the shards of a pack of so many samples are."""
+    return [_shard(out, number) for number in range(-(-samples // spec.shard_size))]
 
 
 def _shard(out: Path, number: int) -> Path:
@@ -208,17 +228,17 @@ def _record(source: Source, spec: PackSpec) -> dict[str, Any]:
         "source": source.describe(),
         "samples": len(source),
         "captions": digest.hexdigest(),
-        "spec": asdict(spec),
+        "spec": spec.record(),
         "made_by": {"compoclip": __version__, "pillow": PIL.__version__},
     }
 
 
-def _check(out: Path, record: dict[str, Any]) -> PackSummary | None:
+def _check(out: Path, record: dict[str, Any], option: str) -> PackSummary | None:
     """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
         if out.is_dir() and any(each.name != LOCK for each in out.iterdir()):
-            raise UsageError(f"{out}: already exists and is no pack; choose another --out")
+            raise UsageError(f"{out}: already exists and is no pack; choose another {option}")
         return None
     found = read_json(path, damaged="delete the folder and pack again")
     if not isinstance(found, dict):
@@ -227,7 +247,7 @@ def _check(out: Path, record: dict[str, Any]) -> PackSummary | None:
     if known != record:
         keys = dict.fromkeys([*record, *known])
         differ = ", ".join(key for key in keys if known.get(key) != record.get(key))
-        raise UsageError(f"{out}: holds another pack ({differ} differ); choose another --out")
+        raise UsageError(f"{out}: holds another pack ({differ} differ); choose another {option}")
     return PackSummary.of(found["packed"], path) if "packed" in found else None
 
 
@@ -320,6 +340,11 @@ def packed_image(image: Path | bytes, spec: PackSpec, name: str = "") -> tuple[s
     It is decoded in any case. Arrays (.npy) that are not scaled become PNG. Raises what `decode`
     raises.
     """
+    if spec.decoded:
+        rgb = decode(image, name=name)
+        stored = image if isinstance(image, bytes) else image.read_bytes()
+        photo = raw_photo(stored) or hashlib.blake2b(stored, digest_size=16).hexdigest()
+        return "ppm", raw_image(_small(rgb, spec.size), photo)
     with opened(image, name) as file:
         known = _EXTENSIONS.get(file.format or "")
         rgb = to_rgb(file)
@@ -329,11 +354,17 @@ def packed_image(image: Path | bytes, spec: PackSpec, name: str = "") -> tuple[s
             return known, None
         rgb.save(buffer, "PNG")
         return "png", buffer.getvalue()
-    scale = spec.size / min(rgb.size)
-    width, height = (max(spec.size, round(side * scale)) for side in rgb.size)
-    small = rgb.resize((width, height), Image.Resampling.BICUBIC)
-    small.save(buffer, "JPEG", quality=spec.quality)
+    _small(rgb, spec.size).save(buffer, "JPEG", quality=spec.quality)
     return "jpg", buffer.getvalue()
+
+
+def _small(rgb: Image.Image, size: int) -> Image.Image:
+    """An image whose shorter side is no longer than `size`."""
+    if min(rgb.size) <= size:
+        return rgb
+    scale = size / min(rgb.size)
+    width, height = (max(size, round(side * scale)) for side in rgb.size)
+    return rgb.resize((width, height), Image.Resampling.BICUBIC)
 
 
 def _leave_out(made: PackSummary, reason: str, id: str, error: CompoclipError) -> None:

@@ -308,13 +308,14 @@ def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
         yield line
 
 
-def read_delimited(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def read_delimited(path: Path, delimiter: str = "") -> Iterator[tuple[int, dict[str, str]]]:
     """(row number from 1, columns) of a CSV or TSV file with a header line.
 
-    CSV quoting applies to both, so that cells may hold tabs, commas and line breaks. A row with
-    more or fewer cells than the header is an error: it would shift captions between images.
+    delimiter: by default what the name's ending says. CSV quoting applies to all, so that cells
+    may hold tabs, commas and line breaks. A row with more or fewer cells than the header is an
+    error: it would shift captions between images.
     """
-    with _csv_rows(path) as rows:
+    with _csv_rows(path, delimiter) as rows:
         header = next(rows, None)
         if header is None:
             raise CompoclipError(f"{path}: the file is empty; a header line is needed")
@@ -333,16 +334,16 @@ def read_delimited(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield number, dict(zip(names, row))
 
 
-def delimited_header(path: Path) -> list[str]:
+def delimited_header(path: Path, delimiter: str = "") -> list[str]:
     """The column names of a CSV or TSV file; empty when the file is empty."""
-    with _csv_rows(path) as rows:
+    with _csv_rows(path, delimiter) as rows:
         return next(rows, (0, []))[1]
 
 
 @contextmanager
-def _csv_rows(path: Path) -> Iterator[Iterator[tuple[int, list[str]]]]:
+def _csv_rows(path: Path, delimiter: str = "") -> Iterator[Iterator[tuple[int, list[str]]]]:
     """(line where it ends, cells) of every row, with errors as CompoclipError."""
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     # The csv module's default of 128 KiB is less than a long list of captions.
     csv.field_size_limit(LONGEST_LINE)
     try:

@@ -51,14 +51,15 @@ def content_key(*parts: bytes) -> bytes:
 
 
 def image_content_key(ref: ImageRef, members: Members) -> bytes:
-    """Key of an image: its bytes, the box, and whether it is squashed."""
+    """Key of an image: its bytes, the box, and whether it is squashed or mirrored."""
     try:
         data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
     except OSError as error:
         raise CompoclipError(
             f"{ref.path}: cannot be read ({error.strerror}); check the images folder"
         ) from error
-    return content_key(data, repr(ref.box).encode(), *([b"squash"] if ref.squash else []))
+    changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror
+    return content_key(data, repr(ref.box).encode(), *changes)
 
 
 def _tower_name(encoder: Encoder, tower: Tower) -> str:

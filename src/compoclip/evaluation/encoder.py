@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
@@ -172,7 +172,8 @@ class ImageReader:
             CompoclipError: it is missing or damaged.
         """
         stored = self._members(ref.path, ref.member) if ref.member else ref.path
-        return self.pixels(decode(stored, box=ref.box, name=ref.photo), ref.squash)
+        image = decode(stored, box=ref.box, name=ref.photo)
+        return self.pixels(ImageOps.mirror(image) if ref.mirror else image, ref.squash)
 
     def pixels(self, image: Image.Image, squash: bool = False) -> np.ndarray:
         """The same of an RGB image.

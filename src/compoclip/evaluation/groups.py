@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compoclip.benchmarks.case import ZERO_SHOT
-from compoclip.benchmarks.registry import SUITES
+from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import MeanOf, Plan, evaluate, resample, rows_of
@@ -278,7 +278,10 @@ NEITHER_IS_BETTER = frozenset({MATCH})
 
 
 def kind(results: Results) -> str:
-    """The kind of benchmark: "retrieval", "recognition", "invariance" or "composition"."""
+    """The kind of benchmark: "retrieval", "recognition", "invariance", "composition", or "sanity"
+    for one that counts in no mean."""
+    if (results.known_as or results.benchmark).partition("@")[0] in SANITY_CHECKS:
+        return "sanity"
     if all("r1" in metrics for metrics in results.scores.values()):
         return "retrieval"
     if set(results.scores) == {ZERO_SHOT}:

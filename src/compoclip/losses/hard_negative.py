@@ -29,17 +29,18 @@ def selective_calibrated_rows(
     z = at_least_float32(logits)
     counted = valid[:, 0] & valid[:, 1:].any(1)
     valid = valid & counted[:, None]
+    invalid = ~valid
     # A row that does not count is all zeros instead, so that its softmax is defined.
-    z = z.masked_fill(~valid, -torch.inf).masked_fill(~counted[:, None], 0.0)
+    z = z.masked_fill(invalid, -torch.inf).masked_fill(~counted[:, None], 0.0)
     if phantoms is not None:
         # m entries of logit 0 weigh as much as one of ln m.
         z = torch.cat([z, phantoms.to(z.dtype).log()[:, None]], dim=1)
     nll = -z.log_softmax(1)[:, : valid.shape[1]]
-    nll = nll.masked_fill(~valid, 0.0)
+    nll = nll.masked_fill(invalid, 0.0)
     # 1 - p without cancellation. Kept above zero, where x**gamma has no finite slope for gamma < 1.
     focus = (-torch.expm1(-nll)).clamp_min(torch.finfo(z.dtype).tiny) ** gamma
     target = beta * valid.to(z.dtype) / valid.sum(1, keepdim=True).clamp_min(1)
-    target[:, 0] += (1.0 - beta) * counted.to(z.dtype)
+    target[:, 0].add_((1.0 - beta) * counted.to(z.dtype))
     return RowSum(total=(target * focus * nll).sum(), count=counted.sum())
 
 

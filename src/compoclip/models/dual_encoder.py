@@ -16,24 +16,16 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
-from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.architecture import require_compiler
+from compoclip.models.blocks import AS_WRITTEN, Halves, is_plain, run_blocks, within_rows
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
-from compoclip.models.text_tower import (
-    TextFeatures,
-    TextLayers,
-    TextTower,
-    is_plain,
-    self_attention,
-)
+from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
-
-Block = Callable[[Any, Tensor], Tensor]  # a transformer block, and the states before it
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -69,7 +61,7 @@ class ImageTower:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._compiled: Callable[[Tensor, bool], Outputs] | None = None
-        self._compiled_block: Block | None = None
+        self._halves = AS_WRITTEN
 
     @property
     def _visual(self) -> Any:
@@ -113,7 +105,7 @@ class ImageTower:
         vision transformer one block, which serves for all."""
         visual = self._visual
         if isinstance(visual, VisionTransformer) and _runs_packed(visual):
-            self._compiled_block = torch.compile(_block)
+            self._halves = AS_WRITTEN.compiled()
         else:
             self._compiled = torch.compile(self._encode)
 
@@ -123,9 +115,9 @@ class ImageTower:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         visual = self._visual
         # In training, for the sake of the gradients; evaluation, again, stays open_clip's.
-        block = self._compiled_block or (_block if visual.training else None)
-        if block and isinstance(visual, VisionTransformer) and _runs_packed(visual):
-            return _packed_vit(visual, pixels, patches, block)
+        ours = visual.training or self._halves is not AS_WRITTEN
+        if ours and isinstance(visual, VisionTransformer) and _runs_packed(visual):
+            return _packed_vit(visual, pixels, patches, self._halves)
         if not patches:
             pooled = visual(pixels)  # some towers add tokens
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
@@ -153,12 +145,13 @@ def _runs_packed(visual: VisionTransformer) -> bool:
     return visual.transformer.batch_first and all(map(is_plain, visual.transformer.resblocks))
 
 
-def _packed_vit(visual: VisionTransformer, pixels: Tensor, patches: bool, run: Block) -> Outputs:
-    """What open_clip's forward and `_vit` compute, with `self_attention` in every block."""
+def _packed_vit(
+    visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves
+) -> Outputs:
+    """What open_clip's forward and `_vit` compute, with our own way through the blocks."""
     x = visual._embeds(pixels)
     recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
-    for block in visual.transformer.resblocks:
-        x = checkpoint(run, block, x, use_reentrant=False) if recompute else run(block, x)
+    x = run_blocks(visual.transformer.resblocks, x, within_rows, halves, recompute)
     pooled, _ = visual._pool(x)
     if visual.proj is not None:
         pooled = pooled @ visual.proj
@@ -166,12 +159,6 @@ def _packed_vit(visual: VisionTransformer, pixels: Tensor, patches: bool, run: B
         return (pooled,)
     states = visual.ln_post(x)[:, 1:]
     return pooled, states if visual.proj is None else states @ visual.proj
-
-
-def _block(block: Any, x: Tensor) -> Tensor:
-    x = x + block.ls_1(self_attention(block.attn, block.ln_1(x), causal=False))
-    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
-    return out
 
 
 def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -130,13 +131,15 @@ class PackedTokens:
     """The real positions of some rows of a plan as one list of M, text after text.
 
     ids, position: (M,) token and its place in its row. place: (M,) where it stands in (rows,
-    length) laid out flat. ends: (rows,) index of each row's last position in the list. length: of
-    the longest row. segments: the buckets, which attention works on.
+    length) laid out flat. starts: (rows + 1,) index of each row's first position in the list, and
+    M. ends: (rows,) of its last. length: of the longest row. segments: the buckets, which attention
+    works on where it cannot work on the list.
     """
 
     ids: Tensor
     position: Tensor
     place: Tensor
+    starts: Tensor
     ends: Tensor
     rows: int
     length: int
@@ -152,6 +155,7 @@ class PackedTokens:
             ids=move(self.ids),
             position=move(self.position),
             place=move(self.place),
+            starts=move(self.starts),
             ends=move(self.ends),
             segments=tuple(segments),
         )
@@ -282,7 +286,13 @@ def pack(plan: EncodingPlan, buckets: Sequence[Bucket]) -> PackedTokens:
         whole = end - start == rows * bucket.length
         segments.append(Segment(start, end, rows, bucket.length, None if whole else place))
         start = end
-    whole_place = row * length + position
     return PackedTokens(
-        ids[row, position], position, whole_place, ends - 1, stop - first, length, tuple(segments)
+        ids=ids[row, position],
+        position=position,
+        place=row * length + position,
+        starts=F.pad(ends, (1, 0)),
+        ends=ends - 1,
+        rows=stop - first,
+        length=length,
+        segments=tuple(segments),
     )

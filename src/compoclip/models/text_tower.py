@@ -9,18 +9,30 @@ pools elsewhere, keeps open_clip's own full-length path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
-from open_clip.transformer import ResidualAttentionBlock, TextTransformer
+from open_clip.transformer import TextTransformer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from compoclip.errors import CompoclipError
+from compoclip.models.blocks import (
+    AS_WRITTEN,
+    Attend,
+    Halves,
+    attends_to_lists,
+    computed_in,
+    is_plain,
+    run_blocks,
+    within_rows,
+    within_texts,
+)
 from compoclip.models.text_plan import (
     PackedTokens,
     PaddedTokens,
@@ -102,24 +114,20 @@ class TextLayers:
         embedded: Tensor = tower.token_embedding(ids).to(dtype) + at
         return embedded
 
-    def run_packed(
-        self, x: Tensor, segments: Sequence[Segment], halves: Halves | None = None
-    ) -> Tensor:
+    def run_packed(self, x: Tensor, packed: PackedTokens, halves: Halves = AS_WRITTEN) -> Tensor:
         """`run` of all layers of a tower that packs, on (M, W) real positions of many texts.
 
         Attention alone has to know which position belongs to which text; all other layers see one
         long list of positions, with no padding in it. halves: what is computed before and after
-        attention, compiled; None computes it as it is written.
+        attention.
         """
-        halves = halves or _HALVES
         transformer = self._tower.transformer
         recompute = transformer.grad_checkpointing and torch.is_grad_enabled()
-        for block in transformer.resblocks:
-            if recompute:
-                x = checkpoint(_packed_block, block, x, segments, halves, use_reentrant=False)
-            else:
-                x = _packed_block(block, x, segments, halves)
-        return x
+        head = transformer.resblocks[0].attn.head_dim
+        attend: Attend = partial(_in_buckets, segments=packed.segments)
+        if attends_to_lists(x.device, computed_in(x), head):
+            attend = partial(within_texts, starts=packed.starts.int(), longest=packed.length)
+        return run_blocks(transformer.resblocks, x, attend, halves, recompute)
 
 
 def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
@@ -134,84 +142,29 @@ def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
     """One transformer block on (n, L, W), through fused causal attention where it is the plain
     one; every other kind runs its own forward with the cut mask."""
     if is_plain(block):
-        x = x + block.ls_1(self_attention(block.attn, block.ln_1(x), causal=True))
+        attention, normed = block.attn, block.ln_1(x)
+        qkv = F.linear(normed, attention.in_proj_weight, attention.in_proj_bias)
+        mixed = within_rows(qkv, attention.num_heads, causal=True)
+        x = x + block.ls_1(attention.out_proj(mixed))
         out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
         return out
     other: Tensor = block(x, attn_mask=mask)
     return other
 
 
-def _packed_block(block: Any, x: Tensor, segments: Sequence[Segment], halves: Halves) -> Tensor:
-    """A plain transformer block on (M, W) packed positions."""
-    qkv = halves.before(block, x)
-    mixed = [_mix(qkv[s.start : s.stop], s, block.attn.num_heads) for s in segments]
-    return halves.after(block, x, mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+def _in_buckets(qkv: Tensor, heads: int, segments: Sequence[Segment]) -> Tensor:
+    """Causal attention within each of many texts, (M, 3 W) -> (M, W), on buckets of texts."""
+    mixed = [_in_bucket(qkv[s.start : s.stop], heads, s) for s in segments]
+    return joined(mixed)
 
 
-def _before_attention(block: Any, x: Tensor) -> Tensor:
-    """(M, 3 W) queries, keys and values."""
-    return F.linear(block.ln_1(x), block.attn.in_proj_weight, block.attn.in_proj_bias)
-
-
-def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
-    """(M, W) states after the block."""
-    x = x + block.ls_1(block.attn.out_proj(mixed))
-    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
-    return out
-
-
-@dataclass(frozen=True)
-class Halves:
-    """A plain block without its attention, which alone depends on where texts begin and end: what
-    is left knows the number of positions only."""
-
-    before: Callable[[Any, Tensor], Tensor]
-    after: Callable[[Any, Tensor, Tensor], Tensor]
-
-
-_HALVES = Halves(_before_attention, _after_attention)
-
-
-def compiled_halves() -> Halves:
-    """Both halves compiled once, for every block and any number of positions."""
-    return Halves(*(torch.compile(half, dynamic=True) for half in (_HALVES.before, _HALVES.after)))
-
-
-def _mix(qkv: Tensor, segment: Segment, heads: int) -> Tensor:
-    """Causal attention of (m, 3 W) packed queries, keys and values within each text: (m, W)."""
+def _in_bucket(qkv: Tensor, heads: int, segment: Segment) -> Tensor:
+    """The same of the texts of one bucket."""
     n, length, place = segment.rows, segment.length, segment.place
     if place is not None:
         qkv = qkv.new_zeros(n * length, qkv.shape[1]).index_copy(0, place, qkv)
-    q, k, v = qkv.view(n, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    mixed = mixed.transpose(1, 2).reshape(n * length, -1)
+    mixed = within_rows(qkv.view(n, length, -1), heads, causal=True).flatten(0, 1)
     return mixed if place is None else mixed.index_select(0, place)
-
-
-def is_plain(block: nn.Module) -> bool:
-    """Whether a block is open_clip's usual one with the usual attention."""
-    attention = getattr(block, "attn", None)
-    return (
-        type(block) is ResidualAttentionBlock
-        and isinstance(attention, nn.MultiheadAttention)
-        and attention._qkv_same_embed_dim  # one weight for all three; asking that may cost a merge
-        and attention.bias_k is None
-        and not attention.add_zero_attn
-        and attention.dropout == 0.0
-        and not attention._forward_hooks
-        and not attention._forward_pre_hooks
-    )
-
-
-def self_attention(attention: nn.MultiheadAttention, x: Tensor, causal: bool) -> Tensor:
-    """`attention(x, x, x)` on (n, L, W), without a mask in memory if `causal`, and with gradients
-    of queries, keys and values that are written once, side by side."""
-    n, length, width = x.shape
-    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
-    q, k, v = qkv.view(n, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(n, length, width))
-    return out
 
 
 # Padding that one more bucket must save, in token positions, to be worth its cost.
@@ -243,7 +196,7 @@ class TextTower:
             isinstance(inner, TextTransformer) and inner.cls_emb is None
         )
         self._tower: Any = inner if native else None
-        self._halves: Halves | None = None
+        self._halves = AS_WRITTEN
 
     @property
     def causal(self) -> bool:
@@ -326,9 +279,10 @@ class TextTower:
 
     def compile(self) -> bool:
         """Compile the layers, for texts of any number and length; whether the tower can be."""
-        if self.causal and TextLayers(self._tower).packs:
-            self._halves = compiled_halves()
-        return self._halves is not None
+        can = self.causal and TextLayers(self._tower).packs
+        if can:
+            self._halves = AS_WRITTEN.compiled(dynamic=True)
+        return can
 
     def layers(self) -> TextLayers:
         """The tower layer by layer. Raises CompoclipError for one that cannot be run so."""
@@ -344,7 +298,7 @@ class TextTower:
         """`_encode` with the real positions of all rows as one list, and no padding."""
         tower, layers = self._tower, TextLayers(self._tower)
         x = layers.embed_packed(packed.ids, packed.position)
-        x = layers.run_packed(x, packed.segments, self._halves)
+        x = layers.run_packed(x, packed, self._halves)
         if not tokens:
             return (self._project(tower.ln_final(x.index_select(0, packed.ends))),)
         states = self._project(tower.ln_final(x))

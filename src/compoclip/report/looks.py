@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
+from compoclip.benchmarks.case import MIRRORED
 from compoclip.data.decode import decode
 from compoclip.data.members import SUFFIXES, Members
 from compoclip.errors import CompoclipError
@@ -65,7 +66,11 @@ class Album:
         return picture
 
     def photo(self, key: str) -> Image.Image | None:
-        """The photo with this key in full, cut to its box; None when it cannot be read."""
+        """The photo with this key in full, cut to its box, mirrored if it says so; None when it
+        cannot be read."""
+        if key.endswith(MIRRORED):
+            image = self.photo(key.removesuffix(MIRRORED))
+            return image and ImageOps.mirror(image)
         found = _BOX.fullmatch(key)
         photo = found[1] if found else key
         try:

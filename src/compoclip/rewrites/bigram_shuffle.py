@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from compoclip.captions.types import Caption
@@ -34,30 +34,30 @@ class BigramShuffle:
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One shuffle, or `Refused`: "empty-caption", "too-short", "no-new-order" or a check."""
-        units = _units(caption)
+        tokens, units = caption.tokens, _units(caption)
         if not units:
             return Refused(EMPTY)
-        final = units.pop() if caption.tokens[units[-1][0]].text in _FINAL else None
+        shown = {(a, b): caption.text[tokens[a].start : tokens[b - 1].end] for a, b in units}
+        final = units.pop() if tokens[units[-1][0]].text in _FINAL else None
         pairs = [units[i : i + 2] for i in range(0, len(units), 2)]
         if len(pairs) < 2:
             return Refused(TOO_SHORT)
-        texts = {(a, b): _shown(caption, a, b).lower() for a, b in units}
-        texts = {unit: text for unit, text in texts.items() if any(map(str.isalnum, text))}
-        before = _sense(texts, units)
+        words = {unit: shown[unit].lower() for unit in units if any(map(str.isalnum, shown[unit]))}
+        before = _sense(words, units)
         reading = read(caption)
         said, parts_before = items(reading), parts_of(reading)
         reason = NO_NEW_ORDER
         for _ in range(MAX_DRAWS):
             order = rng.sample(pairs, len(pairs))
             shuffled = [unit for pair in order for unit in pair]
-            if _sense(texts, shuffled) == before:
+            if _sense(words, shuffled) == before:
                 continue
             if parts([w for a, b in shuffled for w in said[a:b]]) == parts_before:
                 continue  # "a dog next to a cat" for "a cat next to a dog"
             if final is not None:
                 at = sum(len(p) for p in order[: rng.randint(1, len(order))])
                 shuffled.insert(at, final)
-            text = _join(caption, shuffled, texts)
+            text = _join(caption, shuffled, shown, words)
             edits = (_changed_span(caption.text, text),)
             failed = check(caption, text, edits)
             if failed is None:
@@ -72,7 +72,7 @@ def _units(caption: Caption) -> list[tuple[int, int]]:
     tokens = caption.tokens
     for index, token in enumerate(tokens):
         glued = index > 0 and tokens[index - 1].end == token.start
-        if glued and units and _belongs(tokens[index - 1].text, token.text):
+        if glued and _belongs(tokens[index - 1].text, token.text):
             units[-1] = (units[-1][0], index + 1)
         else:
             units.append((index, index + 1))
@@ -87,26 +87,26 @@ def _belongs(before: str, token: str) -> bool:
     return before[-1:].isalnum() and token[:1].isalnum()
 
 
-def _shown(caption: Caption, first: int, stop: int) -> str:
-    return caption.text[caption.tokens[first].start : caption.tokens[stop - 1].end]
-
-
-def _sense(texts: dict[_Unit, str], units: list[_Unit]) -> list[str]:
+def _sense(words: Mapping[_Unit, str], units: list[_Unit]) -> list[str]:
     """The words in order without case and punctuation, for comparison."""
-    return [texts[unit] for unit in units if unit in texts]
+    return [words[unit] for unit in units if unit in words]
 
 
-def _join(caption: Caption, units: list[_Unit], words: Container[_Unit]) -> str:
+def _join(
+    caption: Caption, units: list[_Unit], shown: Mapping[_Unit, str], words: Container[_Unit]
+) -> str:
     """The units joined by blanks, none between word and punctuation; the sentence capital moves."""
     parts: list[str] = []
     after_word = False
     for place, unit in enumerate(units):
-        text = _shown(caption, *unit)
+        text = shown[unit]
         # A word behind the first of the caption keeps its case wherever it goes but to the front.
-        if not (place and unit[0] and text[:1].isascii()):
-            text = moved_text(caption, unit, 0 if place == 0 else unit[0])
-        if place and unit[0] == 0:
-            text = moved_text(caption, unit, 1) if len(caption.tokens) > 1 else text
+        if place == 0:
+            text = moved_text(caption, unit, 0)
+        elif unit[0] == 0:
+            text = moved_text(caption, unit, 1)
+        elif not text[:1].isascii():
+            text = moved_text(caption, unit, unit[0])
         word = unit in words
         if parts and (word or not after_word):
             parts.append(" ")

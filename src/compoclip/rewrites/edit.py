@@ -73,14 +73,14 @@ def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str,
 
     Repairs "a"/"an" before each change. Raises ValueError when changes overlap or are empty spans.
     """
-    ordered = sorted(changes, key=lambda change: change.first)
+    ordered = sorted(changes)
     if any(change.first >= change.stop for change in ordered):
         raise ValueError("a change must cover at least one token")
     if any(a.stop > b.first for a, b in pairwise(ordered)):
         raise ValueError("changes overlap")
     articles = _article_changes(caption, ordered)
     if articles:
-        ordered = sorted([*ordered, *articles], key=lambda change: change.first)
+        ordered = sorted([*ordered, *articles])
     parts: list[str] = []
     edits: list[Edit] = []
     old_end = length = 0
@@ -97,15 +97,15 @@ def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str,
 
 
 def _article_changes(caption: Caption, changes: list[SpanChange]) -> list[SpanChange]:
-    taken = {i for change in changes for i in range(change.first, change.stop)}
     found = []
     for change in changes:
         before = change.first - 1
-        if before < 0 or before in taken or not change.text:
-            continue
         article = caption.tokens[before]
+        if before < 0 or not change.text or article.text.lower() not in ARTICLES:
+            continue
+        taken = any(other.first <= before < other.stop for other in changes)
         gap = caption.text[article.end : caption.tokens[change.first].start]
-        if article.text.lower() in ARTICLES and gap.isspace():
+        if not taken and gap.isspace():
             new = repaired(article.text, change.text.split()[0])
             if new != article.text:
                 found.append(SpanChange(before, before + 1, new))
@@ -167,6 +167,8 @@ def _glued(text: str, at: int, *, before: bool) -> bool:
     if at <= 0 or at >= len(text):
         return False
     left, right = text[at - 1], text[at]
+    if left == " " or right == " ":
+        return False
     if left.isalnum() and right.isalnum():
         return True
     outer = text[max(at - 2, 0) : at][::-1] if before else text[at : at + 2]
@@ -184,7 +186,8 @@ def _glued(text: str, at: int, *, before: bool) -> bool:
 #: Draws after which a rewrite gives up (rule 8).
 MAX_DRAWS = 10
 
-_TWICE = re.compile(r"\b(\w+)(?=\s+\1\b)", re.IGNORECASE)
+# Possessive, as a word cut short is followed by no blank.
+_TWICE = re.compile(r"\b(\w++)(?=\s++\1\b)", re.IGNORECASE)
 
 EMPTY = "empty-caption"
 SAME_TOKENS = "same-after-tokenisation"
@@ -207,7 +210,7 @@ def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
     """
     if caption.cut:
         return TOO_LONG
-    if any(not on_word_boundaries(caption.text, e.start, e.end) for e in edits):
+    if not all(on_word_boundaries(caption.text, e.start, e.end) for e in edits):
         return CUTS_WORD
     if same_to_clip(text, caption.text):
         return SAME_TOKENS

@@ -42,9 +42,11 @@ Cells = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class _Index:
-    """Where each word stands: word -> (family, cell) pairs, and the cells of every family."""
+    """Where each word stands: word -> (family, cell) pairs and word -> families, and the cells of
+    every family."""
 
     places: Mapping[str, tuple[tuple[str, int], ...]]
+    families: Mapping[str, frozenset[str]]
     cells: Mapping[str, Cells]
 
 
@@ -67,12 +69,16 @@ def _index(pos: str) -> _Index:
         for number, cell in enumerate(row):
             for word in cell:
                 places.setdefault(word, []).append((family, number))
-    return _Index({word: tuple(found) for word, found in places.items()}, cells)
+    return _Index(
+        {word: tuple(found) for word, found in places.items()},
+        {word: frozenset(family for family, _ in found) for word, found in places.items()},
+        cells,
+    )
 
 
 def families(lemma: str, pos: str) -> frozenset[str]:
     """Names of the families that hold the word; empty when it is in none."""
-    return frozenset(family for family, _ in _index(pos).places.get(lemma.lower(), ()))
+    return _index(pos).families.get(lemma.lower(), frozenset())
 
 
 def may_coincide(a: str, b: str, pos: str) -> bool:
@@ -140,6 +146,7 @@ def excluded(a: str, b: str) -> bool:
     return "colour" in mine or not (theirs - mine) & UNIVERSAL
 
 
+@lru_cache(maxsize=65536)
 def deny(a: str, b: str) -> bool:
     """Whether a thing of which one adjective is said cannot be the other."""
     return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")

@@ -480,23 +480,35 @@ def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
     """
     if s.holds(word):
         return OCCURS
-    if any(related(own, word, "ADJ") for own in s.attributes[node]):
-        return RELATED
-    for other, name in enumerate(s.names):
-        denied = any(deny(said, word) for said in s.attributes[other])
-        if other != node and not denied and same_thing(s.names[node], name):
+    for own in s.attributes[node]:
+        if related(own, word, "ADJ"):
+            return RELATED
+    for other in _namesakes(s)[node]:
+        if not any(deny(said, word) for said in s.attributes[other]):
             return MAY_HOLD
     return None
 
 
+@of_last
+def _namesakes(s: Reading) -> tuple[tuple[int, ...], ...]:
+    """For each object the others that may be of its kind."""
+    named = tuple(enumerate(s.names))
+    return tuple(
+        [
+            tuple([other for other, b in named if other != node and same_thing(a, b)])
+            for node, a in named
+        ]
+    )
+
+
 def place_refusal(s: Reading, first: int, stop: int) -> str | None:
     """Why no other preposition at tokens [first, stop) would deny this one, or None."""
-    for ends in s.related_by(first, stop):
+    pairs = s.related_by(first, stop)
+    for ends in pairs:
         said = s.attributes[ends[0]], s.attributes[ends[1]]
         if (refusal := restated(s, ends, said)) is not None:
             return refusal
-    alike = not s.related_by(first, stop) and may_tie_alike(s, first, stop)
-    return RELATED if alike else None
+    return RELATED if not pairs and may_tie_alike(s, first, stop) else None
 
 
 def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bool:

@@ -45,6 +45,7 @@ _LISTS = word_lists(__file__, "rules")
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
 _NO = _LISTS.words("no")  # these open a scope that runs to the end of the clause,
 _NOT = _LISTS.words("not")  # these colour the whole clause
+_CONTRACTED = ("n't", "n’t")
 _TRIGGERS = _NO | _NOT
 
 
@@ -57,7 +58,7 @@ def unasserted(tokens: tuple[Token, ...], lows: tuple[str, ...] | None = None) -
     """
     if lows is None:
         lows = tuple([token.text.lower() for token in tokens])
-    if _TRIGGERS.isdisjoint(lows) and not any(word.endswith(("n't", "n’t")) for word in lows):
+    if _TRIGGERS.isdisjoint(lows) and not any(word.endswith(_CONTRACTED) for word in lows):
         return frozenset()
     found: set[int] = set()
     start = 0
@@ -73,7 +74,7 @@ def _clause(lows: tuple[str, ...], start: int, stop: int) -> range:
     reach = stop
     for index in range(start, stop):
         word = lows[index]
-        if word in _NOT or word.endswith(("n't", "n’t")):
+        if word in _NOT or word.endswith(_CONTRACTED):
             return range(start, stop)
         if word in _NO:
             reach = min(reach, index)
@@ -247,20 +248,24 @@ class Reading:
         """The objects that the word at token `index` is an attribute of."""
         start = self.caption.tokens[index].start
         objects = self.caption.graph.objects if self.caption.graph else ()
-        return tuple(
+        found = [
             number
             for number, node in enumerate(objects)
-            if any(a.span.start <= start < a.span.end for a in node.attributes)
-        )
+            for a in node.attributes
+            if a.span.start <= start < a.span.end
+        ]
+        return tuple(dict.fromkeys(found))
 
     def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
         """The pairs of objects that the words at tokens [first, stop) relate."""
         start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
         relations = self.caption.graph.relations if self.caption.graph else ()
         return tuple(
-            (each.subject, each.object)
-            for each in relations
-            if each.span.start < end and start < each.span.end
+            [
+                (each.subject, each.object)
+                for each in relations
+                if each.span.start < end and start < each.span.end
+            ]
         )
 
     def holds(self, word: str) -> bool:
@@ -299,10 +304,10 @@ def read(caption: Caption) -> Reading:
     lows = tuple([token.text.lower() for token in tokens])
     lemmas = tuple([token.lemma.lower() for token in tokens])
     phrasal = frozenset([i for start, stop in phrases(lows) for i in range(start, stop)])
-    spans = _mention_spans(caption, phrasal)
     mentions: list[Mention] = []
-    for place, (first, stop, head) in enumerate(spans):
-        before = spans[place - 1][1] if place else 0
+    owner = [-1] * len(tokens)
+    before = root = 0
+    for place, (first, stop, head) in enumerate(_mention_spans(caption, phrasal)):
         link = MentionLink.START
         words: tuple[str, ...] = ()
         if place:
@@ -313,13 +318,9 @@ def read(caption: Caption) -> Reading:
             link, words = _link(tuple(between))
         if link in (MentionLink.START, MentionLink.COORDINATED):
             root = place
-        else:
-            root = mentions[-1].root if mentions else place
         mentions.append(Mention(first, stop, head, link, words, root))
-    owner = [-1] * len(tokens)
-    for number, mention in enumerate(mentions):
-        for index in range(mention.first, mention.stop):
-            owner[index] = number
+        owner[first:stop] = [place] * (stop - first)
+        before = stop
     scope = unasserted(tokens, lows)
     return Reading(caption, tuple(mentions), tuple(owner), phrasal, scope, lows, lemmas)
 

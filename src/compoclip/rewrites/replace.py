@@ -132,11 +132,9 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
         if owner >= 0 and (s.unasserted or not known) and has_namesake(s, owner):
             continue
         head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[known[0]]) if known else ""
-        options = tuple(
-            (word, weight)
-            for word, weight in modifier(lemma, token.tag, head)
-            if all(attribute_refusal(s, node, word) is None for node in known)
-        )
+        options = modifier(lemma, token.tag, head)
+        for node in known:
+            options = tuple([each for each in options if not attribute_refusal(s, node, each[0])])
         yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
 
 
@@ -154,7 +152,7 @@ def _same(s: Reading, index: int) -> Iterator[Element]:
 def _prepositions(s: Reading) -> Iterator[Element]:
     end = 0
     for index, word in enumerate(s.lows):
-        if index < end or word not in _PHRASES_BY_FIRST:
+        if word not in _PHRASES_BY_FIRST or index < end:
             continue
         for phrase in _PHRASES_BY_FIRST[word]:
             stop = index + len(phrase)
@@ -223,12 +221,13 @@ class Replace:
 
 def drawn_candidate(element: Element, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
-    left = dict(element.candidates)
+    words = [word for word, _ in element.candidates]
+    weights = [weight for _, weight in element.candidates]
     drawn = []
-    for _ in range(min(CANDIDATES_PER_ELEMENT, len(left))):
-        word = rng.choices(list(left), list(left.values()))[0]
-        drawn.append(word)
-        del left[word]
+    for _ in range(min(CANDIDATES_PER_ELEMENT, len(words))):
+        at = rng.choices(range(len(words)), weights)[0]
+        drawn.append(words.pop(at))
+        del weights[at]
     return rng.choice(drawn)
 
 

@@ -90,7 +90,7 @@ def step_if_finite(optimizer: torch.optim.AdamW, loss: Tensor, norm: Tensor) -> 
 
     Returns (2,) bool: whether the loss, and whether the norm, is not finite.
     """
-    bad = ~torch.stack([loss.isfinite(), norm.isfinite()])
+    bad = ~torch.stack([loss, norm]).isfinite()
     if bad.device.type in ("cpu", "cuda"):
         optimizer.found_inf = bad.any().float()  # type: ignore[attr-defined]
         optimizer.step()

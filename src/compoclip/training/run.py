@@ -20,7 +20,7 @@ from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
-from compoclip.data.transform import ImageTransform, RandomCrop
+from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable
 from compoclip.methods.base import Method
@@ -35,6 +35,7 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
+from compoclip.workers import available_cores
 
 _FEW_IMAGES = 4096
 _MOST_WORKERS = 16  # read more than any one GPU takes
@@ -164,10 +165,11 @@ def _run(
         with ranks.rank0_first():
             parsed = prepare_captions(source)
     workers = reading_processes(settings, method, len(source))
+    transform = DeviceTransform if source.decoded else ImageTransform
     loader = BatchLoader(
         source,
         TextPlan(method.plan, seed=settings.seed, parsed=parsed),
-        ImageTransform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
+        transform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
         batch_size=method.optim.batch_size,
         seed=settings.seed,
         workers=workers,
@@ -294,8 +296,7 @@ def reading_processes(settings: RunSettings, method: Method, samples: int) -> in
     images = samples * method.optim.epochs * method.images.images_per_sample
     if images < _FEW_IMAGES:
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    own = (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    own = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if torch.device(settings.device).type == "cpu":
         return own // 8
     return min(max(1, own - 1), _MOST_WORKERS)

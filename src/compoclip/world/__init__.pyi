@@ -1,3 +1,5 @@
+from .bounds import BOUNDS as BOUNDS
+from .bounds import measure_bound as measure_bound
 from .captions import WorldCaption as WorldCaption
 from .captions import captions_for as captions_for
 from .dataset import TrainingSet as TrainingSet

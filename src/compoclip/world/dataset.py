@@ -165,16 +165,29 @@ def read_world_config(path: Path) -> WorldConfig:
         CompoclipError: When the file is missing, malformed, or names an unknown field.
         UsageError: When a value is out of range.
     """
-    data = read_json(path, damaged="mend the file")
+    return world_of(read_json(path, damaged="mend the file"), str(path))
+
+
+def world_of(data: Any, where: str) -> WorldConfig:
+    """The world that a JSON object describes: any fields of `WorldConfig`, the others by default.
+
+    Args:
+        data: The object.
+        where: What holds it, for errors.
+
+    Raises:
+        CompoclipError: When it is malformed or names an unknown field.
+        UsageError: When a value is out of range.
+    """
     known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}
     if not isinstance(data, dict) or (unknown := sorted(set(data) - set(known))):
         named = f"unknown field '{unknown[0]}'" if isinstance(data, dict) else "not an object"
-        raise CompoclipError(f"{path}: {named}; a world configuration has: {', '.join(known)}")
+        raise CompoclipError(f"{where}: {named}; a world configuration has: {', '.join(known)}")
     values = {name: _frozen(value) for name, value in data.items()}
     for name, value in values.items():
         kind = known[name]
         if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-            raise CompoclipError(f"{path}: '{name}' must be a {kind.__name__}")
+            raise CompoclipError(f"{where}: '{name}' must be a {kind.__name__}")
     return replace(WorldConfig(), **values)
 
 

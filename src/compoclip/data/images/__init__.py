@@ -24,7 +24,7 @@ from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.caption_plan import GIVEN
-from compoclip.data.decode import decode
+from compoclip.data.decode import decode, raw_photo
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
 from compoclip.data.transform import ImageTransform
@@ -248,7 +248,7 @@ class BatchBuilder:
         self.counts.add(counts)
 
     def shown(self, id: str, image: Path | bytes, key: str) -> torch.Tensor:
-        """(3, H, W) uint8 pixels as training shows them; `key` places the crop.
+        """Pixels as the transform reads them, which training shows; `key` places the crop.
 
         Raises UnreadableError.
         """
@@ -281,9 +281,9 @@ class BatchBuilder:
             photos=tuple(part.photo for part in parts),
             pair=pair if any(each >= 0 for each in pair) else (),
         )
-        nothing = torch.zeros(0, 3, *self.transform.preprocess.size, dtype=torch.uint8)
+        pixels, resize = self.transform.together([part.pixels for part in parts])
         return Batch(
-            pixels=torch.stack([part.pixels for part in parts]) if parts else nothing,
+            pixels=pixels,
             block=block,
             ids=tuple(self.ids),
             skipped=tuple(self.skipped),
@@ -291,6 +291,7 @@ class BatchBuilder:
             mean=normalisation[0],
             std=normalisation[1],
             views=tuple(part.view for part in parts),
+            resize=resize,
         )
 
 
@@ -310,7 +311,7 @@ def photo_key(image: Path | bytes) -> str:
     """A name of the photo: equal for one file, and for the same encoded bytes."""
     if isinstance(image, Path):
         return str(image)
-    return blake2b(image, digest_size=16).hexdigest()
+    return raw_photo(image) or blake2b(image, digest_size=16).hexdigest()
 
 
 # --- The plans. ---

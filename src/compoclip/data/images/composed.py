@@ -320,6 +320,7 @@ class SentenceSource(Source):
         self._kept = np.fromiter(kept, np.int64)
         few = len(source) - len(self._kept)
         self.left_out = {**source.left_out, FEW_SENTENCES: few}
+        self.decoded = source.decoded
 
     def __len__(self) -> int:
         return len(self._kept)

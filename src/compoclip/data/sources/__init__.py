@@ -41,10 +41,12 @@ class Source(ABC):
     of one is answered here from the samples, which reads their images too. Those that know better
     answer from what they hold.
 
-    left_out: how many captions and samples the reader left out, by reason.
+    left_out: how many captions and samples the reader left out, by reason. decoded: whether images
+    are stored as pixels, which a device can crop and resize.
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
+    decoded: bool = False
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -55,6 +57,10 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""
+
+    def bare(self, index: int) -> Sample:
+        """The sample; images that do not lie in a file of their own may be no bytes at all."""
+        return self[index]
 
     def ids(self) -> list[str]:
         """The id of every sample, in order."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +55,10 @@ class Images(Protocol):
 
     def __call__(self, image: str) -> Path | bytes: ...
 
+    def bare(self, image: str) -> Path | bytes:
+        """The same if it is a file; no bytes if it is not."""
+        ...
+
 
 class FolderImages:
     """Images as files below a folder; rows name them by relative path."""
@@ -64,6 +68,8 @@ class FolderImages:
 
     def __call__(self, image: str) -> Path:
         return self.root / image
+
+    bare = __call__
 
 
 class RowSource(Source):
@@ -91,16 +97,23 @@ class RowSource(Source):
         return len(self._ids)
 
     def __getitem__(self, index: int) -> Sample:
+        return self._sample(index, self._open)
+
+    def bare(self, index: int) -> Sample:
+        """The sample without images that lie in a table."""
+        return self._sample(index, self._open.bare)
+
+    def _sample(self, index: int, images: Callable[[str], Path | bytes]) -> Sample:
         if not 0 <= index < len(self._ids):
             raise IndexError(index)
         negative = self._negative_images[index].as_py()
         return Sample(
             id=self._ids[index].as_py(),
-            image=self._open(self._images[index].as_py()),
+            image=images(self._images[index].as_py()),
             captions=tuple(self._captions[index].as_py()),
             negatives=tuple(self._negatives[index].as_py()),
             neighbours=tuple(self._neighbours[index].as_py()),
-            negative_image=self._open(negative) if negative else None,
+            negative_image=images(negative) if negative else None,
             group=self._groups[index].as_py(),
         )
 

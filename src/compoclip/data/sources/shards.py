@@ -405,6 +405,13 @@ class ShardSource(Source):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Sample:
+        return self._sample(index, read_at)
+
+    def bare(self, index: int) -> Sample:
+        """The sample without its images, which are not read."""
+        return self._sample(index, lambda shard, offset, size: b"")
+
+    def _sample(self, index: int, read: Callable[[Path, int, int], bytes]) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = bisect_right(self._ends, index)
@@ -413,10 +420,10 @@ class ShardSource(Source):
         row = {name: table.column(name)[place].as_py() for name in _READ}
         negative = None
         if row["negative_size"]:
-            negative = _read(path, row["negative_offset"], row["negative_size"])
+            negative = read(path, row["negative_offset"], row["negative_size"])
         return Sample(
             id=f"{self._names[shard]}/{row['key']}",
-            image=_read(path, row["offset"], row["size"]),
+            image=read(path, row["offset"], row["size"]),
             captions=tuple(row["captions"]),
             negatives=tuple(row["negatives"]),
             neighbours=self._positions(row["neighbours"], index),
@@ -494,7 +501,8 @@ class ShardSource(Source):
         return f"webdataset shards {self._shards[0]}{more}{key}"
 
 
-def _read(shard: Path, offset: int, size: int) -> bytes:
+def read_at(shard: Path, offset: int, size: int) -> bytes:
+    """The bytes of a member of a shard. Raises CompoclipError when they are not there."""
     try:
         with shard.open("rb", buffering=0) as file:
             file.seek(offset)

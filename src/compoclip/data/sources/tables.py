@@ -165,6 +165,10 @@ class ColumnImages:
         column, _, row = image.rpartition(":")
         return self._columns[column](row) if column in self._columns else self._folder(image)
 
+    def bare(self, image: str) -> Path | bytes:
+        """The file; no bytes in place of an image of the table."""
+        return b"" if image.rpartition(":")[0] in self._columns else self._folder(image)
+
 
 def _add_rows(
     parquet: pq.ParquetFile,

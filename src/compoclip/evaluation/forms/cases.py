@@ -1,4 +1,4 @@
-"""The forms of cases: choice of a text or image, group, triple, text-only, and true-or-false.
+"""The forms of cases: choice, group, triple, half-truth, text-only, and true-or-false.
 
 All but the last are judged case by case. `judge` decides which scores are right, with a tie counted
 three ways (`items.Outcomes`): as the benchmark's policy has it, as wrong, and as broken at random.
@@ -238,6 +238,7 @@ class TripleForm(OneByOneForm):
         "brittleness",
         "both_below",
     )
+    called = ("Caption", "Rewording", "Foil")
     headings = ("caption", "rewording", "foil")
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
@@ -276,9 +277,48 @@ class TripleForm(OneByOneForm):
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """The photo, if there is one, and the three texts."""
-        texts = list(zip(("Caption", "Rewording", "Foil"), row["texts"], (True, True, False)))
+        texts = list(zip(self.called, row["texts"], (True, True, False)))
         columns = [(heading, k) for k, heading in enumerate(self.headings)]
         return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
+
+
+class HalfTruthForm(TripleForm):
+    """One image, a short true text, and two texts that add to it: one truly, one falsely.
+
+    With s_a of the short text, s_f of the full truth and s_h of the half-truth: ht: s_a > s_h, a
+    wrong detail makes the text worse, chance 1/2. cor: s_f > s_a > s_h, the order of how much is
+    right, 1/6. full: s_f > s_a, a right detail makes it better, 1/2: a model that dislikes length
+    wins at ht and loses here.
+
+    Source: CS-CLIP, arXiv 2602.23906, 2026.
+    """
+
+    name = Form.HALF_TRUTH
+    metrics = ("ht", "cor", "full")
+    called = ("Short", "Full truth", "Half-truth")
+    headings = ("short", "full truth", "half-truth")
+    columns = OneByOneForm.columns
+
+    def chance(self, candidates: int) -> dict[str, float]:
+        """The share of the six orders of three scores that are right."""
+        return {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}
+
+    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
+        """All three metrics; a tie for the first favours the short text over the half-truth, and
+        the full truth over the short text."""
+        a, f, h = scores[:, 0], scores[:, 1], scores[:, 2]
+        of_ht, of_full = _all_above((a,), (h,)), _all_above((f,), (a,))
+        of_cor = np.where((a == f) & (a == h), 1 / 6, of_ht * of_full)  # one order of all six
+        cor, loose = (f > a) & (a > h), (f >= a) & (a >= h)
+        return {
+            "ht": self.outcomes("ht", a > h, a >= h, of_ht, first),
+            "cor": self.outcomes("cor", cor, loose, of_cor, first),
+            "full": self.outcomes("full", f > a, f >= a, of_full, first),
+        }
+
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """The short text against the half-truth."""
+        return scores[0] - scores[2]
 
 
 class TextOnlyForm(TripleForm):
@@ -292,6 +332,7 @@ class TextOnlyForm(TripleForm):
     metrics = ("augmented", "original", "second")
     in_pairs = False
     headings = ("caption–rewording", "caption–foil", "rewording–foil")
+    columns = OneByOneForm.columns
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
         """Three texts."""
@@ -314,10 +355,6 @@ class TextOnlyForm(TripleForm):
             "second": self.outcomes("second", own > two, own >= two, of_two, first),
         }
 
-    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """None."""
-        return {}
-
     def margin(self, scores: Sequence[float], truth: int) -> float:
         """The true pair against the better of the others."""
         return scores[0] - max(scores[1:])
@@ -339,7 +376,14 @@ def _all_above(upper: tuple[Scores, ...], lower: tuple[Scores, ...]) -> Values:
 
 ONE_BY_ONE: Mapping[Form, OneByOneForm] = {
     each.name: each
-    for each in (ChooseTextForm(), ChooseImageForm(), GroupForm(), TripleForm(), TextOnlyForm())
+    for each in (
+        ChooseTextForm(),
+        ChooseImageForm(),
+        GroupForm(),
+        TripleForm(),
+        HalfTruthForm(),
+        TextOnlyForm(),
+    )
 }
 
 

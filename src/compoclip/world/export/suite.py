@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -16,15 +18,15 @@ import numpy as np
 
 from compoclip.benchmarks.files import close
 from compoclip.console import track
-from compoclip.errors import UsageError
-from compoclip.files import new_folder
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import new_folder, reason
 from compoclip.version import __version__
 from compoclip.world.dataset import mapper, png_bytes
 from compoclip.world.export import aro, pairs, retrieval, sugarcrepe
 from compoclip.world.export.part import Part, Photos, SuiteSpec
 from compoclip.world.render import render
 from compoclip.world.sampling import NOVEL_ATTRIBUTE, generator, held_out_attributes
-from compoclip.world.scene import Scene
+from compoclip.world.scene import Backdrop, Scene, Thing
 from compoclip.world.vocabulary import with_article
 
 # --- The zero-shot sets. ---
@@ -120,6 +122,8 @@ def _classes(
 # --- The suite. ---
 
 EDITION = "world"
+SCENES = "scenes.json.gz"
+"""The scene behind every picture of a suite, by path; what the bounds ask (`world.bounds`)."""
 Builder = Callable[[SuiteSpec], list[Part]]
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {
@@ -179,9 +183,11 @@ def write_suite(
         for made in track(each(_build, wanted, repeat(spec)), "making items", len(wanted)):
             parts += made
         parts.sort(key=lambda part: part.id)
-        for path, value in _files(parts, spec).items():
+        images = _images(parts)
+        files = _files(parts, spec) | {SCENES: {path: astuple(scene) for path, scene in images}}
+        for path, value in files.items():
             _write(folder / path, _encode(path, value))
-        chunks = _chunks(parts)
+        chunks = [images[i : i + _CHUNK] for i in range(0, len(images), _CHUNK)]
         jobs = each(_draw, repeat(folder), chunks, repeat(spec.config.size))
         for _ in track(jobs, "drawing images", len(chunks), f"times {_CHUNK}"):
             pass
@@ -208,7 +214,34 @@ def _files(parts: Sequence[Part], spec: SuiteSpec) -> dict[str, Any]:
     return {**files, "suite.json": suite, "edition.json": {"edition": EDITION}}
 
 
+def read_scenes(suite: Path) -> dict[str, Scene]:
+    """The scenes behind a suite's pictures.
+
+    Args:
+        suite: Its folder.
+
+    Returns:
+        Path of the picture below the folder -> scene.
+
+    Raises:
+        CompoclipError: When the file of scenes is missing or damaged.
+    """
+    path = suite / SCENES
+    try:
+        rows = json.loads(gzip.decompress(path.read_bytes()))
+        return {
+            name: Scene(tuple(Thing(*thing) for thing in things), Backdrop(*backdrop))
+            for name, (things, backdrop) in rows.items()
+        }
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zlib.error) as error:
+        raise CompoclipError(
+            f"{path}: missing or damaged ({reason(error)}); write the suite anew"
+        ) from error
+
+
 def _encode(path: str, value: Any) -> bytes:
+    if path.endswith(".gz"):
+        return gzip.compress(json.dumps(value, separators=(",", ":")).encode(), mtime=0)
     if path.endswith(".jsonl"):
         return "".join(json.dumps(row) + "\n" for row in value).encode()
     if path.endswith(".txt"):
@@ -222,13 +255,12 @@ def _encode(path: str, value: Any) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def _chunks(parts: Sequence[Part]) -> list[Chunk]:
-    """All distinct images in runs of a hundred."""
+def _images(parts: Sequence[Part]) -> Chunk:
+    """All distinct images with their scenes, by path."""
     images: dict[str, Scene] = {}
     for part in parts:
         images |= part.images
-    ordered = sorted(images.items())
-    return [ordered[i : i + _CHUNK] for i in range(0, len(ordered), _CHUNK)]
+    return sorted(images.items())
 
 
 def _draw(folder: Path, chunk: Chunk, size: int) -> None:

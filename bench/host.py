@@ -1,0 +1,438 @@
+"""`python -m bench host`: what a training step costs the main process, before any arithmetic."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import compoclip.training.step as step_module
+from bench.captions import drawn_captions
+from bench.data import photo_like
+from bench.rows import PROGRAM, Inputs, Row, surroundings
+from compoclip.cli.options import parse
+from compoclip.console import emit_json, table
+from compoclip.data.batch import Batch
+from compoclip.data.loader import BatchLoader
+from compoclip.data.prepared import Numbers
+from compoclip.data.sources.open import open_source
+from compoclip.errors import UsageError
+from compoclip.methods.base import Method, Optim
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.text_plan import TextPlanner
+from compoclip.models.work import FeatureWork, Work
+from compoclip.training import loop
+from compoclip.training.optim import learning_rate
+from compoclip.training.run import run_training
+from compoclip.training.settings import RunSettings
+
+# The parts of a step, in the order in which they come.
+PARTS = (
+    *("texts", "pixels", "images", "captions", "join", "losses", "backward"),
+    *("take", "clip", "optimiser", "rest"),
+)
+PREAMBLE = ("take", "texts")
+COUNTED = (2, 3, 4)  # steps whose operations are counted, and which are not timed
+_MEANING = {
+    "texts": "copy the buffer of texts, cut it into views",
+    "pixels": "normalise pixels",
+    "images": "image tower, forward",
+    "captions": "text tower, forward",
+    "join": "features of both",
+    "losses": "losses",
+    "backward": "backward",
+    "take": "take the next batch from its worker",
+    "clip": "norm of the gradients",
+    "optimiser": "AdamW",
+    "rest": "the loop itself, with a line of the log",
+}
+
+
+class StepTimes:
+    """Times the parts of every training step inside the block, by the functions the loop calls.
+
+    What is timed is `run_training` as it is. With a `drain` every part waits for the device before
+    and after it, and then says what the device takes; without one, what the host takes.
+
+    Args:
+        clock: Gives seconds.
+        drain: Waits for the device.
+        around: By the number of a step from 0, a block that the whole step runs in; such a step is
+            not timed.
+
+    Attributes:
+        steps: By step, the seconds of each part, and of the whole as "step".
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.thread_time,
+        drain: Callable[[], None] | None = None,
+        around: Mapping[int, Callable[[], AbstractContextManager[Any]]] | None = None,
+    ) -> None:
+        self._clock, self._drain, self._around = clock, drain or (lambda: None), around or {}
+        self.steps: list[dict[str, float]] = []
+        self._began = 0.0
+        self._patches, self._block = ExitStack(), ExitStack()
+
+    def median(self, warm_up: int = 2) -> dict[str, float]:
+        """The median of every part over the steps after the first ones, and of the whole step."""
+        timed = [
+            step for k, step in enumerate(self.steps) if k >= warm_up and k not in self._around
+        ]
+        for step in timed:
+            step["rest"] = step["step"] - sum(step[part] for part in PARTS if part != "rest")
+        return {part: statistics.median(step[part] for step in timed) for part in (*PARTS, "step")}
+
+    def __enter__(self) -> StepTimes:
+        places: tuple[tuple[Any, str, str], ...] = (
+            (loop._Ahead, "take", "take"),
+            (Batch, "normalised", "pixels"),
+            (Numbers, "on", "texts"),
+            (step_module, "weighted_loss", "losses"),
+            (Tensor, "backward", "backward"),
+            (loop, "clip_gradients", "clip"),
+            (loop, "step_if_finite", "optimiser"),
+        )
+        for owner, name, part in places:
+            self._patch(owner, name, self._timed(part, getattr(owner, name)))
+        work, rate = DualEncoder.work, learning_rate
+
+        def begun(*arguments: Any) -> float:  # the first that a step asks for
+            self._begin()
+            return rate(*arguments)
+
+        def in_parts(*arguments: Any, **more: Any) -> FeatureWork:
+            found = work(*arguments, **more)
+            return FeatureWork(
+                self._within("images", found.image),
+                self._within("captions", found.text),
+                self._timed("join", found.join),
+            )
+
+        self._patch(DualEncoder, "work", in_parts)
+        self._patch(loop, "learning_rate", begun)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+        self._patches.close()
+
+    def _patch(self, owner: Any, name: str, instead: Any) -> None:
+        self._patches.enter_context(mock.patch.object(owner, name, instead))
+
+    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **more: Any) -> Any:
+            self._drain()
+            start = self._clock()
+            try:
+                return function(*arguments, **more)
+            finally:
+                self._drain()
+                if self.steps:
+                    self.steps[-1][part] += self._clock() - start
+
+        return timed
+
+    def _within(self, part: str, work: Work[Any]) -> Work[Any]:
+        return work.within(lambda encode: self._timed(part, encode)(), work.learns)
+
+    def _begin(self) -> None:
+        self._end()
+        if enter := self._around.get(len(self.steps)):
+            self._block.enter_context(enter())
+        self.steps.append(defaultdict(float))
+        self._began = self._clock()
+
+    def _end(self) -> None:
+        if self.steps:
+            self._drain()
+            self.steps[-1].setdefault("step", self._clock() - self._began)
+        self._block.close()
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations inside the block, those of the backward pass too, without views."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[str] = Counter()
+
+    @property
+    def casts(self) -> int:
+        """Conversions to another type."""
+        return self.found["aten::_to_copy"]
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.found[function._schema.name] += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def cycled(count: int) -> Iterator[None]:
+    """Train on few batches again and again, made before they are needed a second time.
+
+    The first is not among them: losses have not said yet which indices they want.
+    """
+    steps = BatchLoader.steps
+
+    def again(batches: BatchLoader, start: int, stop: int) -> Iterator[Any]:
+        kept = []
+        for k, batch in enumerate(steps(batches, start, min(stop, start + count + 1))):
+            yield batch
+            if k:
+                kept.append(batch)
+        for k in range(stop - start - count - 1):
+            yield kept[k % count]
+
+    with mock.patch.object(BatchLoader, "steps", again):
+        yield
+
+
+def write_samples(folder: Path, captions: Sequence[str], photos: int = 16, size: int = 480) -> str:
+    """Data of one sample a caption, with photo-like JPEGs that are used again and again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(photos):
+        photo_like(k, size * 4 // 3, size).save(folder / f"{k}.jpg", quality=90)
+    rows = [{"image": f"{k % photos}.jpg", "caption": c} for k, c in enumerate(captions)]
+    path = folder / "samples.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def narrow_model(size: int, width: int = 8, layers: int = 12) -> LoadedModel:
+    """A CLIP with the layers of ViT-B/32 and next to no arithmetic in them, for images of `size`
+    pixels a side."""
+    vision = {"image_size": size, "patch_size": 32, "width": width, "head_width": width}
+    text = {"context_length": 77, "vocab_size": 49408, "width": width, "heads": 1}
+    config = {
+        "embed_dim": width,
+        "quick_gelu": True,
+        "vision_cfg": {**vision, "layers": layers},
+        "text_cfg": {**text, "layers": layers},
+    }
+    return create_model(ModelConfig(config, {"size": size}), seed=0)
+
+
+def train_steps(
+    loaded: LoadedModel, method: Method, data: str, settings: RunSettings, times: StepTimes
+) -> None:
+    """Train for `settings.stop_after` steps inside `times`, in a run folder that is deleted."""
+    optim = replace(method.optim, epochs=10_000, warmup=0)
+    with tempfile.TemporaryDirectory() as folder, times:
+        settings = replace(settings, out=Path(folder) / "run", save_every=0)
+        run_training(loaded, replace(method, optim=optim), open_source(data), settings)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Milliseconds of processor time of the main thread, by part of a step.
+
+    Attributes:
+        parts: By name.
+        casts: Of the conversions that bfloat16 adds, by themselves.
+        operations: Of a step, without views: with the whole batch, with the few images, and with
+            these in bfloat16.
+    """
+
+    batch_size: int
+    few: int
+    parts: dict[str, float]
+    casts: float
+    operations: tuple[int, int, int]
+
+    @property
+    def preamble(self) -> float:
+        """What comes before the first layer."""
+        return sum(self.parts[part] for part in PREAMBLE)
+
+    @property
+    def whole(self) -> float:
+        """All of the step, in bfloat16."""
+        return sum(self.parts.values()) + self.casts
+
+
+def measure_host(
+    models: tuple[LoadedModel, LoadedModel],
+    method: Method,
+    captions: Sequence[str],
+    batch_size: int,
+    few: int,
+    steps: tuple[int, int],
+) -> Host:
+    """Time the steps of two runs on a CPU, with one worker that reads.
+
+    With the whole batch counts what does not depend on how much there is to compute: taking a
+    batch and copying its texts. Everything else is timed with so few images that operations on
+    them take no longer than telling a GPU to do them. Texts are put into about as many buckets
+    both times: what a bucket costs is in proportion to the batch.
+
+    Args:
+        models: Without arithmetic, for the whole batch and for few images.
+        method: Losses and texts.
+        captions: Of the samples.
+        batch_size: Images of the whole batch.
+        few: Images of the small one.
+        steps: Of the run with the whole batch, and of that with few images.
+    """
+
+    def run(images: int, count: int, precision: Any = "fp32") -> tuple[StepTimes, Operations]:
+        seen = Operations()
+        times = StepTimes(around={k: lambda: seen for k in COUNTED})
+        sized = replace(method, optim=Optim(batch_size=images))
+        settings = RunSettings(
+            out=Path(), workers=1, precision=precision, stop_after=count, log_every=1
+        )
+        with _bucket_cost(2048 * images // batch_size):
+            train_steps(models[images < batch_size], sized, data, settings, times)
+        return times, seen
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            data = write_samples(Path(folder), captions)
+            whole, counted = run(batch_size, steps[0])
+            small, fewer = run(few, steps[1])
+            _, lower = run(few, COUNTED[-1] + 2, "bf16")
+    finally:
+        torch.set_num_threads(threads)
+    parts = small.median()
+    parts |= {part: whole.median()[part] for part in PREAMBLE}
+    operations = [each.found.total() // len(COUNTED) for each in (counted, fewer, lower)]
+    return Host(
+        batch_size,
+        few,
+        {part: 1000 * parts[part] for part in PARTS},
+        1000 * _cast_seconds((lower.casts - fewer.casts) // len(COUNTED)),
+        (operations[0], operations[1], operations[2]),
+    )
+
+
+@contextmanager
+def _bucket_cost(cost: int) -> Iterator[None]:
+    planner = DualEncoder.text_planner
+
+    def other(*arguments: Any, **more: Any) -> TextPlanner:
+        return replace(planner(*arguments, **more), cost=max(1, cost))
+
+    with mock.patch.object(DualEncoder, "text_planner", other):
+        yield
+
+
+def _cast_seconds(count: int, repeats: int = 5) -> float:
+    """Processor seconds of so many conversions between float32 and bfloat16, half in backward."""
+    seconds = []
+    for _ in range(repeats):
+        x = start = torch.ones(8, requires_grad=True)
+        before = time.thread_time()
+        for k in range(count // 2):
+            x = x.to(torch.bfloat16 if k % 2 == 0 else torch.float32)
+        x.sum().backward()  # type: ignore[no-untyped-call]
+        seconds.append(time.thread_time() - before)
+        del start
+    return statistics.median(seconds)
+
+
+_TARGETS = {"preamble": 15.0, "whole": 45.0}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Processor milliseconds of a training step of FSC-CLIP in the main process, by part: what a
+    GPU waits for when it has nothing left to do. Measured on a CPU, in the loop that trains, with
+    a model of ViT-B/32's depth and next to no width; taking a batch and copying its texts with the
+    whole batch, all else with a few images, so that what is timed is starting operations and not
+    what they compute.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+        batch_size: Images of the whole batch.
+        few: Images for all but taking and copying.
+        steps: Timed steps with few images; a fifth of that with the whole batch.
+        seed: Seed of the draw.
+        json: Print JSON.
+    """
+
+    captions: Path | None = None
+    batch_size: int = 256
+    few: int = 16
+    steps: int = 60
+    seed: int = 0
+    json: bool = False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit code."""
+    options = parse(Options, "host", arguments, PROGRAM)
+    if not 2 <= options.few <= options.batch_size or options.steps < 6:
+        raise UsageError("--few must be from 2 to --batch-size, --steps at least 6")
+    host = _measured(options)
+    setting = {
+        "captions": str(options.captions or "of the world"),
+        **surroundings(torch.device("cpu")),
+    }
+    if options.json:
+        record = {**asdict(host), "preamble": host.preamble, "whole": host.whole}
+        emit_json({"setting": setting, "result": record})
+        return 0
+    versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
+    print(f"fsc-clip, {host.batch_size} images, captions: {setting['captions']}")
+    print(f"{setting['device']}, 1 thread; {versions}\n")
+    rows = [[_MEANING[part], f"{host.parts[part]:.2f}"] for part in PARTS]
+    rows.append(["conversions to bfloat16 and back", f"{host.casts:.2f}"])
+    rows.append(["whole step", f"{host.whole:.2f}"])
+    print(table(rows, ["", "ms"]))
+    whole, few, lower = host.operations
+    print(
+        f"\npreamble {host.preamble:.2f} ms (target {_TARGETS['preamble']:g}), whole step "
+        f"{host.whole:.1f} ms (target {_TARGETS['whole']:g}); operations without views: {whole} "
+        f"with {host.batch_size} images, {few} with {host.few}, {lower} of these in bfloat16"
+    )
+    return 0
+
+
+def rows(inputs: Inputs) -> list[Row]:
+    """How many steps the host of a GPU can start, and how many batches it can bring."""
+    options = Options(inputs.captions)
+    if inputs.quick:
+        options = replace(options, batch_size=64, steps=20)
+    host = _measured(options)
+    slowest = max(host.parts, key=host.parts.__getitem__)
+    return [
+        Row(
+            bench="host",
+            what=f"{what} of {host.batch_size} images a CPU second",
+            ours=1000 / getattr(host, name),
+            target=1000 / _TARGETS[name],
+            of="ours",
+            limit=f"{host.parts[slowest]:.1f} ms of a step: {_MEANING[slowest]}",
+        )
+        for name, what in (("preamble", "batches brought"), ("whole", "steps started"))
+    ]
+
+
+def _measured(options: Options) -> Host:
+    count = max(options.batch_size, 512)
+    drawn = drawn_captions(options.captions, count, options.seed, "--batch-size")
+    steps = (max(8, options.steps // 5), options.steps)
+    method = load_recipe("fsc-clip")()
+    models = (narrow_model(224), narrow_model(64))
+    return measure_host(models, method, drawn, options.batch_size, options.few, steps)

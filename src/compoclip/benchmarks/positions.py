@@ -1,0 +1,326 @@
+"""Positions: Flickr30k-Positions of CounterCurate, and the same made of any photos with boxes.
+
+**Flickr30k-Positions** (CounterCurate, Zhang et al., Findings of ACL 2024) is read from
+
+    <root>/flickr30k_positions/test_left_right_.csv   photos <root>/flickr30k/images
+    <root>/flickr30k_positions/test_up_down_.csv      and <root>/flickr30k_positions/up_down
+
+(option `annotations`: another folder), cells separated by tabs, with the columns captions, images,
+neg_captions and neg_images; of the paths the file name counts (argument `images`, option
+`up_down_images`: other folders). A row is a photo with its caption, and another picture that the
+negative caption is true of: for left and right the same photo mirrored, which is done here while
+it is read, for up and down a picture with the two things exchanged, from the authors' archive. The
+authors split by captions, so that their training set shows the photos of this test: a number says
+something of models only that were not trained on it.
+
+**positions_own** makes such items from boxes, by the authors' rule: `<root>/positions_own/
+boxes.json` with photos `<root>/positions_own/images` (option `annotations`: another file, argument
+`images`: another folder), in the format of COCO's instances or, in .jsonl, one photo a line:
+
+    {"image": "1.jpg", "width": 640, "height": 480,
+     "boxes": [{"label": "cup", "box": [x, y, width, height]}, ...]}
+
+Taken are two things of which the photo shows just one each (no crowds), of at least 1 % of its
+area, whose boxes do not overlap on the axis: "a cup to the left of a plate" (or "a plate to the
+right of a cup", drawn), with the mirrored photo for the negative; or "a cup above a plate", for
+which there is only the negative caption. A photo gives at most one item of each axis, an axis has
+at most `most` (1,000), drawn by `seed` (42). Photos with writing or clocks are mirrored like all
+others.
+
+Sub-tasks: `left_right`, `up_down` (official) and `above_below` (own) ask of each picture for its
+own caption, chance 1/2; `left_right_pairs` and `up_down_pairs` are the same rows as Winoground's
+pairs. Headline `accuracy`: the plain mean of the former, as published; `text`, `image` and `group`
+are of the pairs. Preferring one caption whatever the picture gets 1/2 where both pictures are
+asked; "above_below" has no second picture, so look at its text-only baseline. Ties are wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from compoclip.benchmarks import files, tables
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
+from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Loading
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites.base import rng_for
+from compoclip.rewrites.edit import article_for
+
+PAIRS = "_pairs"
+"""What the name of a sub-task of pairs ends with."""
+_COUNTERCURATE = (
+    "Zhang et al., CounterCurate: Enhancing Physical and Semantic Visio-Linguistic Compositional "
+    "Reasoning via Counterfactual Examples, Findings of ACL 2024"
+)
+
+
+def _meta_of(single: Sequence[str], paired: Sequence[str]) -> dict[str, Any]:
+    """Sub-tasks, chances and skills: single questions, and of these the ones with pairs too."""
+    pairs = [f"{part}{PAIRS}" for part in paired]
+    return {
+        "parts": (*single, *pairs),
+        "chance": dict.fromkeys(single, 1 / 2)
+        | {f"{part}{score}": value for part in pairs for score, value in PAIR_CHANCE.items()},
+        "skills": dict.fromkeys(single, "spatial"),
+    }
+
+
+def _rules(data: Loading) -> dict[str, Aggregate]:
+    """Means of single questions and, apart from them, of pairs."""
+    single = tuple(part for part in data.parts if not part.endswith(PAIRS))
+    pairs = tuple(part for part in data.parts if part.endswith(PAIRS))
+    rules = {score: Aggregate(pairs, metric=score) for score in SCORES if pairs}
+    if single:  # questions and pairs have no common mean
+        rules |= {"accuracy": Aggregate(single), "macro": Aggregate(single)}
+        rules["micro"] = Aggregate(single, "micro")
+    return rules
+
+
+def _asked(
+    part: str, key: str, images: Sequence[ImageRef], texts: tuple[str, str], relation: str
+) -> Iterator[Case]:
+    """Each picture with both captions, its own first; and both together when there are two."""
+    labels = {"relation": relation} if relation else {}
+    for name, image, both in zip(("own", "other"), images, (texts, texts[::-1])):
+        yield Case(f"{key}/{name}", Form.CHOOSE_TEXT, (image,), both, part, labels=labels)
+    if len(images) == 2:
+        pair = f"{part}{PAIRS}"
+        yield Case(key, Form.GROUP, tuple(images), texts, pair, labels=labels)
+
+
+# --- Flickr30k-Positions. ---
+
+_FILES = {"left_right": "test_left_right_.csv", "up_down": "test_up_down_.csv"}
+_COLUMNS = ("captions", "images", "neg_captions", "neg_images")
+_REMEDY = "put it there or select the parts you have, e.g. flickr30k_positions:left_right*"
+META = Meta(
+    id="flickr30k_positions",
+    title="Flickr30k-Positions",
+    citation=_COUNTERCURATE,
+    source="dataset-hub page HanSolo9682/Flickr30k-Counterfactuals, folder clip_sample_data; "
+    "photos: Flickr30k, and the page's archive for up and down",
+    licence="cc (as the page says); photos under Flickr30k's terms",
+    status="partly gated",
+    access="captions open; Flickr30k by request form",
+    files=tuple(f"flickr30k_positions/{name}" for name in _FILES.values()),
+    images=("flickr30k/images", "flickr30k_positions/up_down"),
+    **_meta_of(tuple(_FILES), tuple(_FILES)),
+)
+
+
+def _official(
+    data: Loading, *, annotations: Path | None = None, up_down_images: Path | None = None
+) -> Iterator[Case]:
+    photos = data.photos("flickr30k/images")
+    made = up_down_images or data.root / "flickr30k_positions" / "up_down"
+    for part, name in _FILES.items():
+        if not {part, f"{part}{PAIRS}"} & {*data.parts}:
+            continue
+        path = data.files[part] = (annotations or data.root / "flickr30k_positions") / name
+        rows = tables.read_rows(path, _COLUMNS, _REMEDY, delimiter="\t")
+        for number, (where, row) in enumerate(rows, 1):
+            caption, image, negative, other = files.texts(row, _COLUMNS, where)
+            own = ImageRef(files.image_path(photos, _last(image), where))
+            second = (
+                replace(own, mirror=True)
+                if part == "left_right"
+                else ImageRef(files.image_path(made, _last(other), where))
+            )
+            yield from _asked(part, f"{part}/{number}", (own, second), (caption, negative), "")
+
+
+def _last(path: str) -> str:
+    return PurePosixPath(path.replace("\\", "/")).name
+
+
+FLICKR30K_POSITIONS = CaseReader(
+    META, _official, _rules, "accuracy", empty="no rows of PARTS; fetch the official file again"
+)
+
+# --- Positions of your own boxes. ---
+
+_OWN_META = Meta(
+    id="positions_own",
+    title="Positions (your own boxes)",
+    citation=f"{_COUNTERCURATE}; the boxes' own",
+    source="any boxes: COCO's instances JSON, or .jsonl",
+    licence="the data's own",
+    access="open",
+    files=("positions_own/boxes.json",),
+    images=("positions_own/images",),
+    **_meta_of(("left_right", "above_below"), ("left_right",)),
+)
+_LEAST_SHARE = 0.01  # of the photo's area
+_PLURALS = frozenset({"scissors", "skis"})  # of COCO's categories; they take no article
+_MEND = "mend the file"
+_OPPOSITES = {
+    "left_right": ("to the left of", "to the right of"),
+    "above_below": ("above", "below"),
+}
+
+
+@dataclass(frozen=True)
+class _Thing:
+    """A thing of a photo; box: (left, upper, right, lower)."""
+
+    label: str
+    box: tuple[float, float, float, float]
+    crowd: bool = False
+
+
+@dataclass(frozen=True)
+class _Boxed:
+    """A photo with all its things."""
+
+    image: str
+    area: float
+    things: tuple[_Thing, ...]
+
+    def apart(self, axis: int) -> list[tuple[str, str]]:
+        """(first, second) along the axis, 0 for x and 1 for y, of things that do not overlap."""
+        seen = Counter(each.label for each in self.things)
+        alone = [
+            each
+            for each in self.things
+            if seen[each.label] == 1
+            and not each.crowd
+            and _area(each.box) >= _LEAST_SHARE * self.area
+        ]
+        return [
+            (a.label, b.label)
+            for a in alone
+            for b in alone
+            if a is not b and a.box[axis + 2] <= b.box[axis]
+        ]
+
+
+def _area(box: tuple[float, float, float, float]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def _own(
+    data: Loading, *, annotations: Path | None = None, seed: int = 42, most: int = 1000
+) -> Iterator[Case]:
+    """most: photos of each axis. seed: of all that is drawn."""
+    if most < 1:
+        raise UsageError(f"positions_own: most must be at least 1, not {most}")
+    path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"
+    folder = data.photos("positions_own/images")
+    data.stated += [f"seed {seed}", f"most {most}"]
+    photos = _lines(data, path) if path.suffix.lower() == ".jsonl" else _coco(path)
+    order = random.Random(seed).sample(photos, len(photos))
+    for axis, (part, words) in enumerate(_OPPOSITES.items()):
+        made = 0
+        for place, photo in enumerate(order):
+            if made == most:
+                data.left_out[f"photos beyond the first {most} of {part}"] += len(order) - place
+                break
+            pairs = photo.apart(axis)
+            if not pairs:
+                data.left_out[f"photos without two single things apart for {part}"] += 1
+                continue
+            made += 1
+            rng = rng_for(seed, photo.image, 0, part)
+            first, second = rng.choice(pairs)
+            true = rng.randrange(2)  # which of the two words the caption uses
+            things = (second, first) if true else (first, second)
+            texts = [f"{_named(things[0])} {word} {_named(things[1])}" for word in words]
+            own = ImageRef(files.image_path(folder, photo.image, f"{path}: {photo.image!r:.80}"))
+            images = (own, replace(own, mirror=True)) if part == "left_right" else (own,)
+            both = (texts[true], texts[1 - true])
+            yield from _asked(part, f"{part}/{photo.image}", images, both, words[true])
+
+
+def _named(label: str) -> str:
+    return label if label in _PLURALS else f"{article_for(label)} {label}"
+
+
+def _coco(path: Path) -> list[_Boxed]:
+    """The photos of a file in the format of COCO's instances."""
+    value = files.record(files.read_json(path, damaged=_MEND), str(path))
+    names = {
+        key: files.text(row, "name", where) for where, key, row in _by_id(value, "categories", path)
+    }
+    things: dict[object, list[_Thing]] = defaultdict(list)
+    photos = list(_by_id(value, "images", path))
+    known = {key for _, key, _ in photos}
+    for k, each in enumerate(files.items(files.field(value, "annotations", str(path)), str(path))):
+        where = f"{path}: annotation {k}"
+        row = files.record(each, where)
+        image, category = (files.field(row, key, where) for key in ("image_id", "category_id"))
+        if not _is_key(image) or image not in known or not _is_key(category):
+            raise CompoclipError(f"{where}: of no image or category of the file; {_MEND}")
+        if category not in names:
+            raise CompoclipError(f"{where}: category {category!r:.40} is not listed; {_MEND}")
+        things[image].append(
+            _Thing(
+                names[category],
+                _corners(files.field(row, "bbox", where), where),
+                row.get("iscrowd") not in (None, 0, False),
+            )
+        )
+    return [_boxed(row, "file_name", things[key], where) for where, key, row in photos]
+
+
+def _by_id(
+    value: Mapping[str, Any], name: str, path: Path
+) -> Iterator[tuple[str, object, dict[str, Any]]]:
+    """(for messages, id, row) of one of the lists of COCO's format."""
+    seen: set[object] = set()
+    for k, each in enumerate(files.items(files.field(value, name, str(path)), f"{path}: {name}")):
+        where = f"{path}: {name} {k}"
+        row = files.record(each, where)
+        files.identifier(row, "id", where, seen, _MEND)
+        yield where, row["id"], row
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, int | str)
+
+
+def _lines(data: Loading, path: Path) -> list[_Boxed]:
+    found: list[_Boxed] = []
+    seen: dict[object, str] = {}
+    for _, where, row in data.lines("boxes", path):
+        things = []
+        for k, each in enumerate(files.items(files.field(row, "boxes", where), f"{where}: boxes")):
+            inner = f"{where}: box {k}"
+            thing = files.record(each, inner)
+            corners = _corners(files.field(thing, "box", inner), inner)
+            things.append(_Thing(files.text(thing, "label", inner), corners))
+        found.append(_boxed(row, "image", things, where))
+        files.once(found[-1].image, where, seen, _MEND)
+    return found
+
+
+def _boxed(row: Mapping[str, Any], key: str, things: Sequence[_Thing], where: str) -> _Boxed:
+    width, height = (files.number(row, side, where) for side in ("width", "height"))
+    if min(width, height) <= 0:
+        raise CompoclipError(f"{where}: a photo of {width:g} x {height:g} pixels; {_MEND}")
+    return _Boxed(files.text(row, key, where), width * height, tuple(things))
+
+
+def _corners(value: Any, where: str) -> tuple[float, float, float, float]:
+    """(left, upper, right, lower) of [x, y, width, height]."""
+    row = files.items(value, f"{where}: box")
+    if len(row) != 4:
+        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)} numbers")
+    x, y, width, height = (
+        files.number({"box": each}, "box", f"{where}: [x, y, width, height]") for each in row
+    )
+    if min(width, height) < 0:  # 0 occurs in COCO: a thing that counts and is too small to be asked
+        raise CompoclipError(f"{where}: a box {width:g} x {height:g} pixels; {_MEND}")
+    return (x, y, x + width, y + height)
+
+
+POSITIONS_OWN = CaseReader(
+    _OWN_META,
+    _own,
+    _rules,
+    "accuracy",
+    empty="no photo shows two single things apart; are there boxes of several labels?",
+)

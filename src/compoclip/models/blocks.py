@@ -1,0 +1,295 @@
+"""open_clip's usual transformer block, run so that a device is given few operations.
+
+A block has three parts: queries, keys and values of all positions; attention, which alone knows
+which positions belong together; and all that comes after. Both towers run these parts, on rows of
+one length or on one list of the positions of many texts.
+
+Under autocast torch turns every weight and nearly every state into bfloat16 in an operation of its
+own, and back again for gradients. Here the weights of a block are turned in one operation, and the
+states stay in that type from the first block to the last. Sums of products, the means and variances
+of layer norms, and the softmax of attention are computed in float32 even so, inside the kernels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from open_clip.transformer import LayerNorm, QuickGELU, ResidualAttentionBlock
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+# Queries, keys and values (..., 3 W) side by side, and the number of heads -> (..., W).
+Attend = Callable[[Tensor, int], Tensor]
+
+
+def is_plain(block: nn.Module) -> bool:
+    """Whether a block is open_clip's usual one with the usual attention."""
+    attention = getattr(block, "attn", None)
+    return (
+        type(block) is ResidualAttentionBlock
+        and isinstance(attention, nn.MultiheadAttention)
+        and attention._qkv_same_embed_dim  # one weight for all three; asking that may cost a merge
+        and attention.bias_k is None
+        and not attention.add_zero_attn
+        and attention.dropout == 0.0
+        and not attention._forward_hooks
+        and not attention._forward_pre_hooks
+    )
+
+
+# --- The parts of a block, as it is written. ---
+
+
+def _before(block: Any, x: Tensor) -> Tensor:
+    """(..., 3 W) queries, keys and values."""
+    return F.linear(block.ln_1(x), block.attn.in_proj_weight, block.attn.in_proj_bias)
+
+
+def _after(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
+    """(..., W) states after the block."""
+    x = x + block.ls_1(block.attn.out_proj(mixed))
+    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return out
+
+
+# --- The same with weights that are all turned into another type at once. ---
+
+
+class Weights(NamedTuple):
+    """The parameters of a plain block but for layer scales."""
+
+    norm_1: Tensor
+    norm_1_bias: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    norm_2: Tensor
+    norm_2_bias: Tensor
+    out_2_bias: Tensor
+    in_2: Tensor
+    in_2_bias: Tensor
+    out_2: Tensor
+
+
+def _weights(block: Any) -> Weights:
+    attention, up, down = block.attn, block.mlp.c_fc, block.mlp.c_proj
+    return Weights(
+        block.ln_1.weight,
+        block.ln_1.bias,
+        attention.in_proj_weight,
+        attention.in_proj_bias,
+        attention.out_proj.weight,
+        attention.out_proj.bias,
+        block.ln_2.weight,
+        block.ln_2.bias,
+        down.bias,
+        up.weight,
+        up.bias,
+        down.weight,
+    )
+
+
+def _turns(block: Any) -> bool:
+    """Whether a plain block is made of the usual layers, and no hook wants to see them called."""
+    names = [name for name, _ in block.mlp.named_children()]
+    if names != ["c_fc", "gelu", "c_proj"] or type(block.mlp) is not nn.Sequential:
+        return False
+    norms = (block.ln_1, block.ln_2)
+    layers = (*norms, block.attn.out_proj, block.mlp, *block.mlp)
+    return all(type(norm) is LayerNorm and norm.bias is not None for norm in norms) and not any(
+        layer._forward_hooks or layer._forward_pre_hooks for layer in layers
+    )
+
+
+# QuickGELU is x * sigmoid(1.702 x): three operations, two of whose results are kept for backward.
+# It is SiLU(1.702 x) / 1.702, too, and SiLU is one operation, which keeps its input. Its factors
+# go into the layers before and after it: into the last three weights.
+_QUICK = (1.702, 1.702, 1 / 1.702)
+
+
+class _Turned(torch.autograd.Function):
+    """Tensors as another type, the last ones times `factors`; gradients as the type they were."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, dtype: torch.dtype, factors: Sequence[float], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.factors, ctx.dtype = factors, tensors[0].dtype
+        ctx.set_materialize_grads(False)
+        kept = len(tensors) - len(factors)
+        scaled = torch._foreach_mul(tensors[kept:], factors) if factors else ()
+        turned = _copied([*tensors[:kept], *scaled], dtype)
+        learn = ctx.needs_input_grad[2:]
+        ctx.mark_non_differentiable(*(t for t, learns in zip(turned, learn) if not learns))
+        return tuple(turned)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        turned = _copied([gradients[i] for i in there], ctx.dtype)
+        found = dict(zip(there, turned))
+        kept = len(gradients) - len(ctx.factors)
+        scaled = [(found[i], f) for i, f in enumerate(ctx.factors, kept) if i in found]
+        if scaled:
+            torch._foreach_mul_(*map(list, zip(*scaled)))
+        return None, None, *map(found.get, range(len(gradients)))
+
+
+def _copied(tensors: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
+    """Copies as another type, in one operation."""
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
+def _before_turned(block: Any, weights: Weights, x: Tensor) -> Tensor:
+    x = F.layer_norm(x, x.shape[-1:], weights.norm_1, weights.norm_1_bias, block.ln_1.eps)
+    return F.linear(x, weights.qkv, weights.qkv_bias)
+
+
+def _after_turned(block: Any, weights: Weights, quick: bool, x: Tensor, mixed: Tensor) -> Tensor:
+    """quick: whether QuickGELU's factors are in the weights."""
+    x = x + block.ls_1(F.linear(mixed, weights.out, weights.out_bias)).to(x.dtype)
+    h = F.layer_norm(x, x.shape[-1:], weights.norm_2, weights.norm_2_bias, block.ln_2.eps)
+    h = F.linear(h, weights.in_2, weights.in_2_bias)
+    h = F.silu(h) if quick else block.mlp.gelu(h)
+    out: Tensor = x + block.ls_2(F.linear(h, weights.out_2, weights.out_2_bias)).to(x.dtype)
+    return out
+
+
+# --- Running blocks. ---
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A plain block without its attention: what is left knows nothing of rows or texts."""
+
+    before: Callable[[Any, Tensor], Tensor] = _before
+    after: Callable[[Any, Tensor, Tensor], Tensor] = _after
+    before_turned: Callable[[Any, Weights, Tensor], Tensor] = _before_turned
+    after_turned: Callable[[Any, Weights, bool, Tensor, Tensor], Tensor] = _after_turned
+
+    def compiled(self, dynamic: bool | None = None) -> Halves:
+        """The same compiled once, for every block. dynamic: for any number of positions."""
+        halves: Any = (getattr(self, field.name) for field in fields(self))
+        return Halves(*(torch.compile(half, dynamic=dynamic) for half in halves))
+
+    def run(self, block: Any, x: Tensor, attend: Attend) -> Tensor:
+        """A block as it is written."""
+        mixed = attend(self.before(block, x), block.attn.num_heads)
+        return self.after(block, x, mixed)
+
+    def run_turned(self, block: Any, x: Tensor, attend: Attend) -> Tensor:
+        """A block with weights turned into the type of the states."""
+        quick = type(block.mlp.gelu) is QuickGELU
+        turned = _Turned.apply(x.dtype, _QUICK if quick else (), *_weights(block))
+        weights = Weights(*turned)
+        mixed = attend(self.before_turned(block, weights, x), block.attn.num_heads)
+        return self.after_turned(block, weights, quick, x, mixed)
+
+
+AS_WRITTEN = Halves()
+
+
+def run_blocks(
+    blocks: Sequence[nn.Module], x: Tensor, attend: Attend, halves: Halves, recompute: bool
+) -> Tensor:
+    """Run plain blocks, one after the other.
+
+    Args:
+        blocks: The blocks.
+        x: (..., W) states before the first.
+        attend: Their attention.
+        halves: What is computed around it.
+        recompute: Keep nothing within a block for backward, but compute it again.
+
+    Returns:
+        (..., W) states after the last block.
+    """
+    run = halves.run
+    within: AbstractContextManager[object] = nullcontext()
+    if _under_autocast(x.device) and all(map(_turns, blocks)):
+        run, within = halves.run_turned, torch.autocast(x.device.type, enabled=False)
+        x = x.to(computed_in(x))
+    with within:
+        for block in blocks:
+            if recompute:
+                x = checkpoint(run, block, x, attend, use_reentrant=False)
+            else:
+                x = run(block, x, attend)
+    return x
+
+
+def computed_in(x: Tensor) -> torch.dtype:
+    """The type in which blocks multiply that are given the states `x`: autocast's, or theirs."""
+    if _under_autocast(x.device):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def _under_autocast(device: torch.device) -> bool:
+    kind = device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+# --- Attention. ---
+
+
+def within_rows(qkv: Tensor, heads: int, causal: bool = False) -> Tensor:
+    """Attention within rows (n, L, 3 W) -> (n, L, W), without a mask in memory if `causal`.
+
+    Gradients of queries, keys and values are written once, side by side.
+    """
+    n, length, width = qkv.shape
+    parts = qkv.view(n, length, 3, heads, -1).unbind(2)
+    q, k, v = (each.transpose(1, 2) for each in parts)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return mixed.transpose(1, 2).reshape(n, length, width // 3)
+
+
+def within_texts(qkv: Tensor, heads: int, starts: Tensor, longest: int) -> Tensor:
+    """Causal attention within each of many texts, (M, 3 W) -> (M, W), in one operation.
+
+    starts: (texts + 1,) int32, where each begins in the list, and M. longest: positions of the
+    longest text, or more. Only where `attends_to_lists`.
+    """
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    mixed: Tensor = _varlen()(q, k, v, starts, starts, longest, longest)
+    return mixed.reshape(len(qkv), -1)
+
+
+def attends_to_lists(device: torch.device, dtype: torch.dtype, head: int) -> bool:
+    """Whether `within_texts` can be had: flash attention, which takes half precision and heads of
+    some sizes, on a GPU that has it, from a torch that offers it for lists."""
+    return (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and head % 8 == 0
+        and head <= 256
+        and _varlen() is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+@cache
+def _varlen() -> Any:
+    """torch's causal attention on lists; None where torch has none. Its signature has changed."""
+    try:
+        varlen_attn: Any = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except ImportError:
+        return None
+    if "window_size" in inspect.signature(varlen_attn).parameters:
+        return partial(varlen_attn, window_size=(-1, 0))
+    return partial(varlen_attn, is_causal=True)

@@ -1,0 +1,329 @@
+"""Half-truths: the form by hand, the official tables, items made of captions, malformed files."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from benchmark_files import expect_one_line, write_json
+from compoclip.benchmarks.audit import audit
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, present
+from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.solvability import rules_of_thumb
+from compoclip.data.members import Members
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.published.read import published_table
+from compoclip.evaluation.run import Options, evaluate
+from evaluation_helpers import FakeEncoder, features_from, ref, score_items
+
+TEXTS = ("a dog", "a dog and a blue chair", "a dog and a red chair")
+
+
+def judged(a: float, f: float, h: float, ties: TiePolicy) -> dict[str, tuple[float, ...]]:
+    case = Case("x", Form.HALF_TRUTH, (ref("i"),), TEXTS, "s")
+    features = features_from({"i": dict(zip(TEXTS, (a, f, h)))})
+    items = score_items([case], features, ties={"": ties})
+    return {
+        name: (each.used[0], each.strict[0], each.fractional[0], each.chance[0])
+        for name, each in items.outcomes.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("a", "f", "h", "ht", "cor", "full"),
+    [
+        (0.5, 0.6, 0.4, 1, 1, 1),
+        (0.5, 0.4, 0.3, 1, 0, 0),  # dislikes length
+        (0.5, 0.7, 0.6, 0, 0, 1),  # likes length, and knows the right chair
+        (0.5, 0.6, 0.7, 0, 0, 1),
+        (0.5, 0.3, 0.4, 1, 0, 0),
+        (0.5, 0.4, 0.6, 0, 0, 0),
+    ],
+)
+def test_the_form_by_hand(a: float, f: float, h: float, ht: int, cor: int, full: int) -> None:
+    found = judged(a, f, h, TiePolicy.STRICT)
+    assert list(found) == ["ht", "cor", "full"]
+    chance = {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}
+    for name, value in (("ht", ht), ("cor", cor), ("full", full)):
+        assert found[name] == (value, value, value, pytest.approx(chance[name]))
+
+
+@pytest.mark.parametrize(
+    ("a", "f", "h", "fractional"),
+    [
+        (0.5, 0.5, 0.5, {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}),
+        (0.5, 0.5, 0.4, {"ht": 1.0, "cor": 1 / 2, "full": 1 / 2}),
+        (0.5, 0.6, 0.5, {"ht": 1 / 2, "cor": 1 / 2, "full": 1.0}),
+        (0.5, 0.4, 0.4, {"ht": 1.0, "cor": 0.0, "full": 0.0}),
+    ],
+)
+def test_ties_are_wrong_right_or_shared(
+    a: float, f: float, h: float, fractional: dict[str, float]
+) -> None:
+    strict, first = judged(a, f, h, TiePolicy.STRICT), judged(a, f, h, TiePolicy.FIRST)
+    for name, value in fractional.items():
+        assert strict[name][0] == (1.0 if value == 1 else 0.0)
+        assert first[name][0] == (1.0 if value > 0 else 0.0)
+        assert strict[name][2] == pytest.approx(value)
+
+
+def test_random_scores_reach_chance() -> None:
+    rng = np.random.default_rng(0)
+    n = 3000
+    cases = [Case(f"{k}", Form.HALF_TRUTH, (ref(f"i{k}"),), TEXTS, "s") for k in range(n)]
+    scores = rng.normal(size=(n, 3))
+    features = features_from(
+        {f"i{k}": dict(zip(TEXTS, map(float, row))) for k, row in enumerate(scores)}
+    )
+    items = score_items(cases, features)
+    for each in items.outcomes.values():
+        assert each.used.mean() == pytest.approx(each.chance[0], abs=0.03)
+
+
+# --- The official tables. ---
+
+
+def picture(k: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (40 * k, 20, 200 - 40 * k)).save(stream, "png")
+    return stream.getvalue()
+
+
+def row(k: int = 0, **changes: Any) -> dict[str, Any]:
+    made = {
+        "id": k,
+        "image": {"bytes": picture(k), "path": f"{k}.jpg"},
+        "anchor": TEXTS[0],
+        "half_truth": TEXTS[2],
+        "full_truth": TEXTS[1],
+        "triplet_type": "entity",
+    }
+    return {**made, **changes}
+
+
+def write_table(root: Path, part: str, rows: list[dict[str, Any]], folder: str = "data") -> Path:
+    path = root / "half_truths" / folder / f"{part}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def test_official_tables(tmp_path: Path) -> None:
+    for part in meta("half_truths").parts:
+        path = write_table(tmp_path, part, [row(0), row(1, triplet_type="relation")])
+    found = load_benchmark("half_truths", tmp_path)
+    shared = ImageRef(tmp_path / "half_truths/data/coco_qwen.parquet", member="image:0")
+    assert found.content[0] == Case(
+        "coco_qwen/0",
+        Form.HALF_TRUTH,
+        (shared,),
+        TEXTS,
+        "coco_qwen",
+        labels={"triplet_type": "entity"},
+    )
+    assert found.content[2].images == (shared,)  # the same photo in another table
+    assert Members()(shared.path, shared.member) == picture(0)
+    assert (found.headline, found.ties) == ("ht", {"": TiePolicy.STRICT})
+    assert found.expected == {"coco_qwen": 509, "coco_mistral": 454, "cc3m_qwen": 474}
+    assert sum(found.expected.values()) == 1437
+    assert {"ht", "cor", "full", "entity", "relation"} <= set(found.aggregates)
+    options = Options(allow_partial=True, resamples=20)
+    (result,) = evaluate("m", Bytes(), [found], tmp_path / "out", options)
+    assert result.aggregates["cor"].chance == pytest.approx(1 / 6)
+    assert result.aggregates["entity"].n == 3
+    some = load_benchmark("half_truths:coco_*", tmp_path)
+    assert Counter(case.subtask for case in some.content) == {"coco_qwen": 2, "coco_mistral": 2}
+    assert some.headline == "ht"
+    path.rename(tmp_path / "half_truths" / path.name)  # out of the folder data
+    assert load_benchmark("half_truths", tmp_path).content.counts()["cc3m_qwen"] == 2
+
+
+class Bytes(FakeEncoder):
+    """Features of a picture that depend on its bytes alone."""
+
+    def encode_images(self, images: Any) -> np.ndarray:
+        read = Members()
+        return np.stack([self._feature(read(i.path, i.member).hex()) for i in images])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(0), row(0)], "row 2: 'id' 0 occurs twice"),
+        ([row(0, triplet_type="swap")], "row 1: 'triplet_type' 'swap' is unknown; known: entity"),
+        ([row(0, anchor=" ")], "row 1: 'anchor' is empty"),
+        ([row(0), row(1, image={"bytes": None, "path": "x"})], "row 2: 'image' holds no picture"),
+        ([{**row(0), "image": "1.jpg"}], "'image' holds no encoded pictures"),
+        ([{"id": 0, "image": row(0)["image"]}], "no column 'anchor'"),
+    ],
+)
+def test_malformed_tables(tmp_path: Path, rows: Any, message: str) -> None:
+    path = write_table(tmp_path, "coco_qwen", rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("half_truths:coco_qwen", tmp_path)
+    expect_one_line(caught.value, str(path))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CompoclipError, match="not a whole Parquet file"):
+        load_benchmark("half_truths:coco_qwen", tmp_path)
+    with pytest.raises(CompoclipError, match="no such file"):
+        load_benchmark("half_truths:cc3m_qwen", tmp_path)
+
+
+def test_published_rows_name_scores_that_are_there(tmp_path: Path) -> None:
+    table = published_table("half-truths")
+    terms = [term for column in table.columns for term, _ in column.terms]
+    for part in meta("half_truths").parts:
+        write_table(tmp_path, part, [row(0)])
+    rules = load_benchmark("half_truths", tmp_path).aggregates
+    for term in terms:
+        if term.benchmark == "half_truths":
+            assert term.metric == "ht"
+            assert term.score in meta("half_truths").parts
+        else:
+            assert term.score in (*meta("half_truth_own").parts, "ht")
+    assert rules["ht"] == Aggregate(meta("half_truths").parts, metric="ht")
+
+
+# --- Items of your own. ---
+
+CAPTIONS = [
+    {"image": "1.jpg", "caption": ["A black dog sits under a wooden chair.", "A dog on a floor."]},
+    {"image": "2.jpg", "caption": ["Two women ride brown horses near a red barn."]},
+    {"image": "3.jpg", "caption": ["A boy holds a large umbrella in the rain."]},
+    {"image": "4.jpg", "caption": ["hello"]},
+]
+
+
+def write_own(root: Path, rows: Any = CAPTIONS) -> Path:
+    return write_json(root / "half_truth_own" / "captions.json", rows)
+
+
+def test_items_are_made_of_captions(tmp_path: Path) -> None:
+    write_own(tmp_path)
+    found = load_benchmark("half_truth_own", tmp_path)
+    assert found.content.counts() == {"entity": 3, "relation": 3}
+    assert found.left_out == {
+        "photos without an item of kind entity": 1,
+        "photos without an item of kind relation": 1,
+    }
+    for case in found.content:
+        assert case.form is Form.HALF_TRUTH
+        short, full, half = case.texts
+        assert len({short, full, half}) == 3
+        assert full.startswith(short)
+        if case.subtask == "entity":
+            assert half.startswith(f"{short} and ")
+        # what the half-truth puts in, no caption of its photo names
+        (captions,) = (
+            each["caption"] for each in CAPTIONS if each["image"] == case.images[0].path.name
+        )
+        told = set(" ".join(captions).lower().replace(".", "").split())
+        new = set(half.split()) - set(full.split())
+        assert not new & told
+        assert new or case.labels["foil"] == "swap"
+    assert found.content[0].images[0].path.parent == tmp_path / "half_truth_own" / "images"
+    assert {"ht", "cor", "full"} <= set(found.aggregates)
+    assert found.headline == "ht"
+    assert all(rule.value == 1.0 and rule.longer > 1 for rule in rules_of_thumb(found))
+    assert not audit(found).faulty
+
+
+def test_what_is_drawn_follows_from_the_seed_alone(tmp_path: Path) -> None:
+    write_own(tmp_path)
+    first, again = (load_benchmark("half_truth_own", tmp_path) for _ in range(2))
+    assert first == again
+    other = load_benchmark("half_truth_own", tmp_path, seed=1)
+    assert other.data_hash != first.data_hash
+    one = load_benchmark("half_truth_own:relation", tmp_path, most=1)
+    assert one.content.counts() == {"relation": 1}
+    assert one.left_out["photos beyond the first 1 with an item of kind relation"] >= 2
+
+
+def test_every_format_of_captions_gives_the_same_items(tmp_path: Path) -> None:
+    write_own(tmp_path)
+    images = tmp_path / "photos"
+    known = load_benchmark("half_truth_own", tmp_path, images).content
+    lines = tmp_path / "own.jsonl"
+    split = [{**each, "caption": text} for each in CAPTIONS for text in each["caption"]]
+    lines.write_text("".join(f"{json.dumps(each)}\n" for each in split))
+    karpathy = {
+        "images": [
+            {
+                "filename": each["image"],
+                "split": "test",
+                "sentences": [{"raw": text} for text in each["caption"]],
+            }
+            for each in CAPTIONS
+        ]
+    }
+    write_json(tmp_path / "karpathy.json", karpathy)
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text(
+        "".join(
+            f"{each['image']}#{k}\t{text}\n"
+            for each in CAPTIONS
+            for k, text in enumerate(each["caption"])
+        )
+    )
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"{each['image']}\n" for each in CAPTIONS))
+    for options in (
+        {"annotations": lines},
+        {"annotations": tmp_path / "karpathy.json"},
+        {"annotations": tokens, "split_file": names},
+    ):
+        assert load_benchmark("half_truth_own", tmp_path, images, **options).content == known
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"a": 1}, "no key 'images'"),
+        ([], "no photos"),
+        ([{"image": "1.jpg", "caption": []}], "photo '1.jpg' has no caption"),
+        ([{"image": "1.jpg", "caption": [3]}], "caption 0 must be text"),
+        ([{"image": "../1.jpg", "caption": ["A dog on a red chair."]}], "leads outside"),
+        ([{"image": "1.jpg", "caption": ["hello"]}], "no photo gives an item of entity, relation"),
+    ],
+)
+def test_malformed_captions(tmp_path: Path, rows: Any, message: str) -> None:
+    path = write_own(tmp_path, rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("half_truth_own", tmp_path)
+    expect_one_line(caught.value, str(path))
+
+
+def test_bad_options(tmp_path: Path) -> None:
+    write_own(tmp_path)
+    with pytest.raises(UsageError, match="most must be at least 1, not 0"):
+        load_benchmark("half_truth_own", tmp_path, most=0)
+    with pytest.raises(UsageError, match=r"expected captions in \.json or \.jsonl"):
+        load_benchmark("half_truth_own", tmp_path, annotations=tmp_path / "x.csv")
+
+
+def test_real_photos(shared_data: Path, tmp_path: Path) -> None:
+    """Items of a part of Flickr8k's test, all of whose photos are there, scored."""
+    folder = shared_data / "photos" / "flickr8k"
+    names = (folder / "Flickr_8k.testImages.txt").read_text().split()[:30]
+    split = tmp_path / "names.txt"
+    split.write_text("\n".join(names))
+    options = {"annotations": folder / "Flickr8k.token.txt", "split_file": split}
+    found = load_benchmark("half_truth_own", tmp_path, folder / "images", **options)
+    counts = found.content.counts()
+    assert min(counts["entity"], counts["relation"]) >= 25
+    assert present(found)[1] == ()
+    assert len({case.id for case in found.content}) == len(found.content)
+    assert not audit(found, decoding=True).faulty
+    quick = Options(resamples=20)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", quick)
+    assert result.aggregates["ht"].n == sum(counts.values())
+    assert not result.partial

@@ -1,0 +1,362 @@
+"""NegBench, NegRefCOCOg and CC-Neg: official layouts, ties, rules of thumb, malformed files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import expect_one_line, write_json, write_photo
+from compoclip.benchmarks import negation
+from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy, present
+from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.solvability import LARGER, SHORTER, rules_of_thumb
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.groups import kind, profile_groups
+from compoclip.evaluation.published.read import published_table
+from compoclip.evaluation.run import Options, evaluate
+from evaluation_helpers import FakeEncoder, features_from, flat, rule_value, score_items
+
+MCQ = dict(negation._MCQ)
+PLAIN = "COCO_val_retrieval.csv"
+NEGATED = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
+
+
+def mcq_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "image_path": "data/coco/images/val2017/000000000139.jpg",
+        "caption_0": "A chair is in the room, but no bicycle.",
+        "caption_1": "A bicycle is in the room, but no chair.",
+        "caption_2": "A bicycle is in the room.",
+        "caption_3": "There is no chair in the room.",
+        "correct_answer": 0,
+        "correct_answer_template": "hybrid",
+    }
+    return {**row, **changes}
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_negbench_choice(tmp_path: Path) -> None:
+    rows = [mcq_row(), mcq_row(correct_answer=2, correct_answer_template="positive")]
+    voc = mcq_row(image_path="/home/x/VOC2007/JPEGImages/000001.jpg")
+    write_rows(tmp_path / "negbench" / MCQ["coco"], rows)
+    with pytest.raises(CompoclipError, match=r"VOC2007.*: no such file; .*negbench:coco"):
+        load_benchmark("negbench", tmp_path)
+    write_rows(tmp_path / "negbench" / MCQ["voc"], [voc])
+    found = load_benchmark("negbench", tmp_path)
+    assert found.content[0] == Case(
+        "coco_hybrid/1",
+        Form.CHOOSE_TEXT,
+        (ImageRef(tmp_path / "coco" / "val2017" / "000000000139.jpg"),),
+        tuple(mcq_row()[f"caption_{k}"] for k in range(4)),
+        "coco_hybrid",
+    )
+    assert (found.content[1].id, found.content[1].truth) == ("coco_positive/2", 2)
+    assert found.content[2].images == (ImageRef(tmp_path / "voc2007/JPEGImages/000001.jpg"),)
+    assert (found.headline, found.ties) == ("mean", {"": TiePolicy.FIRST})
+    coco = load_benchmark("negbench:coco_*", tmp_path, tmp_path)
+    assert (coco.headline, "coco" in coco.aggregates) == ("micro", True)
+    assert coco.content[0].images == (ImageRef(tmp_path / "000000000139.jpg"),)
+
+
+def test_negbench_counts_and_the_published_numbers_of_clip(tmp_path: Path) -> None:
+    known = meta("negbench").expected
+    assert sum(n for part, n in known.items() if part.startswith("coco")) == 5914
+    assert sum(n for part, n in known.items() if part.startswith("voc")) == 5031
+    table = published_table("negbench")
+    parts = ("coco_positive", "coco_negative", "coco_hybrid")
+    parts += ("voc_positive", "voc_negative", "voc_hybrid")
+    (row,) = (each for each in table.rows if each.labels == ("CLIP (OpenAI)",))
+    at = {column.id: row.values[k] for k, column in enumerate(table.columns)}
+    # The printed parts give the printed totals by the official counts.
+    values = flat({part: at[part] for part in parts}, known)
+    rules = negation.NEGBENCH.rules
+    assert isinstance(rules, dict)
+    assert rule_value(rules["coco"], values) == pytest.approx(39.30, abs=0.01)
+    assert rule_value(rules["voc"], values) == pytest.approx(38.72, abs=0.01)
+    assert rule_value(rules["mean"], values) == pytest.approx((39.30 + 38.72) / 2, abs=0.01)
+
+
+def test_negbench_ties_go_to_the_truth_which_is_stored_first(tmp_path: Path) -> None:
+    write_rows(tmp_path / "negbench" / MCQ["coco"], [mcq_row()])
+    found = load_benchmark("negbench:coco_*", tmp_path)
+    (photo,) = found.content[0].images
+    texts = found.content[0].texts
+    scores = {str(photo.path): dict.fromkeys(texts, 0.5)}
+    items = score_items(found.content, features_from(scores), ties=found.ties)
+    outcome = items.outcomes["accuracy"]
+    got = (outcome.used[0], outcome.strict[0], outcome.fractional[0], outcome.chance[0])
+    assert got == (1.0, 0.0, 0.25, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"correct_answer": 4}, "row 1: 'correct_answer' must be 0, 1, 2 or 3, not 4"),
+        ({"correct_answer": "x"}, "row 1: 'correct_answer' must be a number"),
+        ({"correct_answer_template": "T1"}, "row 1: .* 'T1' is unknown; known: positive"),
+        ({"caption_2": " "}, "row 1: 'caption_2' is empty"),
+        ({"image_path": ".."}, "leads outside"),
+    ],
+)
+def test_malformed_negbench(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = write_rows(tmp_path / "negbench" / MCQ["coco"], [mcq_row(**changes)])
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("negbench:coco_*", tmp_path)
+    expect_one_line(caught.value, str(path))
+    write_rows(path, [{"image_path": "1.jpg", "caption_0": "a"}])
+    with pytest.raises(CompoclipError, match="no column 'caption_1'"):
+        load_benchmark("negbench:coco_*", tmp_path)
+
+
+def test_negbench_retrieval(tmp_path: Path) -> None:
+    rows = [
+        {"filepath": f"images/val2017/{k}.jpg", "captions": repr([f"it's {k}", f'"{k}", no cup'])}
+        for k in range(3)
+    ]
+    write_rows(tmp_path / "negbench" / PLAIN, rows)
+    write_rows(tmp_path / "negbench" / NEGATED, rows[:1])
+    found = load_benchmark("negbench_retrieval", tmp_path)
+    content = found.content
+    assert isinstance(content, Retrieval)
+    assert content.texts[:2] == ("it's 0", '"0", no cup')
+    assert content.pairs == ((0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5))
+    assert content.images[2] == ImageRef(tmp_path / "coco" / "val2017" / "2.jpg")
+    assert (found.headline, found.expected) == ("t2i_r5", {"i2t": 5000})
+    assert found.aggregates["t2i_r5"].metric == "r5"
+    negated = load_benchmark("negbench_retrieval_negated", tmp_path)
+    assert len(negated.content.images) == 1
+    assert negated.name == "negbench_retrieval_negated"
+    with pytest.raises(UsageError, match="has no sub-tasks"):
+        load_benchmark("negbench_retrieval:coco", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"filepath": "1.jpg", "captions": "a cup"}], "row 1: 'captions' must be a Python list"),
+        ([{"filepath": "1.jpg", "captions": "__import__('os')"}], "must be a Python list"),
+        ([{"filepath": "1.jpg", "captions": "[]"}], "photo '1.jpg' has no caption"),
+        ([{"filepath": "1.jpg", "captions": "['a']"}] * 2, "photo '1.jpg' is listed twice"),
+        ([{"filepath": "1.jpg", "caption": "['a']"}], "no column 'captions'"),
+    ],
+)
+def test_malformed_negbench_retrieval(tmp_path: Path, rows: Any, message: str) -> None:
+    path = write_rows(tmp_path / "negbench" / PLAIN, rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("negbench_retrieval", tmp_path)
+    expect_one_line(caught.value, str(path))
+
+
+def test_negbench_on_real_photos(shared_data: Path, tmp_path: Path) -> None:
+    """The photos of COCO val2017 at hand, named as the official file names them, are found."""
+    photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
+    names = sorted(path.name for path in photos.glob("*.jpg"))
+    rows = [mcq_row(image_path=f"data/coco/images/val2017/{name}") for name in names]
+    write_rows(tmp_path / "negbench" / MCQ["coco"], [*rows, mcq_row(image_path="x/1.jpg")])
+    found = load_benchmark("negbench:coco_hybrid", tmp_path, photos)
+    used, missing = present(found)
+    assert (len(used.cases), missing) == (len(names), (str(photos / "1.jpg"),))
+    (result,) = evaluate(
+        "m", FakeEncoder(), [found], tmp_path / "out", Options(allow_partial=True, resamples=20)
+    )
+    assert result.partial
+    assert result.aggregates["micro"].expected == 2012
+
+
+# --- NegRefCOCOg. ---
+
+
+def region_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "image": "COCO_train2014_000000000036.jpg",
+        "phrase": "an umbrella with nobody under it",
+        "ref_bbox": [1, 2, 10, 20],
+        "bbox_list": [[1, 2, 10, 20], [0, 0, 50.5, 60]],
+    }
+    return {**row, **changes}
+
+
+def test_negrefcocog_and_the_larger_box(tmp_path: Path) -> None:
+    path = tmp_path / "negrefcocog" / "NegRefCOCOg.json"
+    write_json(path, [region_row(), region_row(ref_bbox=[0, 0, 50.5, 60])])
+    found = load_benchmark("negrefcocog", tmp_path)
+    photo = tmp_path / "coco" / "train2014" / "COCO_train2014_000000000036.jpg"
+    boxes = (ImageRef(photo, (1, 2, 11, 22)), ImageRef(photo, (0, 0, 50.5, 60)))
+    assert found.content == (
+        Case("0", Form.CHOOSE_IMAGE, boxes, (region_row()["phrase"],), "negrefcocog"),
+        Case("1", Form.CHOOSE_IMAGE, boxes, (region_row()["phrase"],), "negrefcocog", 1),
+    )
+    assert (found.ties, found.expected) == ({"": TiePolicy.STRICT}, {"negrefcocog": 440})
+    (rule,) = rules_of_thumb(found)
+    assert (rule.rule, rule.value, rule.chance, rule.longer) == (LARGER, 0.5, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, "expected a JSON list"),
+        ([], "no rows"),
+        ([region_row(bbox_list=[[1, 2, 10, 20]])], "row 0: 'bbox_list' must hold at least two"),
+        ([region_row(ref_bbox=[9, 9, 9, 9])], "found 2 and 0 times"),
+        ([region_row(ref_bbox=[1, 2, 10])], "'ref_bbox': expected .x, y, width, height., found 3"),
+        ([region_row(bbox_list=[[1, 2, 0, 20]])], "box 0: a box 0 x 20 pixels holds nothing"),
+        ([region_row(phrase="")], "'phrase' is empty"),
+        ([region_row(image="../x.jpg")], "leads outside"),
+    ],
+)
+def test_malformed_negrefcocog(tmp_path: Path, rows: Any, message: str) -> None:
+    path = write_json(tmp_path / "negrefcocog" / "NegRefCOCOg.json", rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("negrefcocog", tmp_path)
+    expect_one_line(caught.value, str(path))
+
+
+# --- CC-Neg. ---
+
+
+def cc_neg(n: int = 3, **changes: Any) -> dict[str, Any]:
+    rows = [
+        {
+            "json": {"caption": f"a cup {k}", "url": "http://x"},
+            "sop_data": {"negative-prompt": f"a table, and not a cup {k}"},
+        }
+        for k in range(n)
+    ]
+    paths = [f"/data/cc3m/0000{k}/00{k}.jpg" for k in range(n)]
+    return {"image_paths": paths, "annotations": rows, **changes}
+
+
+def write_cc_neg(root: Path, value: Any, how: str = "plain") -> Path:
+    """As pickle alone, as torch.save before 1.6 (four pickles), or as it writes since (a zip)."""
+    path = root / "cc_neg" / "ccneg_preprocessed.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = value if isinstance(value, bytes) else pickle.dumps(value)
+    if how == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("ccneg_preprocessed/data.pkl", data)
+            archive.writestr("ccneg_preprocessed/version", "3\n")
+        return path
+    before = (negation._MAGIC, 1001, {"little_endian": True}) if how == "legacy" else ()
+    path.write_bytes(b"".join(map(pickle.dumps, before)) + data)
+    return path
+
+
+@pytest.mark.parametrize("how", ["plain", "legacy", "zip"])
+def test_cc_neg_however_it_was_saved(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(negation, "TEST_ROWS", 2)
+    write_cc_neg(tmp_path, cc_neg(), how)
+    found = load_benchmark("cc_neg", tmp_path)
+    assert found.content[0] == Case(
+        "1",
+        Form.CHOOSE_TEXT,
+        (ImageRef(tmp_path / "cc3m" / "00001" / "001.jpg"),),
+        ("a cup 1", "a table and not a cup 1"),
+        "cc_neg",
+    )
+    assert (len(found.content), sum(found.left_out.values())) == (2, 1)
+    assert (found.ties, found.expected) == ({"": TiePolicy.FIRST}, {"cc_neg": 40_000})
+
+
+def test_cc_neg_as_torch_saves_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = write_cc_neg(tmp_path, b"")
+    for new in (True, False):
+        torch.save(cc_neg(), path, _use_new_zipfile_serialization=new)
+        assert len(load_benchmark("cc_neg", tmp_path).content) == 3
+    torch.save({**cc_neg(), "features": torch.ones(2)}, path)
+    with pytest.raises(CompoclipError, match="no pickle of plain data"):
+        load_benchmark("cc_neg", tmp_path)
+
+
+class Hostile:
+    """Writes a file when it is unpickled by a careless reader."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("how", ["plain", "legacy", "zip"])
+def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, how: str) -> None:
+    trap = tmp_path / "trap"
+    path = write_cc_neg(tmp_path, cc_neg(extra=Hostile(trap)), how)
+    with pytest.raises(CompoclipError, match="nothing in it is executed") as caught:
+        load_benchmark("cc_neg", tmp_path)
+    expect_one_line(caught.value, str(path))
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"", "no pickle of plain data"),
+        (b"\x80\x04nonsense", "no pickle of plain data"),
+        ([1], "expected a JSON object, found a list"),
+        ({"image_paths": []}, "no key 'annotations'"),
+        (cc_neg(image_paths=["a"]), "1 image paths and 3 annotations"),
+        (cc_neg(annotations=[{}, {}, {}]), "row 0: no key 'json'"),
+        (cc_neg(image_paths=["a", 3, "b"]), "row 1: image path must be text"),
+        (cc_neg(0), "no rows"),
+    ],
+)
+def test_malformed_cc_neg(tmp_path: Path, value: Any, message: str) -> None:
+    path = write_cc_neg(tmp_path, value)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        load_benchmark("cc_neg", tmp_path)
+    expect_one_line(caught.value, str(path))
+    path.unlink()
+    with pytest.raises(CompoclipError, match="no such file"):
+        load_benchmark("cc_neg", tmp_path)
+
+
+def test_cc_neg_is_solved_by_the_shorter_text_and_counts_in_no_mean(tmp_path: Path) -> None:
+    write_cc_neg(tmp_path, cc_neg())
+    found = load_benchmark("cc_neg", tmp_path)
+    (rule,) = rules_of_thumb(found)
+    assert (rule.rule, rule.value, rule.chance, rule.longer) == (SHORTER, 1.0, 0.5, 4.0)
+    assert Counter(found.skills.values()) == {}
+    for case in found.content:
+        write_photo(case.images[0].path)
+    options = Options(allow_partial=True, resamples=20)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    assert kind(result) == "sanity"
+    assert profile_groups([result]) == {}
+
+
+def test_the_audit_says_how_far_a_rule_of_thumb_gets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "negrefcocog" / "NegRefCOCOg.json", [region_row()])
+    write_cc_neg(tmp_path, cc_neg())
+    told = ["data", "audit", "negrefcocog", "cc_neg", "--data", str(tmp_path), "--text-only"]
+    assert main(told) == 0
+    printed = capsys.readouterr().out
+    boxes, texts = (
+        next(line.split() for line in printed.splitlines() if f"{rule} " in line)
+        for rule in (LARGER, SHORTER)
+    )
+    assert boxes == ["negrefcocog", *LARGER.split(), "0.0", "50.0", "1"]
+    assert texts == ["cc_neg", *SHORTER.split(), "100.0", "50.0", "+4.0", "3"]
+    assert main([*told, "--json"]) == 0
+    audits = json.loads(capsys.readouterr().out)["audits"]
+    assert [each["rules_of_thumb"][0]["value"] for each in audits] == [0.0, 1.0]

@@ -1,0 +1,190 @@
+"""Blocks run in few operations: what they compute is what they compute as they are written."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from compoclip.models import blocks, text_tower
+from compoclip.models.architecture import build_model
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.lora import Lora, attach_lora
+from models_thin import config, token_ids
+
+LENGTHS = [7, 3, 20, 12, 7, 2, 9, 3, 15]
+KINDS: dict[str, dict[str, Any]] = {
+    "gelu": config(),
+    "quick_gelu": config(quick_gelu=True),
+    "layer_scale": config({"ls_init_value": 0.3}, {"ls_init_value": 0.2}, quick_gelu=True),
+}
+
+
+def shaken(cfg: dict[str, Any]) -> DualEncoder:
+    """An encoder whose biases and norms are not all 0 and 1."""
+    encoder = DualEncoder(build_model(cfg, 0)).train()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
+    return encoder
+
+
+def outcome(encoder: DualEncoder, bf16: bool = False) -> dict[str, Tensor]:
+    """Features of a few images and texts, local ones too, and all gradients."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randn(3, 3, 32, 32, generator=generator)
+    encoder.zero_grad(set_to_none=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        found = encoder.features(pixels, token_ids(LENGTHS), local=True)
+    assert found.tokens is not None
+    assert found.patches is not None
+    features = {n: getattr(found, n) for n in ("image", "text", "patches", "tokens")}
+    torch.stack([each.pow(3).sum() for each in features.values()]).sum().backward()
+    gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
+    return features | gradients
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, wanted in expected.items():
+        assert found[name].dtype == wanted.dtype
+        assert (found[name] - wanted).abs().max() <= tolerance * wanted.abs().max(), name
+
+
+@pytest.fixture
+def turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under autocast, but for the type, which is that of the weights."""
+    monkeypatch.setattr(blocks, "_under_autocast", lambda device: True)
+    monkeypatch.setattr(blocks, "computed_in", lambda x: x.dtype)
+
+
+def turned_outcome(encoder: DualEncoder, request: pytest.FixtureRequest) -> dict[str, Tensor]:
+    request.getfixturevalue("turned")
+    calls = 0
+    run = blocks.Halves.run_turned
+
+    def counted(*arguments: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return run(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks.Halves, "run_turned", counted)
+        found = outcome(encoder)
+    assert calls == (10 if encoder.recomputes else 5)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_turned_weights_compute_the_same(
+    kind: str, recompute: bool, request: pytest.FixtureRequest
+) -> None:
+    encoder = shaken(KINDS[kind])
+    encoder.set_grad_checkpointing(recompute)
+    expected = outcome(encoder)
+    assert_close(turned_outcome(encoder, request), expected, 1e-5)
+
+
+def test_what_is_frozen_or_adapted_is_turned_too(request: pytest.FixtureRequest) -> None:
+    encoder = shaken(config(quick_gelu=True))
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_("mlp.c_fc" in name or "ln_1.weight" in name)
+    attach_lora(encoder.model, Lora(init="xavier_ab"))
+    expected = outcome(encoder)
+    assert len([name for name in expected if name.endswith("ln_1.weight")]) == 5
+    assert not [name for name in expected if name.endswith("ln_1.bias")]
+    assert_close(turned_outcome(encoder, request), expected, 1e-5)
+
+
+def test_half_precision_is_as_good_as_autocasts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = shaken(config(quick_gelu=True))
+    exact, ours = outcome(encoder), outcome(encoder, bf16=True)
+    monkeypatch.setattr(blocks, "_turns", lambda block: False)
+    theirs = outcome(encoder, bf16=True)
+    assert ours.keys() == theirs.keys() == exact.keys()
+    errors = [
+        torch.stack([(each[name] - exact[name]).norm() / exact[name].norm() for name in exact])
+        for each in (ours, theirs)
+    ]
+    assert 0 < errors[0].median() < 0.03
+    assert errors[0].median() < 1.5 * errors[1].median()
+
+
+def test_blocks_with_a_hook_or_other_layers_run_as_they_are_written() -> None:
+    (block,) = build_model(config(text={"layers": 1})).transformer.resblocks
+    assert blocks._turns(block)
+    hook = block.mlp.c_fc.register_forward_hook(lambda *_: None)
+    assert not blocks._turns(block)
+    hook.remove()
+    assert blocks._turns(block)
+    block.mlp.append(torch.nn.Dropout(0.5))
+    assert not blocks._turns(block)
+
+
+def one_text_after_the_other(
+    q: Tensor, k: Tensor, v: Tensor, begin: Tensor, begin_k: Tensor, longest: int, longest_k: int
+) -> Tensor:
+    """What torch promises of its attention on lists, with a loop."""
+    assert begin is begin_k
+    assert begin.dtype == torch.int32
+    assert longest == longest_k == int(begin.diff().max())
+    assert int(begin[-1]) == len(q)
+    texts = []
+    for start, stop in zip(begin[:-1].tolist(), begin[1:].tolist()):
+        mine = slice(start, stop)
+        scores = torch.einsum("ihd,jhd->hij", q[mine], k[mine]) * q.shape[-1] ** -0.5
+        later = torch.ones(stop - start, stop - start).triu(1).bool()
+        weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+        texts.append(torch.einsum("hij,jhd->ihd", weights, v[mine]))
+    return torch.cat(texts)
+
+
+@pytest.mark.parametrize("cost", [0, 8, 10**9], ids=["many_buckets", "some", "one_bucket"])
+def test_attention_on_the_list_is_that_in_buckets(
+    cost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(text_tower._BUCKET_COST, "cpu", cost)
+    encoder = shaken(config())
+    expected = outcome(encoder)
+    monkeypatch.setattr(text_tower, "attends_to_lists", lambda *_: True)
+    monkeypatch.setattr(blocks, "_varlen", lambda: one_text_after_the_other)
+    monkeypatch.setattr(text_tower, "_in_bucket", None)
+    assert_close(outcome(encoder), expected, 1e-5)
+
+
+def test_where_attention_works_on_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    half, cuda = torch.bfloat16, torch.device("cuda")
+    capability = (9, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert blocks.attends_to_lists(cuda, half, 64)
+    assert blocks.attends_to_lists(cuda, torch.float16, 64)
+    assert not blocks.attends_to_lists(cuda, torch.float32, 64)
+    assert not blocks.attends_to_lists(torch.device("cpu"), half, 64)
+    assert not blocks.attends_to_lists(cuda, half, 12)
+    capability = (7, 5)
+    assert not blocks.attends_to_lists(cuda, half, 64)
+    capability = (9, 0)
+    monkeypatch.setattr(blocks, "_varlen", lambda: None)
+    assert not blocks.attends_to_lists(cuda, half, 64)
+
+
+def test_every_signature_of_torchs_attention_on_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(q: Tensor, *rest: Any, is_causal: bool = False) -> Any:
+        return is_causal
+
+    def late(q: Tensor, *rest: Any, window_size: tuple[int, int] = (-1, -1)) -> Any:
+        return window_size
+
+    place = "torch.nn.attention.varlen"
+    for offered, expected in ((early, True), (late, (-1, 0))):
+        monkeypatch.setitem(sys.modules, place, SimpleNamespace(varlen_attn=offered))
+        assert blocks._varlen.__wrapped__()(torch.zeros(1)) == expected
+    monkeypatch.setitem(sys.modules, place, None)
+    assert blocks._varlen.__wrapped__() is None

@@ -1,0 +1,153 @@
+"""What bounds a suite: the oracle, the text alone, the untrained model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip.benchmarks.case import Classification, ImageRef
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.items import EncodedFeatures
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options
+from compoclip.models.checkpoint import load_model
+from compoclip.run import Measuring
+from compoclip.world.bounds import (
+    BOUNDS,
+    ORACLE,
+    TEXT_ONLY,
+    UNTRAINED,
+    CaptionModel,
+    OracleEncoder,
+    TextOnlyEncoder,
+    measure_bound,
+)
+from compoclip.world.export.part import SuiteSpec
+from compoclip.world.export.suite import SCENES, read_scenes, write_suite
+from compoclip.world.render import render
+from compoclip.world.scene import WorldConfig
+
+KINDS = ("star", "ball", "ring", "house", "tree", "box")
+SPEC = SuiteSpec(WorldConfig(size=32, kinds=KINDS), items=4)
+CAPTIONS = ("a red star left of a ball", "a blue ring", "a ball and a red star")
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bounds") / "suite"
+    write_suite(folder, SPEC, benchmarks=("aro", "hard_positives", "sugarcrepe", "zero_shot"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(suite: Path) -> dict[str, dict[str, Results]]:
+    measuring = Measuring(on=(str(suite),), device="cpu")
+    benchmarks = measuring.benchmarks()
+    options = Options(resamples=50)
+    model = load_model("bundled")
+    out = suite.parent / "results"
+    return {
+        name: {
+            each.benchmark: each
+            for each in measure_bound(name, suite, benchmarks, CAPTIONS, model, out, options)
+        }
+        for name in BOUNDS
+    }
+
+
+def test_a_suite_keeps_the_scenes_behind_its_pictures(suite: Path) -> None:
+    scenes = read_scenes(suite)
+    pictures = {path.relative_to(suite).as_posix() for path in suite.rglob("*.png")}
+    assert scenes.keys() == pictures
+    encoder = OracleEncoder(suite)
+    for name in sorted(pictures)[:5]:
+        assert encoder.read_image(ImageRef(suite / name)) == scenes[name]
+    from PIL import Image
+
+    name = min(pictures)
+    assert np.array_equal(np.asarray(Image.open(suite / name)), render(scenes[name], 32))
+    with pytest.raises(CompoclipError, match="no picture of"):
+        encoder.read_image(ImageRef(suite / "nothing.png"))
+
+
+def test_a_suite_without_good_scenes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"missing or damaged.*write the suite anew"):
+        read_scenes(tmp_path)
+    for content in (b"no gzip", b"\x1f\x8b\x08"):
+        (tmp_path / SCENES).write_bytes(content)
+        with pytest.raises(CompoclipError, match="missing or damaged"):
+            read_scenes(tmp_path)
+
+
+def test_the_oracle_makes_no_fault(found: dict[str, dict[str, Results]]) -> None:
+    results = found[ORACLE]
+    assert {"world-aro", "world-sugarcrepe", "world-hard-positives"} <= results.keys()
+    assert not any("zero-shot" in name for name in results)  # 100 by construction, see below
+    for each in results.values():
+        for part, metrics in each.scores.items():
+            for metric, score in metrics.items():
+                perfect = 0.0 if metric in ("brittleness", "both_below") else 1.0
+                assert score.value == perfect, (each.benchmark, part, metric)
+
+
+def test_every_picture_of_zero_shot_sets_is_of_one_class_alone(suite: Path) -> None:
+    encoder = OracleEncoder(suite)
+    for benchmark in Measuring(on=(str(suite),), device="cpu").benchmarks():
+        content = benchmark.content
+        if not isinstance(content, Classification):
+            continue
+        for ref, label in zip(content.images, content.labels):
+            scene = encoder.read_image(ref)
+            true = [
+                k for k, texts in enumerate(content.prompts) if 1 in encoder.match(scene, texts)
+            ]
+            assert true == [label]
+
+
+def test_the_text_alone_sees_no_picture(found: dict[str, dict[str, Results]]) -> None:
+    kinds = found[TEXT_ONLY]["world-zero-shot-kinds"].scores["zero_shot"]["accuracy"]
+    assert kinds.value <= 1 / 2  # the same class for every picture
+    scores = found[TEXT_ONLY]["world-sugarcrepe"].scores
+    assert scores["add_obj"]["accuracy"].value == 1.0  # a longer caption is the false one
+    assert found[UNTRAINED].keys() == found[TEXT_ONLY].keys()
+    identities = {name: each["world-aro"].identity for name, each in found.items()}
+    assert identities[UNTRAINED]["weights"] != load_model("bundled").identity.weights
+    assert len({str(each["weights"]) for each in identities.values()}) == len(BOUNDS)
+
+
+def test_probabilities_of_captions_by_hand() -> None:
+    model = CaptionModel(["a star", "A star.", "a ball"])
+    # Words: a (3), star (2), ball (1), the end (3); with the unknown one five, in nine steps.
+    end, star = (3 + 2 / 5) / (9 + 2), (2 + 2 / 5) / (9 + 2)
+    first = (3 + 2 * (3 + 2 * (3 + 2 / 5) / 11) / 5) / 5
+    after = (2 + 2 * (2 + 2 * star) / 5) / 5
+    last = (2 + 2 * (2 + 2 * end) / 4) / 4
+    expected = math.log(first) + math.log(after) + math.log(last)
+    assert model.log_probability("a star") == pytest.approx(expected)
+    assert model.log_probability("a star") > model.log_probability("a ball")
+    assert model.log_probability("a ball") > model.log_probability("ball a")
+    assert model.log_probability("a zebra") < model.log_probability("a ball")
+    total = sum(math.exp(model.log_probability(text)) for text in ("a star", "a ball", "", "star"))
+    assert total < 1
+
+
+def test_cosines_rise_with_probability_and_ignore_the_picture() -> None:
+    encoder = TextOnlyEncoder(CAPTIONS)
+    model = CaptionModel(CAPTIONS)
+    texts = ("a red star", "a blue ring", "star red a", "a ball and a red star and a zebra")
+    features = EncodedFeatures(
+        images=encoder.start_images([None, None])(),
+        image_rows={},
+        texts=encoder.start_texts(texts)(),
+        text_rows={},
+        bad={},
+        truncated=frozenset(),
+    )
+    assert np.allclose(np.linalg.norm(features.texts, axis=1), 1, atol=1e-6)
+    one, two = (features.scores(np.full(4, row), np.arange(4)) for row in (0, 1))
+    assert (one == two).all()
+    by_model = sorted(range(4), key=lambda k: model.log_probability(texts[k]))
+    assert by_model == np.argsort(one).tolist()
