@@ -5,9 +5,10 @@
 Steps of a whole batch of 64 images with 4 texts each, through torchrun and gloo on one machine, one
 thread a process: forward, exchange, backward and the mean of the gradients, the median of 5 steps,
 the mean over the processes. Processor time is what a step would take where every process has a core
-of its own, but for the time spent waiting for a network. NegCLIP gathers pooled features, FSC-CLIP
-patches and tokens as well. The model is the narrow one of scaling.py, the images too; also writes
-the numbers, scaling-ranks.json.
+of its own, but for the time spent waiting for a network. NegCLIP gathers captions and negatives,
+FSC-CLIP captions. The model is the narrow one of scaling.py, the images too; also writes the
+numbers, scaling-ranks.json. What a process has to do, keep and exchange at many ranks is counted by
+count_ranks.py.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ import torch
 from scaling import Setting, batch_of, mark, model_of, timed
 
 from bench.rows import machine
-from compoclip.data.batch import Batch, TextBlock, merge
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import Ranks, process_group
-from compoclip.training.distributed import GlobalBatch, average_gradients
+from compoclip.training.distributed import GlobalBatch, RankPeers
+from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
 
@@ -61,19 +63,19 @@ def seconds_of(recipe: str, ranks: Ranks) -> float:
     """Processor seconds of this process for a step of the whole batch."""
     model, method = model_of(WHOLE.layers), load_recipe(recipe)()
     batch = batch_of(WHOLE, model, method)
-    parts = [part(batch, Ranks(rank, ranks.world)) for rank in range(ranks.world)]
-    merged = merge([each.block for each in parts], [len(each.ids) for each in parts])
-    own, whole = parts[ranks.rank], GlobalBatch(ranks, merged)
-    parameters = list(model.encoder.model.parameters())
+    own = part(batch, ranks)
+    whole = GlobalBatch(peers=RankPeers(ranks))
+    network = model.encoder.model
+    settings = RunSettings(out=Path())
+    with GradientMean(network.parameters(), ranks) as mean:
 
-    def once() -> None:
-        for parameter in parameters:
-            parameter.grad = None
-        step(model.encoder, model.tokenizer, method, own, RunSettings(out=Path()), whole)
-        average_gradients(parameters, ranks)
+        def once() -> None:
+            network.zero_grad(set_to_none=True)
+            step(model.encoder, model.tokenizer, method, own, settings, whole, mean=mean)
+            mean.finish()
 
-    once()  # warms up
-    return median(timed(once) for _ in range(STEPS))
+        once()  # warms up
+        return median(timed(once) for _ in range(STEPS))
 
 
 def work(out: Path) -> None:

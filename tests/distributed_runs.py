@@ -33,20 +33,22 @@ class Kept:
 
     def __init__(self) -> None:
         self.gradients: Gradients = []
-        self._average = loop.average_gradients
+        self._clip = loop.clip_gradients
 
-    def __call__(self, parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
+    def __call__(
+        self, parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks
+    ) -> torch.Tensor:
         parameters = sorted(parameters, key=lambda p: p.ndim == 0)  # however they are grouped
-        self._average(parameters, ranks)
         gradients = (p.grad for p in parameters)
         self.gradients.append([g if g is None else whole(g).clone() for g in gradients])
+        return self._clip(parameters, limit, ranks)
 
     def __enter__(self) -> Kept:
-        loop.average_gradients = self
+        loop.clip_gradients = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        loop.average_gradients = self._average
+        loop.clip_gradients = self._clip
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +33,9 @@ BLOCK = TextBlock(
 )
 
 
-def preparation(whole: bool = True, **planner: Any) -> Preparation:
+def preparation(**planner: Any) -> Preparation:
     usual = {"causal": True, "packs": True, "pools_at_end": True, "end": None, "cost": 4}
-    return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}), whole)
+    return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}))
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.booleans()), max_size=6))
@@ -117,18 +118,31 @@ def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
     assert layout.indices(far_away)[0].tolist() == [6, 2**31]
 
 
-def test_the_layout_of_several_processes_is_left_to_them() -> None:
-    made = preparation(whole=False)(BLOCK)
-    assert made.on(CPU)[1] is None
-    assert made.ids is not None
-    assert made.ids.tolist() == build_tokenizer({})(BLOCK.texts).tolist()
+def test_keys_tell_texts_and_photos_apart_in_every_part() -> None:
+    """What was hashed is the same where ids, or names of photos, are, also in another batch."""
+    made = pickle.loads(pickle.dumps(preparation()(BLOCK)))  # noqa: S301
+    other = replace(BLOCK, texts=BLOCK.texts[::-1], photos=("r", "q", "p"))
+    texts, photos = made.on(CPU)[1].host.keys
+    others, other_photos = preparation()(other).on(CPU)[1].host.keys
+    ids = build_tokenizer({})(BLOCK.texts)
+    same = [[bool((a == b).all()) for a in ids] for b in ids.flip(0)]
+    assert (others[:, None] == texts).tolist() == same
+    assert (other_photos[:, None] == photos).tolist() == [
+        [False] * 3,
+        [False, True, False],
+        [True, False, True],
+    ]
+    assert texts.dtype == photos.dtype == np.int64
+    kept = made.on(CPU)[1].host.only(("swap",))
+    assert kept.keys[0].tolist() == texts[[0, 1, 3, 4]].tolist()
 
 
 def test_an_empty_part_has_something_to_encode() -> None:
     nothing = TextBlock((), (), (), (), 0)
-    made = preparation(whole=False)(nothing)
-    texts, _ = made.on(CPU)
+    made = preparation()(nothing)
+    texts, layout = made.on(CPU)
     assert texts.place.tolist() == [0]
+    assert (layout.images, len(layout.owner), len(layout.host.keys[0])) == (0, 0, 0)
     assert made.truncated == 0
 
 

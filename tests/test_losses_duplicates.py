@@ -28,7 +28,9 @@ def test_true_pairs_equal_loop(case: str, known: str) -> None:
     expected = [
         [is_true(filled, i, t) for t in range(layout.owner.numel())] for i in range(layout.images)
     ]
-    assert true_pairs(told).tolist() == expected
+    of_images, of_texts = true_pairs(told)
+    assert of_images.tolist() == expected
+    assert of_texts.T.tolist() == expected
 
 
 def _other(known: str) -> str:
@@ -45,7 +47,7 @@ def test_by_hand() -> None:
         text_id=torch.tensor([70, 50, 90, 50, 20, 20, 10]),
         image_id=torch.tensor([5, 6, 5, 7]),
     )
-    assert [row.nonzero().flatten().tolist() for row in true_pairs(layout)] == [
+    assert [row.nonzero().flatten().tolist() for row in true_pairs(layout)[0]] == [
         [0, 2, 4, 5],
         [1, 3],
         [0, 2, 4, 5],

@@ -1,71 +1,25 @@
-"""What processes exchange: records, ragged rows, gradients, whole batches."""
+"""What processes exchange: records, ragged rows, gradients; and what becomes of their errors."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.data.batch import Merged, TextBlock, from_record, merge, to_record
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.losses.contract import Features, Role
-from compoclip.ranks import SINGLE, Ranks, launched
-from compoclip.training.distributed import average_gradients, gather_features
+from compoclip.losses.contract import Features
+from compoclip.ranks import SINGLE, PeerLostError, Ranks, _peers, launched
+from compoclip.training.distributed import RankPeers, gather_rows, without_rows
+from compoclip.training.gradients import GradientMean
 from ranks_helpers import in_ranks
 
 COUNTS = {2: ([3, 1], [5, 4]), 4: ([2, 0, 1, 3], [4, 0, 3, 5])}  # images and texts of each process
 LENGTHS = (4, 6, 3, 5)
-
-
-def block(images: int, first: int, added: int = 0, pair: bool = False) -> TextBlock:
-    """`images` images, the last `added` of them not drawn, with 1 + i % 3 texts each."""
-    owner = [i for i in range(images) for _ in range(1 + (first + i) % 3)]
-    place = range(len(owner))
-    return TextBlock(
-        texts=tuple(f"text {first + o} {p}" for o, p in zip(owner, place)),
-        owner=tuple(owner),
-        role=tuple(Role.CAPTION if p % 2 else Role.NEGATIVE for p in place),
-        rewrite=tuple("" if p % 2 else "swap" for p in place),
-        images=images,
-        photos=tuple(f"photo {first + i}" for i in range(images)),
-        pair=tuple(i - added if i >= images - added else -1 for i in range(images)) if pair else (),
-    )
-
-
-def test_merging_one_part_changes_nothing() -> None:
-    own = block(3, 0)
-    merged = merge([own], [3])
-    assert merged.block == own
-    assert merged.images == (0, 1, 2)
-    assert merged.texts == tuple(range(len(own.texts)))
-
-
-def test_added_images_come_after_all_that_were_drawn() -> None:
-    parts = [block(4, 0, added=2, pair=True), block(2, 10, added=1, pair=True)]
-    merged = merge(parts, [2, 1])
-    assert merged.images == (0, 1, 4, 2, 3, 5)
-    assert merged.block.photos == tuple(f"photo {i}" for i in (0, 1, 10, 2, 3, 11))
-    assert merged.block.pair == (-1, -1, -1, 0, 1, 2)
-    flat = [text for part in parts for text in part.texts]
-    assert merged.block.texts == tuple(flat[t] for t in merged.texts)
-    for text, owner in zip(merged.block.texts, merged.block.owner):
-        assert text.split()[1] == merged.block.photos[owner].split()[1]
-    assert list(merged.block.owner) == sorted(merged.block.owner)
-
-
-def test_parts_without_images_and_without_pairs() -> None:
-    merged = merge([block(0, 0), block(2, 0, added=1, pair=True), block(1, 5)], [0, 1, 1])
-    assert merged.images == (0, 2, 1)
-    assert merged.block.pair == (-1, -1, 0)
-    assert merge([block(0, 0), block(1, 0)], [0, 1]).block.pair == ()
-
-
-def test_a_block_survives_a_record() -> None:
-    own = block(3, 0, added=1, pair=True)
-    assert from_record(to_record(own)) == own
 
 
 def test_launched_reads_what_torchrun_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,15 +65,16 @@ class Towers(nn.Module):
         )
 
 
-def toy_loss(features: Features) -> Tensor:
-    """A function of everything a loss may see that mixes all rows."""
+def toy_loss(features: Features, images: Tensor, texts: Tensor) -> Tensor:
+    """A function of everything a loss may see, whose rows meet the columns `images`, `texts`."""
     assert features.patches is not None
     assert features.tokens is not None
     assert features.token_mask is not None
-    scores = features.logit_scale * features.image @ features.text.T
-    local = torch.einsum("bpd,tld->bt", features.patches, features.tokens.tanh())
+    scores = features.logit_scale * features.image @ texts.T
+    back = features.logit_scale * features.text @ images.T
+    local = features.patches.tanh().sum((1, 2)) * scores.softmax(1).square().sum(1)
     masked = (features.tokens * features.token_mask[..., None]).sum((1, 2))
-    return scores.logsumexp(1).sum() + (local.softmax(1) * scores).sum() + masked.sin().sum()
+    return scores.logsumexp(1).sum() + back.logsumexp(1).sin().sum() + local.sum() + masked.sum()
 
 
 def toy_parts(world: int) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -135,11 +90,6 @@ def toy_parts(world: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     return parts
 
 
-def toy_orders(world: int) -> tuple[list[int], list[int]]:
-    images, texts = (sum(counts) for counts in COUNTS[world])
-    return [*range(1, images), 0], [*reversed(range(texts))]
-
-
 def gradients(towers: Towers) -> dict[str, list[float] | None]:
     return {
         name: None if p.grad is None else p.grad.reshape(-1).tolist()
@@ -149,12 +99,19 @@ def gradients(towers: Towers) -> dict[str, list[float] | None]:
 
 def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     towers = Towers()
-    images, texts = toy_orders(ranks.world)
-    merged = Merged(block(0, 0), tuple(images), tuple(texts), tuple(zip(*COUNTS[ranks.world])))
-    whole = gather_features(towers(*toy_parts(ranks.world)[ranks.rank]), ranks, merged)
-    loss = toy_loss(whole)
-    loss.backward()  # type: ignore[no-untyped-call]
-    average_gradients(towers.parameters(), ranks)
+    images, texts = COUNTS[ranks.world]
+    with GradientMean(towers.parameters(), ranks) as mean:
+        for _ in range(2):  # the order of buckets is found by the first step
+            towers.zero_grad()
+            own = towers(*toy_parts(ranks.world)[ranks.rank])
+            columns = gather_rows(own.image, images, ranks), gather_rows(own.text, texts, ranks)
+            share = toy_loss(own, *columns)
+            with mean.during():
+                (ranks.world * share).backward()  # type: ignore[no-untyped-call]
+            mean.finish()
+    peers = RankPeers(ranks)
+    numbers = np.arange(ranks.rank + 1) + 10 * ranks.rank
+    collected = peers.collected([numbers, numbers[:0], 2**40 + numbers[:1]])
     said = ranks.exchange({"rank": ranks.rank, "text": "x" * (7 * ranks.rank)})
     with ranks.rank0_first():
         found = sorted(path.name for path in folder.iterdir())
@@ -166,7 +123,8 @@ def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     except UsageError as error:
         failed = str(error)
     return {
-        "loss": loss.item(),
+        "loss": peers.summed(share).item(),
+        "collected": [each.tolist() for each in collected],
         "gradients": gradients(towers),
         "said": said,
         "failed": failed,
@@ -181,9 +139,9 @@ def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_pat
     pixels = torch.cat([part[0] for part in parts])
     words = torch.cat([nn.functional.pad(w, (0, 0, 0, longest - w.shape[1])) for _, w, _ in parts])
     mask = torch.cat([nn.functional.pad(m, (0, longest - m.shape[1])) for _, _, m in parts])
-    images, texts = toy_orders(world)
     towers = Towers()
-    loss = toy_loss(towers(pixels[images], words[texts], mask[texts]))
+    features = towers(pixels, words, mask)
+    loss = toy_loss(features, features.image, features.text)
     loss.backward()  # type: ignore[no-untyped-call]
     expected = gradients(towers)
     found = in_ranks(world, gathering, tmp_path)
@@ -197,10 +155,54 @@ def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_pat
                 assert result["gradients"][name] == pytest.approx(values, rel=1e-5, abs=1e-6)
         assert result["said"] == [{"rank": r, "text": "x" * (7 * r)} for r in range(world)]
         assert result["failed"] == "only here"
+        assert result["collected"] == [
+            [10 * r + i for r in range(world) for i in range(r + 1)],
+            [],
+            [2**40 + 10 * r for r in range(world)],
+        ]
     assert found[0]["found"] == []
     assert all("0" in result["found"] for result in found[1:])
 
 
-def test_features_alone_are_untouched() -> None:
+def test_rows_alone_are_untouched() -> None:
     features = Towers()(*toy_parts(2)[0])
-    assert gather_features(features, SINGLE, merge([block(1, 0)], [1])) is features
+    assert gather_rows(features.image, [3], SINGLE) is features.image
+    with GradientMean(Towers().parameters(), SINGLE) as mean, mean.during():
+        mean.finish()
+
+
+def test_a_part_without_images_has_no_rows_and_gradients_of_zero() -> None:
+    towers = Towers()
+    features = without_rows(towers(*toy_parts(2)[0]))
+    assert (len(features.image), len(features.patches), len(features.token_mask)) == (0, 0, 0)
+    toy_loss(features, torch.ones(2, 5), torch.ones(3, 5)).backward()  # type: ignore[no-untyped-call]
+    assert towers.image.grad is not None
+    assert not towers.image.grad.any()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[../gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:4283: Connection reset by peer",
+        "[pair.cc:575] Connection closed by peer [127.0.0.1]:17",
+        "[unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
+        "NCCL error: remote process exited or there was a network error",
+    ],
+)
+def test_a_closed_connection_is_a_process_that_has_ended(said: str) -> None:
+    with pytest.raises(PeerLostError, match="another process of the run has ended"), _peers():
+        raise RuntimeError(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "Tensors must be contiguous",
+        "The size of tensor a (3) must match the size of tensor b (4)",
+    ],
+)
+def test_another_error_of_a_collective_is_what_it_is(said: str) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(said)) as found, _peers():
+        raise RuntimeError(said)
+    assert not isinstance(found.value, PeerLostError)

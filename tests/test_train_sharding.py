@@ -40,8 +40,8 @@ def in_pieces(
     """How far gradients are from those of one process, and how many numbers a process keeps."""
 
     def cut(*args: Any) -> Any:
-        *others, settings, whole, frozen = args
-        return step(*others, replace(settings, micro_batch=micro_batch), whole, frozen)
+        *others, settings, whole, frozen, mean = args
+        return step(*others, replace(settings, micro_batch=micro_batch), whole, frozen, mean)
 
     loop.step = cut
     kept: list[int] = []

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,19 +66,52 @@ class Ranks:
         """
         if self.world == 1:
             return rows
+        import torch
+
         most = max(counts)
-        padded = rows.new_zeros((most, *rows.shape[1:]))
-        padded[: len(rows)] = rows
-        return self._gathered(padded)[_kept(counts, most)]
+        whole = self._gathered(_padded(rows, most))
+        if min(counts) == most:
+            return whole
+        parts = zip(torch.split(whole, most), counts)
+        return torch.cat([whole[:0], *(part[:count] for part, count in parts)])
+
+    def reduce_scatter(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """The sum over all ranks of what they have for this one: the reverse of `all_gather`.
+
+        rows: (sum of counts, ...), of equal shape on all ranks. Returns (counts[rank], ...).
+        """
+        if self.world == 1:
+            return rows
+        import torch
+        import torch.distributed as dist
+
+        most = max(counts)
+        if min(counts) < most:
+            rows = torch.cat([_padded(part, most) for part in torch.split(rows, list(counts))])
+        out = rows.new_empty((most, *rows.shape[1:]))
+        if most:
+            with _peers():
+                dist.reduce_scatter_tensor(out, rows.contiguous())
+        return out[: counts[self.rank]]
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Replace `tensor`, of equal shape everywhere, by its sum over all ranks."""
+        self.start_all_reduce(tensor)()
+
+    def start_all_reduce(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin `all_reduce`; calling what is returned waits for it."""
         if self.world == 1:
-            return
+            return lambda: None
         import torch.distributed as dist
 
         with _peers():
-            dist.all_reduce(tensor)
+            work = dist.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with _peers():
+                work.wait()
+
+        return wait
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -120,8 +153,9 @@ class Ranks:
         import torch.distributed as dist
 
         out = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
-        with _peers():
-            dist.all_gather_into_tensor(out, tensor.contiguous())
+        if out.numel():
+            with _peers():
+                dist.all_gather_into_tensor(out, tensor.contiguous())
         return out
 
 
@@ -314,14 +348,31 @@ def _line(error: BaseException) -> str:
     return text if isinstance(error, CompoclipError) else f"{type(error).__name__}: {text}"
 
 
-def _kept(counts: Sequence[int], most: int) -> list[int]:
-    """The rows of padded parts of `most` rows that are real."""
-    return [part * most + row for part, count in enumerate(counts) for row in range(count)]
+def _padded(rows: torch.Tensor, most: int) -> torch.Tensor:
+    if len(rows) == most:
+        return rows
+    padded = rows.new_zeros((most, *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    return padded
+
+
+# What gloo, nccl and the store say of a connection that another process has closed.
+_LOST = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by (the )?(peer|remote)|"
+    r"(read|write|send|recv) error|broken pipe|socket (closed|error|timeout)|pair closure|"
+    r"timed out|remote (process|error)|(process|rank)\S* (has )?exited|network error",
+    re.IGNORECASE,
+)
 
 
 @contextmanager
 def _peers() -> Iterator[None]:
+    """Errors of a collective that mean that another process is gone; others are what they are."""
+    import torch.distributed as dist
+
     try:
         yield
     except RuntimeError as error:
+        if not isinstance(error, dist.DistNetworkError) and not _LOST.search(str(error)):
+            raise
         raise PeerLostError(f"another process of the run has ended ({_line(error)})") from error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,8 +17,6 @@ from compoclip.rewrites.base import token_key
 
 if TYPE_CHECKING:
     from compoclip.data.prepared import Numbers
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,9 @@ class TextBlock:
         """
         kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
         place = {"": -1, **{name: i for i, name in enumerate(kinds)}}
-        texts: Iterable[Hashable] = map(token_key, self.texts)
+        texts: list[str] | list[bytes] = ["\0".join(token_key(text)) for text in self.texts]
         if ids is not None:
-            texts = (row.tobytes() for row in ids)
+            texts = [row.tobytes() for row in ids]
         pair = np.array(self.pair, np.int64)
         return HostLayout(
             owner=np.array(self.owner, np.int64),
@@ -78,6 +77,7 @@ class TextBlock:
             image_id=_numbered(self.photos) if self.photos else None,
             side=(pair >= 0).astype(np.int64) if self.pair else None,
             pair=np.where(pair >= 0, pair, np.arange(len(pair))) if self.pair else None,
+            keys=(_keys(texts), _keys(self.photos) if self.photos else None),
         )
 
     def layout(
@@ -102,6 +102,13 @@ def _numbered(items: Iterable[Hashable]) -> NDArray[np.int64]:
     """Equal numbers for equal items, counted from 0 in order of appearance."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
+
+
+def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
+    """Numbers that are equal in all processes exactly for equal items: hashes of 8 bytes."""
+    named = (item.encode() if isinstance(item, str) else item for item in items)
+    digests = b"".join(blake2b(name, digest_size=8).digest() for name in named)
+    return np.frombuffer(digests, np.int64)
 
 
 @dataclass(frozen=True)
@@ -147,77 +154,3 @@ class Batch:
         numbers = None if self.numbers is None else self.numbers.pin_memory()
         resize = None if self.resize is None else self.resize.pin_memory()
         return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers, resize=resize)
-
-
-# --- The parts of a batch that several processes make, put together as one process would make
-# it. ---
-
-
-@dataclass(frozen=True)
-class Merged:
-    """The texts of a whole batch, and where its images and texts are in the parts.
-
-    block: equal to that of one process. images: for each image its place among the images of all
-    parts, one part after the other. texts: the same for each text. sizes: images and texts of each
-    part.
-    """
-
-    block: TextBlock
-    images: tuple[int, ...]
-    texts: tuple[int, ...]
-    sizes: tuple[tuple[int, int], ...]
-
-
-def merge(parts: Sequence[TextBlock], drawn: Sequence[int]) -> Merged:
-    """The parts of a batch as one.
-
-    drawn: how many of the images of each part are those of samples drawn, which come first in a
-    part; images that a plan adds (neighbours, negative images) come after them, in the parts and in
-    the whole.
-    """
-    starts = _starts([part.images for part in parts])
-    own = [start + i for start, n in zip(starts, drawn) for i in range(n)]
-    added = [
-        start + i for start, part, n in zip(starts, parts, drawn) for i in range(n, part.images)
-    ]
-    images = (*own, *added)
-    place = {old: new for new, old in enumerate(images)}
-    owner = [place[start + o] for start, part in zip(starts, parts) for o in part.owner]
-    texts = tuple(sorted(range(len(owner)), key=owner.__getitem__))  # stable: as they were drawn
-    pair = [
-        place[start + p] if p >= 0 else -1
-        for start, part in zip(starts, parts)
-        for p in (part.pair or (-1,) * part.images)
-    ]
-    block = TextBlock(
-        texts=_in_order([part.texts for part in parts], texts),
-        owner=tuple(owner[t] for t in texts),
-        role=_in_order([part.role for part in parts], texts),
-        rewrite=_in_order([part.rewrite for part in parts], texts),
-        images=len(images),
-        photos=_in_order([part.photos for part in parts], images),
-        pair=tuple(pair[i] for i in images) if any(part.pair for part in parts) else (),
-    )
-    return Merged(block, images, texts, tuple((part.images, len(part.texts)) for part in parts))
-
-
-def _in_order(parts: Sequence[tuple[T, ...]], order: Sequence[int]) -> tuple[T, ...]:
-    """What the parts have, one part after the other, in another order; nothing stays nothing."""
-    joined = [each for part in parts for each in part]
-    return tuple(joined[i] for i in order) if joined else ()
-
-
-def to_record(block: TextBlock) -> dict[str, Any]:
-    """A block as JSON keeps it."""
-    return {**vars(block), "role": [int(role) for role in block.role]}
-
-
-def from_record(record: Mapping[str, Any]) -> TextBlock:
-    """The block that `to_record` took apart."""
-    lists = {name: tuple(value) for name, value in record.items() if name != "images"}
-    lists["role"] = tuple(map(Role, lists["role"]))
-    return TextBlock(**lists, images=record["images"])
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [sum(sizes[:i]) for i in range(len(sizes))]

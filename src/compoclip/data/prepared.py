@@ -97,32 +97,31 @@ class Numbers:
     Args:
         buffer: All of them.
         texts: What the text tower is given, with slots of the buffer for tensors.
-        layout: The fields of the layout that are there, as slots; None where the layout is that of
-            several processes, which needs the texts of all.
+        layout: The fields of the layout that are there, as slots.
         images: Number of images.
         kinds: Kinds of text.
         answers: Indices that losses ask the layout for.
-        ids: (T, context) int32 token ids, where there is no layout.
+        keys: What tells texts and photos apart in several processes (see `HostLayout`).
         truncated: Texts that the tokenizer cuts.
     """
 
     buffer: IntBuffer
     texts: TextInputs
-    layout: Mapping[str, ArrayPlace] | None
+    layout: Mapping[str, ArrayPlace]
     images: int
     kinds: tuple[str, ...]
     answers: Mapping[IndexRequest, tuple[ArrayPlace, ...]]
-    ids: Tensor | None
+    keys: tuple[Ints, Ints | None] | None
     truncated: int
 
-    def on(self, device: torch.device) -> tuple[TextInputs, Layout | None]:
+    def on(self, device: torch.device) -> tuple[TextInputs, Layout]:
         """Copy them to a device.
 
         Args:
             device: Where the step computes.
 
         Returns:
-            What the text tower is given, and the layout if it is known.
+            What the text tower is given, and the layout.
         """
         views = self.buffer.on(device)
 
@@ -131,15 +130,34 @@ class Numbers:
             return tensor
 
         texts = self.texts.mapped(view)
-        if self.layout is None:
-            return texts, None
         tensors: dict[str, Any] = {name: view(slot) for name, slot in self.layout.items()}
         layout = Layout(images=self.images, kinds=self.kinds, **tensors)
-        arrays: Any = {name: self.buffer.array(slot) for name, slot in self.layout.items()}
-        layout.known_as(HostLayout(images=self.images, kinds=self.kinds, **arrays))
+        layout.known_as(self.host)
         for request, slots in self.answers.items():
             layout.answers[request] = tuple(map(view, slots))
         return texts, layout
+
+    @property
+    def host(self) -> HostLayout:
+        """The layout on the host."""
+        arrays: Any = {name: self.buffer.array(slot) for name, slot in self.layout.items()}
+        return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
+
+    def lengths(self, request: IndexRequest) -> list[int]:
+        """The lengths of the arrays that a loss asks for.
+
+        Args:
+            request: What it asks.
+
+        Returns:
+            One of each array.
+
+        Raises:
+            ValueError: When the batch has no answer.
+        """
+        if request in self.answers:
+            return [self.buffer.shapes[slot.number][0] for slot in self.answers[request]]
+        return [len(array) for array in self.host.answer(request)]
 
     def pin_memory(self) -> Numbers:
         """The same in memory from which a CUDA device copies without the processor."""
@@ -153,12 +171,10 @@ class Preparation:
     Args:
         tokenize: The model's tokenizer.
         planner: How its text tower wants texts.
-        whole: Whether a batch is that of a single process, so that its layout is known.
     """
 
     tokenize: Tokenizer
     planner: TextPlanner
-    whole: bool = True
 
     def __call__(self, block: TextBlock, requests: Collection[IndexRequest] = ()) -> Numbers:
         """The texts of a batch as numbers.
@@ -180,26 +196,22 @@ class Preparation:
             return ArrayPlace(len(arrays) - 1)
 
         texts = self.planner.inputs(ids.long()).mapped(kept)
-        layout: dict[str, ArrayPlace] | None = None
+        host = block.on_host(encoded.ids[: len(block.texts)])
+        layout = {name: kept(array) for name, array in host.arrays().items()}
         answers: dict[IndexRequest, tuple[ArrayPlace, ...]] = {}
-        kinds: tuple[str, ...] = ()
-        if self.whole:
-            host = block.on_host(encoded.ids)
-            kinds = host.kinds
-            layout = {name: kept(array) for name, array in host.arrays().items()}
-            for request in requests:
-                with suppress(ValueError):  # of a batch that the loss is not asked about
-                    found = host.answer(request)
-                    if all(map(_fits, found)):  # pairs of a very large batch do not
-                        answers[request] = tuple(map(kept, found))
+        for request in requests:
+            with suppress(ValueError):  # of a batch that the loss is not asked about
+                found = host.answer(request)
+                if all(map(_fits, found)):  # pairs of a very large batch do not
+                    answers[request] = tuple(map(kept, found))
         return Numbers(
             IntBuffer.of(arrays),
             texts,
             layout,
             block.images,
-            kinds,
+            host.kinds,
             answers,
-            None if self.whole else ids,
+            host.keys,
             encoded.truncated if block.texts else 0,
         )
 

@@ -7,6 +7,7 @@ from .contract import Features as Features
 from .contract import HostLayout as HostLayout
 from .contract import Layout as Layout
 from .contract import Loss as Loss
+from .contract import Peers as Peers
 from .contract import Role as Role
 from .contract import StatefulLoss as StatefulLoss
 from .contrastive import clip_loss as clip_loss

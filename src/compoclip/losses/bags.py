@@ -74,11 +74,18 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
     """
     check(features, layout)
     bags = RowIndex(*layout.indices(_bag_rows, bag))
+    sentences, _, _, images = layout.sizes(_bag_rows, bag)
+    peers = layout.peers
+    before = int(sentences[: peers.rank].sum())
     with full_precision(features) as f:
-        scores = f.logit_scale * f.image @ f.text.index_select(0, bags.texts).T
-        own = _lse(bags, scores.gather(0, bags.image[None])[0])
-        to_text, to_image = scores.logsumexp(1), _lse(bags, scores.logsumexp(0))
-        return (torch.logaddexp(to_text, to_image) - own).mean()
+        sentence = f.text.index_select(0, bags.texts)
+        # Images of this process against all sentences, its sentences against all images.
+        scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
+        back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
+        own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
+        to_text, to_image = scores.logsumexp(1), _lse(bags, back.logsumexp(1))
+        loss = torch.logaddexp(to_text, to_image) - _lse(bags, own)
+        return loss.sum() / max(1, int(images.sum()))
 
 
 def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative: str) -> Tensor:
@@ -112,6 +119,7 @@ def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative
         RowIndex(*layout.indices(_rows_with_negative, bag, bag_negative, with_negatives))
         for with_negatives in (False, True)
     )
+    rows = layout.sizes(_rows_with_negative, bag, bag_negative, False)[3]  # of `valid`
     with full_precision(features) as f:
 
         def lse(of: RowIndex) -> Tensor:
@@ -119,4 +127,4 @@ def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative
             return _lse(of, f.logit_scale * (image * text).sum(-1))
 
         loss = lse(union) - lse(own)
-        return loss.sum() / max(1, loss.numel())
+        return loss.sum() / max(1, int(rows.sum()))

@@ -73,9 +73,12 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
     (2025).
     """
     check(features, layout)
+    (images,) = layout.sizes(captions)
     with full_precision(features) as f:
         contrasts = [
-            symmetric_contrast(f.logit_scale, f.image, f.text.index_select(0, index))
+            symmetric_contrast(
+                layout, f.logit_scale, f.image, f.text.index_select(0, index), images, images
+            )
             for index in layout.indices(_descriptions, tuple(positives))
         ]
         return torch.stack(contrasts).mean()
@@ -108,13 +111,15 @@ def single_negative_loss(
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)
-    wrong, owner, description = layout.indices(_described_negatives, tuple(positives), negative)
+    request = _described_negatives, tuple(positives), negative
+    wrong, owner, description = layout.indices(*request)
+    pairs = len(description) * int(layout.sizes(*request)[0].sum())
     with full_precision(features) as f:
         right = f.text.index_select(0, description.view(-1))
         right = right.view(*description.shape, f.text.shape[1])
         apart = f.text.index_select(0, wrong) - right
         margin = (f.image.index_select(0, owner) * apart).sum(-1)
-        return F.softplus(f.logit_scale * margin).sum() / max(1, margin.numel())
+        return F.softplus(f.logit_scale * margin).sum() / max(1, pairs)
 
 
 def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
@@ -140,7 +145,8 @@ def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
     """
     check(features, layout)
     caption, other = layout.indices(_reordered, positive)
+    pairs = int(layout.sizes(_reordered, positive)[0].sum())
     with full_precision(features) as f:
         apart = f.text.index_select(0, caption) - f.text.index_select(0, other)
         apart = apart.square().sum(-1)
-        return apart.sum() / max(1, apart.numel())
+        return apart.sum() / max(1, pairs)

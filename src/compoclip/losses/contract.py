@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
@@ -26,9 +26,81 @@ class Role(IntEnum):
 Ints = NDArray[Any]  # of any integer type, or bool
 
 
+class Peers:
+    """The processes that share a batch, each with images and their texts of its own; here only one.
+
+    Losses are sums over rows: an image against texts, a text against images. A process computes the
+    rows that are its own. Where these meet all images or texts of the batch, the columns are
+    collected from all processes; and means are taken over the rows of all. So what a loss returns
+    is this process's share, and the shares of all processes add up to the loss of the batch.
+
+    Attributes:
+        rank: Which of the processes this is.
+        world: How many there are.
+        asked: How often losses have asked for the sizes of parts.
+    """
+
+    rank: int = 0
+    world: int = 1
+    asked: int = 0
+
+    def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
+        """How long the arrays are that answer a request, in every process.
+
+        Args:
+            request: What a loss has asked its layout for.
+            own: The lengths of the n arrays in this process.
+
+        Returns:
+            (n, world) lengths.
+        """
+        return np.array(own, np.int64)[:, None]
+
+    def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
+        """The rows of all processes below each other, with gradients.
+
+        Args:
+            rows: (n, ...) those of this process.
+            sizes: (world,) how many every process has.
+
+        Returns:
+            (sum of sizes, ...) in the order of the processes.
+        """
+        return rows
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over all processes, without gradient.
+
+        Args:
+            values: Of the same shape in all of them.
+
+        Returns:
+            The sum, of that shape.
+        """
+        return values.detach()
+
+    def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
+        """Arrays of all processes, on the host.
+
+        Args:
+            arrays: As many in every process, each (n,) int64 of any length.
+
+        Returns:
+            As many arrays, each of what all processes have in its place, in their order.
+        """
+        return list(arrays)
+
+
+ALONE = Peers()
+
+
 @dataclass(frozen=True)
 class HostLayout:
-    """The fields of a `Layout` as arrays of the host, which indices are computed from there."""
+    """The fields of a `Layout` as arrays of the host, which indices are computed from there.
+
+    keys: what tells texts, and photos if they are known, apart in all processes, (T,) and (B,)
+    int64. peers: the processes that share the batch.
+    """
 
     owner: Ints
     role: Ints
@@ -39,6 +111,8 @@ class HostLayout:
     image_id: Ints | None = None
     side: Ints | None = None
     pair: Ints | None = None
+    keys: tuple[Ints, Ints | None] | None = None
+    peers: Peers = ALONE
 
     def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
         """The texts of a role, and of one of these kinds if any is named, in order."""
@@ -58,6 +132,7 @@ class HostLayout:
             role=self.role[keep],
             rewrite=self.rewrite[keep],
             text_id=None if self.text_id is None else self.text_id[keep],
+            keys=None if self.keys is None else (self.keys[0][keep], self.keys[1]),
         )
 
     def answer(self, request: IndexRequest) -> tuple[Ints, ...]:
@@ -68,7 +143,7 @@ class HostLayout:
         return tuple(map(np.ascontiguousarray, request.make(host, *request.arguments)))
 
     def arrays(self) -> dict[str, Ints]:
-        """The fields that are there, but for `images` and `kinds`."""
+        """The fields that losses may read on a device and that are there, but for numbers."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def layout(self, move: Callable[[Ints], Tensor]) -> Layout:
@@ -99,7 +174,7 @@ class Layout:
         role: (T,) int64, a `Role`.
         rewrite: (T,) int64, the kind of a text as an index into `kinds`; -1 for captions.
         images: B, all images of the batch, also those that a method adds (neighbours, negative
-            images).
+            images). Where several processes share a batch (`peers`), all is of this process's part.
         kinds: The names of the kinds of text, by which losses ask for them (`kind`).
         text_id: (T,) int64, equal exactly where two texts are equal after tokenisation, or None.
         image_id: (B,) int64, equal exactly where two images are the same photo, or None.
@@ -128,13 +203,14 @@ class Layout:
     # depends on it would have to wait for all work that is queued there.
 
     def indices(
-        self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable
+        self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable, joint: bool = False
     ) -> tuple[Tensor, ...]:
         """Indices (or masks) into the batch, computed on the host and only once.
 
         Args:
             make: Computes them of a `HostLayout` and the arguments; a function of a module.
             arguments: What else they depend on.
+            joint: Whether it asks the other processes that share the batch.
 
         Returns:
             The arrays as tensors on the layout's device, integers as int64.
@@ -143,11 +219,36 @@ class Layout:
         request = IndexRequest(make, arguments, only)
         found = whole.answers.get(request)
         if found is None:
-            if "<" not in make.__qualname__:  # else other processes would not find it
+            # Workers cannot find a function that has no name, nor ask other processes.
+            if "<" not in make.__qualname__ and not (joint and self.peers.world > 1):
                 whole.unforeseen.add(request)
             arrays = whole.host.answer(request)
             found = whole.answers[request] = tuple(map(self._moved, arrays))
         return found
+
+    def sizes(
+        self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable
+    ) -> NDArray[np.int64]:
+        """How long the indices are in each process that shares the batch.
+
+        Args:
+            make: As for `indices`.
+            arguments: As for `indices`.
+
+        Returns:
+            (n, world), the length of each of the n arrays in each process.
+        """
+        own = [len(each) for each in self.indices(make, *arguments)]
+        return self.peers.sizes(IndexRequest(make, arguments, self._place[1]), own)
+
+    @property
+    def peers(self) -> Peers:
+        """The processes that share the batch."""
+        return self._place[0].host.peers
+
+    def shared_by(self, peers: Peers) -> Layout:
+        """This layout as the part of a batch that other processes have parts of, too."""
+        return self.known_as(replace(self.host, peers=peers))
 
     def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
         """The captions, and of the other texts those of some kinds: their indices and layout."""
@@ -233,7 +334,8 @@ class Features:
 class Loss(Protocol):
     """A pure function of features and layout that returns a scalar float32 tensor.
 
-    Masks mean minus infinity. Defined (zero, with gradient) when the batch holds no negative.
+    Masks mean minus infinity. Defined (zero, with gradient) when the batch holds no negative. Of a
+    batch that several processes share it sees this one's part, and returns its share (`Peers`).
     """
 
     def __call__(self, features: Features, layout: Layout) -> Tensor: ...
@@ -243,8 +345,8 @@ class Loss(Protocol):
 class StatefulLoss(Loss, Protocol):
     """A loss that remembers numbers from one optimiser step to the next.
 
-    Called exactly once a step, with the features of the whole batch. Its state belongs to the
-    training state: a run that is resumed with it goes on as if nothing had happened.
+    Called exactly once a step. Its state belongs to the training state: a run that is resumed with
+    it goes on as if nothing had happened. All processes have the same one.
     """
 
     def state_dict(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,50 +16,68 @@ from compoclip.losses.rows import (
     caption_index,
     captions,
     check,
-    phantom_count,
+    phantom_total,
     true_pairs,
 )
 
 
-def match_loss(logits: Tensor, target: Tensor | None = None) -> Tensor:
-    """Mean over rows of CE(logits_i, target_i); entries of -inf are left out of their softmax.
+def match_loss(logits: Tensor, target: Tensor, rows: int) -> Tensor:
+    """Share in a mean over rows of CE(logits_i, target_i); entries of -inf are left out of their
+    softmax.
 
-    Inputs: `logits` (N, M), `target` (N,) int64, by default column i for row i. No row at all
-    gives zero, still connected to the graph.
+    Inputs: `logits` (n, M), `target` (n,) int64; rows: how many there are in all processes. No row
+    at all gives zero, still connected to the graph.
     """
-    if target is None:
-        target = torch.arange(logits.shape[0], device=logits.device)
-    return F.cross_entropy(logits, target, reduction="sum") / max(1, logits.shape[0])
+    return F.cross_entropy(logits, target, reduction="sum") / max(1, rows)
 
 
 def symmetric_contrast(
+    layout: Layout,
     logit_scale: Tensor,
     image: Tensor,
     text: Tensor,
-    masked: Tensor | None = None,
-    phantoms: Tensor | None = None,
+    images: Ints,
+    texts: Ints,
+    masked: tuple[Tensor, Tensor] | None = None,
+    phantoms: int | None = None,
 ) -> Tensor:
     """Half the contrast of images with texts, half that of captions with images.
 
     The shared core of every loss of the CLIP kind.
 
     Args:
+        layout: The batch, which several processes may share.
         logit_scale: Scalar s.
         image: (B, D).
         text: (B+N, D), the caption of each image, then N texts that are columns for every image but
             have no image to rank.
-        masked: (B, B+N) bool, pairs to leave out of both directions; no target may be among them.
-        phantoms: Scalar, how many columns of logit 0 join every image.
+        images: (world,) how many images every process has.
+        texts: (world,) the same of texts.
+        masked: (B, all texts) bool and (B, all images) bool, pairs to leave out of one direction
+            and of the other; targets may be among them, and stay.
+        phantoms: How many columns of logit 0 join every image.
+
+    Returns:
+        This process's share of the contrast.
     """
-    to_text = logit_scale * image @ text.T
+    peers, count = layout.peers, len(image)
+    to_text = logit_scale * image @ peers.gathered(text, texts).T
+    to_image = logit_scale * text[:count] @ peers.gathered(image, images).T
+    own = torch.arange(count, device=image.device)
+    in_texts, in_images = (int(sizes[: peers.rank].sum()) for sizes in (texts, images))
     if masked is not None:
-        to_text = to_text.masked_fill(masked, -torch.inf)
-    to_image = to_text[:, : image.shape[0]].T
+        for mask, start in zip(masked, (in_texts, in_images)):
+            mask.diagonal(start)[:count].fill_(False)
+        to_text = to_text.masked_fill(masked[0], -torch.inf)
+        to_image = to_image.masked_fill(masked[1], -torch.inf)
     if phantoms is not None:
         # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
-        phantom = phantoms.to(to_text.dtype).log().expand(image.shape[0], 1)
+        phantom = to_text.new_full((count, 1), math.log(phantoms) if phantoms else -math.inf)
         to_text = torch.cat([to_text, phantom], dim=1)
-    return (match_loss(to_text) + match_loss(to_image)) / 2
+    rows = int(images.sum())
+    return (
+        match_loss(to_text, own + in_texts, rows) + match_loss(to_image, own + in_images, rows)
+    ) / 2
 
 
 def clip_loss(features: Features, layout: Layout) -> Tensor:
@@ -84,10 +103,10 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     Supervision (ICML 2021), figure 3.
     """
     check(features, layout)
+    (images,) = layout.sizes(captions)
     with full_precision(features) as f:
-        return symmetric_contrast(
-            f.logit_scale, f.image, f.text.index_select(0, caption_index(layout))
-        )
+        text = f.text.index_select(0, caption_index(layout))
+        return symmetric_contrast(layout, f.logit_scale, f.image, text, images, images)
 
 
 def negclip_loss(
@@ -134,15 +153,14 @@ def negclip_loss(
     """
     check(features, layout)
     (column,) = layout.indices(_captions_and_negatives)
-    masked = None
-    if mask_duplicates:
-        masked = true_pairs(layout).index_select(1, column).fill_diagonal_(False)
-    phantoms = None
-    if missing_hn == "zero":
-        phantoms = phantom_count(layout, missing_hn, kinds).sum()
+    (images,), (texts,) = layout.sizes(captions), layout.sizes(_captions_and_negatives)
+    masked = true_pairs(layout, captions, _captions_and_negatives) if mask_duplicates else None
+    phantoms = phantom_total(layout, kinds) if missing_hn == "zero" else None
     with full_precision(features) as f:
         text = f.text.index_select(0, column)
-        return symmetric_contrast(f.logit_scale, f.image, text, masked, phantoms)
+        return symmetric_contrast(
+            layout, f.logit_scale, f.image, text, images, texts, masked, phantoms
+        )
 
 
 def _captions_and_negatives(host: HostLayout) -> tuple[Ints, ...]:

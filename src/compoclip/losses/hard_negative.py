@@ -13,6 +13,7 @@ from compoclip.losses.rows import (
     Reduction,
     RowSum,
     check,
+    hard_negative_mean,
     hard_negative_rows,
     phantom_count,
 )
@@ -26,6 +27,8 @@ def selective_calibrated_rows(
     phantoms: Tensor | None = None,
 ) -> RowSum:
     """Sum over rows, and number of rows, behind `selective_calibrated_loss` (see there)."""
+    if not (gamma >= 0 and 0 <= beta <= 1):
+        raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
     z = at_least_float32(logits)
     counted = valid[:, 0] & valid[:, 1:].any(1)
     valid = valid & counted[:, None]
@@ -85,8 +88,6 @@ def selective_calibrated_loss(
     focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
     equation 4.
     """
-    if not (gamma >= 0 and 0 <= beta <= 1):
-        raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
     rows = selective_calibrated_rows(logits, valid, gamma, beta, phantoms)
     return rows.mean() if reduction == "valid" else rows.total / max(1, logits.shape[0])
 
@@ -132,4 +133,5 @@ def global_hn_loss(
         image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
         logits = rows.spread(f.logit_scale * (image * text).sum(-1))
         phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
-        return selective_calibrated_loss(logits, rows.valid, gamma, beta, reduction, phantoms)
+        found = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms)
+        return hard_negative_mean(layout, found, reduction)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import caption_index, check, first
+from compoclip.losses.rows import caption_index, captions, check, first
 
 
 def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool = False) -> Tensor:
@@ -41,15 +42,22 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
     Concepts to Vision & Language Models (CVPR 2023).
     """
     check(features, layout)
-    caption = caption_index(layout)
+    caption, peers = caption_index(layout), layout.peers
     first_positive, owner = layout.indices(_first_positives)
+    (images,), (having, _) = layout.sizes(captions), layout.sizes(_first_positives)
+    rows = int(having.sum())
+    in_positives, in_images = (int(each[: peers.rank].sum()) for each in (having, images))
     with full_precision(features) as f:
         positive = f.logit_scale * f.text.index_select(0, first_positive)
-        # (B, |H|) scores of images, and of captions, with the positives.
-        both = [f.image @ positive.T, f.text.index_select(0, caption) @ positive.T]
-        terms = [match_loss(scores.index_select(0, owner)) for scores in both]
-        if symmetric_pos:
-            terms += [match_loss(scores.T, owner) for scores in both]
+        every_positive = peers.gathered(positive, having)
+        target = torch.arange(len(owner), device=owner.device) + in_positives
+        terms = []
+        for anchor in (f.image, f.text.index_select(0, caption)):
+            scores = anchor.index_select(0, owner) @ every_positive.T
+            terms.append(match_loss(scores, target, rows))
+            if symmetric_pos:
+                scores = positive @ peers.gathered(anchor, images).T
+                terms.append(match_loss(scores, owner + in_images, rows))
         return sum(terms[1:], start=terms[0]) / len(terms)
 
 

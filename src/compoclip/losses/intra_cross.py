@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import by_owner, caption_index, check
+from compoclip.losses.rows import by_owner, caption_index, captions, check
 
 Imc = Literal["paper", "head"]
 """Whether the image-caption score takes part, or, as in the last released code, does not."""
@@ -47,13 +47,16 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
     """
     check(features, layout)
     (negative,) = layout.indices(_negatives_by_image)
+    (images,), (negatives,) = layout.sizes(captions), layout.sizes(_negatives_by_image)
     with full_precision(features) as f:
         caption = f.text.index_select(0, caption_index(layout))
-        logits = f.logit_scale * caption @ f.text.index_select(0, negative).T
+        wrong = layout.peers.gathered(f.text.index_select(0, negative), negatives)
+        logits = f.logit_scale * caption @ wrong.T
         if imc == "paper" or logits.shape[1] == 0:
             own = f.logit_scale * (f.image * caption).sum(-1)
             logits = torch.cat([own[:, None], logits], dim=1)
-        return match_loss(logits, torch.zeros_like(layout.owner[: layout.images]))
+        target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        return match_loss(logits, target, int(images.sum()))
 
 
 def _negatives_by_image(host: HostLayout) -> tuple[Ints, ...]:
@@ -104,22 +107,26 @@ class RankingLoss:
         check(features, layout)
         caption = caption_index(layout)
         negative, owner, kind = layout.indices(_ranked, self.kinds)
+        pairs = int(layout.sizes(_ranked, self.kinds)[0].sum())
         with full_precision(features) as f:
             right = f.logit_scale * (f.image * f.text.index_select(0, caption)).sum(-1)
             image, text = f.image.index_select(0, owner), f.text.index_select(0, negative)
             wrong = f.logit_scale * (image * text).sum(-1)
             margins = self._margins.to(right)
             gap = margins.index_select(0, kind) + wrong - right.index_select(0, owner)
-            loss = gap.relu().sum() / max(1, wrong.numel())
-            self._margins = self._next(margins, right.detach(), wrong.detach(), kind)
+            loss = gap.relu().sum() / max(1, pairs)
+            self._margins = self._next(margins, right.detach(), wrong.detach(), kind, layout)
             return loss
 
-    def _next(self, margins: Tensor, right: Tensor, wrong: Tensor, kind: Tensor) -> Tensor:
-        """(kinds,) margins that this batch asks for."""
+    def _next(
+        self, margins: Tensor, right: Tensor, wrong: Tensor, kind: Tensor, layout: Layout
+    ) -> Tensor:
+        """(kinds,) margins that the batch of all processes asks for."""
         own = kind == torch.arange(len(self.kinds), device=kind.device)[:, None]
-        count = own.sum(1)
-        mean = wrong.expand(own.shape).masked_fill(~own, 0.0).sum(1) / count.clamp_min(1)
-        gap = right.mean() - mean
+        sums = wrong.expand(own.shape).masked_fill(~own, 0.0).sum(1)
+        parts = torch.cat([right.sum()[None], sums, own.sum(1).to(sums.dtype)])
+        best, sums, count = torch.split(layout.peers.summed(parts), [1, *[len(self.kinds)] * 2])
+        gap = best / int(layout.sizes(captions)[0].sum()) - sums / count.clamp_min(1)
         wanted = gap.clamp(0.0, self.largest)
         return torch.where((count > 0) & gap.isfinite(), wanted, margins)
 

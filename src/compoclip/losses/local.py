@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, Layout, full_precision, normalise
-from compoclip.losses.hard_negative import selective_calibrated_loss
-from compoclip.losses.rows import MissingHN, Reduction, check, hard_negative_rows, phantom_count
+from compoclip.losses.hard_negative import selective_calibrated_rows
+from compoclip.losses.rows import (
+    MissingHN,
+    Reduction,
+    check,
+    hard_negative_mean,
+    hard_negative_rows,
+    phantom_count,
+)
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]
 """How token-patch similarities become weights over patches."""
@@ -133,6 +140,5 @@ def local_hn_loss(
             attention_grad,
         )
         phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
-        return selective_calibrated_loss(
-            rows.spread(scores), rows.valid, gamma, beta, reduction, phantoms
-        )
+        found = selective_calibrated_rows(rows.spread(scores), rows.valid, gamma, beta, phantoms)
+        return hard_negative_mean(layout, found, reduction)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
-from compoclip.losses.rows import caption_index, check, true_pairs
+from compoclip.losses.rows import caption_index, captions, check, every_text, true_pairs
 
 TextReduction = Literal["mean", "sum"]
 """Average over images, and over positive texts, or sum both up as printed in the paper."""
@@ -59,24 +59,33 @@ def multi_text_loss(
     """
     check(features, layout)
     caption_index(layout)  # an image without any positive text has no target
-    column, row, share, pair = layout.indices(_targets)
+    column, row, share = layout.indices(_targets)
+    (images,), (texts,) = layout.sizes(captions), layout.sizes(every_text)
+    positives, peers = layout.sizes(_targets)[0], layout.peers
+    in_texts, in_images = (int(each[: peers.rank].sum()) for each in (texts, images))
     with full_precision(features) as f:
-        scores = f.logit_scale * f.image @ f.text.T
-        target = scores.view(-1).index_select(0, pair)
+        # Images of this process against all texts, its positive texts against all images.
+        to_text = f.logit_scale * f.image @ peers.gathered(f.text, texts).T
+        to_image = f.logit_scale * f.text.index_select(0, column)
+        to_image = to_image @ peers.gathered(f.image, images).T
+        pair = row * to_text.shape[1] + column + in_texts
+        target = to_text.view(-1).index_select(0, pair)
         if mask_duplicates:
-            other = true_pairs(layout)
-            other.view(-1).index_fill_(0, pair, False)
-            scores = scores.masked_fill(other, -torch.inf)
-        to_text = ((scores.logsumexp(1).index_select(0, row) - target) / share).sum()
-        to_image = (scores.index_select(1, column).logsumexp(0) - target).sum()
+            of_images, of_texts = true_pairs(layout, _targets, every_text)
+            of_images.view(-1).index_fill_(0, pair, False)
+            of_texts.scatter_(1, row[:, None] + in_images, False)
+            to_text = to_text.masked_fill(of_images, -torch.inf)
+            to_image = to_image.masked_fill(of_texts, -torch.inf)
+        loss_text = ((to_text.logsumexp(1).index_select(0, row) - target) / share).sum()
+        loss_image = (to_image.logsumexp(1) - target).sum()
         if reduction == "mean":
-            to_text, to_image = to_text / layout.images, to_image / column.numel()
-        return (to_text + to_image) / 2
+            loss_text, loss_image = loss_text / int(images.sum()), loss_image / int(positives.sum())
+        return (loss_text + loss_image) / 2
 
 
 def _targets(host: HostLayout) -> tuple[Ints, ...]:
-    """The positive texts, their images, how many each image has, and image * T + text."""
+    """The positive texts, their images, and how many each of these has."""
     column = np.flatnonzero(host.role != int(Role.NEGATIVE))
     row = host.owner[column]
     share = np.bincount(row, minlength=host.images)[row]
-    return column, row, share, row.astype(np.int64) * len(host.owner) + column
+    return column, row, share

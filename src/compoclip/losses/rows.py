@@ -6,7 +6,7 @@ negatives an image has varies; the rows here are the only place where that becom
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -91,7 +91,8 @@ class RowSum:
 def check(features: Features, layout: Layout) -> None:
     """Raise ValueError when features and layout do not describe the same batch."""
     images, texts = features.image.shape[0], features.text.shape[0]
-    if images == 0 or images != layout.images:
+    empty = images == 0 and layout.peers.world == 1
+    if empty or images != layout.images:
         raise ValueError(f"{images} image features, but the layout speaks of {layout.images}")
     if texts != layout.owner.numel():
         raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
@@ -164,11 +165,16 @@ def _negative_rows(host: HostLayout) -> tuple[Ints, ...]:
     return row_arrays(host, index, np.concatenate([counted, valid], axis=1))
 
 
+def _with_negative(host: HostLayout) -> tuple[Ints, ...]:
+    return (np.unique(host.owner[host.of(Role.NEGATIVE)]),)
+
+
 def _missing(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
+    """(B,) how many of these kinds of negative each image lacks, and the image of each of those."""
     present = np.zeros((host.images, len(kinds)), bool)
     for place, kind in enumerate(kinds):
         present[host.owner[host.of(Role.NEGATIVE, kind)], place] = True
-    return (len(kinds) - present.sum(1),)
+    return len(kinds) - present.sum(1), np.nonzero(~present)[0]
 
 
 def texts_by_owner(layout: Layout, role: Role, kind: str | None = None) -> tuple[Tensor, Tensor]:
@@ -199,6 +205,12 @@ def hard_negative_rows(layout: Layout) -> RowIndex:
     return RowIndex(*layout.indices(_negative_rows))
 
 
+def hard_negative_mean(layout: Layout, rows: RowSum, reduction: Reduction) -> Tensor:
+    """The sum over `hard_negative_rows` of this process over the rows of all that count, or all."""
+    (count,) = layout.sizes(_with_negative if reduction == "valid" else captions)
+    return rows.total / max(1, int(count.sum()))
+
+
 def missing_negatives(layout: Layout, kinds: Sequence[str]) -> Tensor:
     """(B,) how many of these kinds of negative each image lacks."""
     return layout.indices(_missing, tuple(kinds))[0]
@@ -212,9 +224,19 @@ def phantom_count(layout: Layout, missing_hn: MissingHN, kinds: Sequence[str]) -
     """
     if missing_hn == "mask":
         return torch.zeros(layout.images, dtype=torch.int64, device=layout.owner.device)
+    _require(kinds)
+    return missing_negatives(layout, kinds)
+
+
+def phantom_total(layout: Layout, kinds: Sequence[str]) -> int:
+    """The sum of `phantom_count` under "zero" over the images of all processes."""
+    _require(kinds)
+    return int(layout.sizes(_missing, tuple(kinds))[1].sum())
+
+
+def _require(kinds: Sequence[str]) -> None:
     if not kinds:
         raise ValueError('missing_hn="zero" needs the kinds of negative a caption should have')
-    return missing_negatives(layout, kinds)
 
 
 # --- Which texts of a batch are true of which images, beside the pairs it was made of. ---
@@ -223,38 +245,87 @@ def phantom_count(layout: Layout, missing_hn: MissingHN, kinds: Sequence[str]) -
 # such a pair as wrong teaches the opposite of what the data say.
 
 
-def true_pairs(layout: Layout) -> Tensor:
-    """(B, T) bool: the text equals a CAPTION or POSITIVE of the image, or of the same photo.
+def every_text(host: HostLayout) -> tuple[Ints, ...]:
+    """All texts of the batch."""
+    return (np.arange(len(host.owner)),)
+
+
+def true_pairs(
+    layout: Layout,
+    rows: Callable[[HostLayout], tuple[Ints, ...]] = every_text,
+    columns: Callable[[HostLayout], tuple[Ints, ...]] = every_text,
+) -> tuple[Tensor, Tensor]:
+    """Which texts equal a CAPTION or POSITIVE of which images, or of the same photo.
 
     Texts are equal by `text_id`, photos by `image_id`; where the layout has only one of the two,
     the other is taken to be all different. A NEGATIVE that equals a caption of the image is true.
 
-    Raises: ValueError when the layout has neither.
+    Args:
+        layout: The batch.
+        rows: Finds n texts of this process, as first of its arrays.
+        columns: The same of N texts, those of all processes.
+
+    Returns:
+        (B, N) bool, images of this process and texts of all; and (n, B of all processes) bool,
+        texts of this process and images of all.
+
+    Raises:
+        ValueError: When the layout has neither.
     """
-    positive, photo, text = layout.indices(_positive_pairs)
-    # Photos and texts are numbered from 0, so that there are at most B and T of them.
-    size = layout.images, layout.owner.numel()
-    true = torch.zeros(size, dtype=torch.bool, device=layout.owner.device)
-    true.view(-1).index_fill_(0, positive, True)
-    return true.index_select(0, photo).index_select(1, text)
+    found = layout.indices(_true_pairs, rows, columns, joint=True)
+    return tuple(  # type: ignore[return-value]
+        true.index_select(0, row).index_select(1, column)
+        for true, row, column in (found[:3], found[3:])
+    )
 
 
-def _positive_pairs(host: HostLayout) -> tuple[Ints, ...]:
-    """The pairs of photo and text of the batch's positives, photo * T + text; the photo of every
-    image and the text of every text, numbered from 0."""
+def _true_pairs(
+    host: HostLayout,
+    rows: Callable[[HostLayout], tuple[Ints, ...]],
+    columns: Callable[[HostLayout], tuple[Ints, ...]],
+) -> tuple[Ints, ...]:
     if host.text_id is None and host.image_id is None:
         raise ValueError("masking duplicates needs text_id or image_id in the layout")
-    count = len(host.owner)
-    text, photo = _numbered(host.text_id, count), _numbered(host.image_id, host.images)
+    text_keys, photo_keys = host.keys or (host.text_id, host.image_id)
+    text = _told_apart(host, text_keys, len(host.owner))
+    photo = _told_apart(host, photo_keys, host.images)
     positive = np.flatnonzero(host.role != int(Role.NEGATIVE))
-    return photo[host.owner[positive]] * count + text[positive], photo, text
+    of_photo, of_text, column, image = host.peers.collected(
+        [photo[host.owner[positive]], text[positive], text[columns(host)[0]], photo]
+    )
+    return (
+        *_related(photo, of_photo, of_text, column),
+        *_related(text[rows(host)[0]], of_text, of_photo, image),
+    )
 
 
-def _numbered(identity: Ints | None, count: int) -> NDArray[np.int64]:
-    """Each element's group, numbered from 0; all different where the identity is not known."""
-    if identity is None:
-        return np.arange(count)
-    return np.unique(identity, return_inverse=True)[1].reshape(-1).astype(np.int64)
+def _told_apart(host: HostLayout, keys: Ints | None, count: int) -> Ints:
+    """(count,) keys, all different in all processes where they are not known."""
+    return np.arange(count) + (host.peers.rank << 40) if keys is None else keys
+
+
+def _related(rows: Ints, left: Ints, right: Ints, columns: Ints) -> tuple[Ints, Ints, Ints]:
+    """Which rows belong to which columns, by pairs of both: a table, and the place in it of every
+    row and of every column.
+
+    Only pairs with one of the rows matter, so that what is numbered does not grow with the others.
+    """
+    numbered, row = np.unique(rows, return_inverse=True)
+    place, own = _places(numbered, left)
+    place, right = place[own], right[own]
+    others = np.unique(right)
+    table = np.zeros((len(numbered), len(others) + 1), bool)  # the last for what belongs to none
+    table[place, np.searchsorted(others, right)] = True
+    column, known = _places(others, columns)
+    return table, row.reshape(-1), np.where(known, column, len(others))
+
+
+def _places(ordered: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """The place of every value among different ones in order, and whether it is there."""
+    place = np.searchsorted(ordered, values)
+    found = place < len(ordered)
+    found[found] = ordered[place[found]] == values[found]
+    return place, found
 
 
 # --- Show a loss some of the texts of a batch only. ---

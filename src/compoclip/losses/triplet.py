@@ -43,18 +43,25 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
     """
     check(features, layout)
     data, generated, right, wrong, negative = layout.indices(_sides)
+    rows, others, _, _, negatives = layout.sizes(_sides)
     with full_precision(features) as f:
         right_text, wrong_text, other = (
             f.text.index_select(0, each) for each in (right, wrong, negative)
         )
         return symmetric_contrast(
+            layout,
             f.logit_scale,
             f.image.index_select(0, data),
             torch.cat([right_text, wrong_text, other]),
+            rows,
+            rows + others + negatives,
         ) + symmetric_contrast(
+            layout,
             f.logit_scale,
             f.image.index_select(0, generated),
             torch.cat([wrong_text, right_text]),
+            others,
+            rows + others,
         )
 
 

@@ -1,8 +1,7 @@
 from .caches import FrozenImages as FrozenImages
 from .caches import GradientCache as GradientCache
 from .distributed import GlobalBatch as GlobalBatch
-from .distributed import average_gradients as average_gradients
-from .distributed import gather_features as gather_features
+from .gradients import GradientMean as GradientMean
 from .log import Trackers as Trackers
 from .log import read_log as read_log
 from .loop import freeze as freeze

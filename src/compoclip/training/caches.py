@@ -13,7 +13,7 @@ Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +48,11 @@ class _Encoded:
     learns: bool
     random: tuple[Tensor, ...]
 
+    @property
+    def wanted(self) -> list[int]:
+        """The outputs that a loss had a gradient for."""
+        return [i for i, leaf in enumerate(self.outputs) if leaf.grad is not None]
+
 
 class GradientCache:
     """The features of a batch, encoded micro-batch by micro-batch without a graph.
@@ -65,27 +70,32 @@ class GradientCache:
         self._amp, self._device = amp, device
         image = [self._encoded(each, work.image.learns) for each in work.image.micro_batches]
         text = [self._encoded(each, work.text.learns) for each in work.text.micro_batches]
-        self._encodings = [*image, *text]
+        self._towers = image, text
         with amp():
             self.features: Features = work.join(
                 [each.outputs for each in image], [each.outputs for each in text]
             )
 
-    def backward(self) -> None:
+    def backward(self, last: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         """Encode every micro-batch that learns again, and add its gradients to the parameters'.
 
         Dropout and drop-path repeat what they drew the first time; the random state is left as it
         is found.
+
+        Args:
+            last: Entered around the backward pass of each tower's last micro-batch, which makes the
+                gradients of that tower complete.
         """
-        for each in self._encodings:
-            wanted = [i for i, leaf in enumerate(each.outputs) if leaf.grad is not None]
-            if not each.learns or not wanted:
-                continue
-            with _random_states(self._device, each.random), self._amp():
-                outputs = each.encode()
-            torch.autograd.backward(
-                [outputs[i] for i in wanted], [each.outputs[i].grad for i in wanted]
-            )
+        for tower in self._towers:
+            learning = [each for each in tower if each.learns and each.wanted]
+            for each in learning:
+                with _random_states(self._device, each.random), self._amp():
+                    outputs = each.encode()
+                with last() if each is learning[-1] else nullcontext():
+                    torch.autograd.backward(
+                        [outputs[i] for i in each.wanted],
+                        [each.outputs[i].grad for i in each.wanted],
+                    )
 
     def _encoded(self, encode: MicroBatch, learns: bool) -> _Encoded:
         random = _states(self._device)

@@ -1,88 +1,47 @@
-"""Training on several ranks: each makes and encodes its part of every batch.
+"""Training on several ranks: each makes and encodes its part of every batch, and its rows of
+losses.
 
-What is computed is what one process with the global batch computes (see "The algebra" below): the
-losses see the features and the layout of the global batch, in its order, whatever the number of
-ranks.
+What is computed is what one process with the global batch computes, whatever the number of ranks
+(see "The algebra" below).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compoclip.data.batch import Batch, Merged, TextBlock, from_record, merge, to_record
+from compoclip.data.batch import Batch
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import PlanCounts
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.losses.contract import Features, Layout
-from compoclip.ranks import SINGLE, Ranks, failure, raise_first
+from compoclip.losses.contract import ALONE, Features, IndexRequest, Ints, Peers
+from compoclip.ranks import Ranks, failure, raise_first
 
-# --- Features of all ranks put together with their gradients. ---
+# --- What ranks give each other for their losses. ---
 #
-# The algebra. W ranks have equal parameters theta. Rank r encodes its part of a batch, f_r; all
-# ranks gather f = (f_0 .. f_{W-1}), in the order of the global batch, and compute the same loss
-# L(f, s) with s the logit scale. What one process with the global batch would have is
+# The algebra. W ranks have equal parameters theta. Rank r encodes its part of a batch, f_r, and
+# computes its rows of the loss, L_r, where own rows meet the columns of all ranks; the loss of the
+# batch is L = sum_r L_r. What one process with the global batch would have is
 #
-#     dL/dtheta = sum_r (dL/df_r) (df_r/dtheta).
+#     dL/dtheta = sum_r (dL/df_r) (df_r/dtheta),   dL/df_r = sum_q dL_q/df_r.
 #
-# Each rank knows dL/df completely. Gathering hands W * dL/df_r back to the part of rank r, so its
-# backward pass gives g_r = W (dL/df_r) (df_r/dtheta), and the *mean* of g_r over the ranks is
-# dL/dtheta. The logit scale enters L directly: its gradient dL/ds is the same on all ranks, and so
-# is the mean. So one rule serves every parameter: take the mean of the gradients
-# (`average_gradients`), which is also what FSDP does. Nothing is communicated in the backward pass
-# of the gathering.
-
-_BUCKET_BYTES = 32 << 20
-
-
-def gather_features(features: Features, ranks: Ranks, merged: Merged) -> Features:
-    """Gather the features of the global batch from those of every rank, with gradients.
-
-    Exact, and heavy where there are local features (patches of all images).
-
-    Args:
-        features: Those of this rank's part; parts may be of any size, zero too.
-        ranks: The processes that train together.
-        merged: How the parts make the whole.
-
-    Returns:
-        The features of the global batch, tokens padded to the longest text as in one process.
-        Gradients go back to the parts, times W (see the algebra above).
-    """
-    if ranks.world == 1:
-        return features
-    of_images = [images for images, _ in merged.sizes]
-    of_texts = [texts for _, texts in merged.sizes]
-    image_order = torch.tensor(merged.images, device=features.image.device)
-    text_order = torch.tensor(merged.texts, device=features.image.device)
-    gathered = replace(
-        features,
-        image=gather_rows(features.image, of_images, ranks)[image_order],
-        text=gather_rows(features.text, of_texts, ranks)[text_order],
-    )
-    if features.patches is not None:
-        patches = gather_rows(features.patches, of_images, ranks)[image_order]
-        gathered = replace(gathered, patches=patches)
-    if features.tokens is not None and features.token_mask is not None:
-        length = features.tokens.shape[1]
-        more = max(ranks.exchange(length)) - length
-        mask = F.pad(features.token_mask, (0, more)).to(torch.uint8)
-        tokens = F.pad(features.tokens, (0, 0, 0, more))
-        gathered = replace(
-            gathered,
-            tokens=gather_rows(tokens, of_texts, ranks)[text_order],
-            token_mask=ranks.all_gather(mask, of_texts)[text_order].bool(),
-        )
-    return gathered
+# Backward starts from W * L_r, and gathering hands to each rank the sum of what all ranks have for
+# its rows. So the backward pass of rank r gives g_r = W (dL/df_r) (df_r/dtheta), and the *mean* of
+# g_r over the ranks is dL/dtheta. The logit scale enters L_r directly: rank r has W dL_r/ds, whose
+# mean is dL/ds. So one rule serves every parameter: take the mean of the gradients
+# (`GradientMean`), which is also what FSDP does.
 
 
 def gather_rows(rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
-    """`Ranks.all_gather` through which W times the gradient of its own rows flows back."""
+    """`Ranks.all_gather` through which the sum of all ranks' gradients of its rows flows back."""
+    if ranks.world == 1:
+        return rows
     gathered: Tensor = _Gather.apply(rows, counts, ranks)
     return gathered
 
@@ -90,116 +49,110 @@ def gather_rows(rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
-        ctx.world = ranks.world
-        ctx.start = sum(counts[: ranks.rank])
-        ctx.stop = ctx.start + counts[ranks.rank]
+        ctx.counts, ctx.ranks = counts, ranks
         return ranks.all_gather(rows, counts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.world * gradient[ctx.start : ctx.stop], None, None
+        return ctx.ranks.reduce_scatter(gradient, ctx.counts), None, None
 
 
-def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
-    """Replace every gradient by its mean over the ranks, in buckets of 32 MB.
+class RankPeers(Peers):
+    """The ranks of a run, as losses see them at one batch.
 
     Args:
-        parameters: In the same order on all ranks. One without a gradient on some ranks counts as
-            zero there; without one anywhere it keeps none. Those that FSDP has split (DTensors)
-            are left alone: their means are taken already.
         ranks: The processes that train together.
-
-    Raises:
-        PeerLostError: When a rank is gone.
+        lengths: For requests that have been exchanged with the batch, their lengths on all ranks.
+        wanted: Where requests are noted that had not been, and the number of their arrays. All
+            ranks compute the same losses, so they note the same in the same order.
     """
-    if ranks.world == 1:
-        return
-    from torch.distributed.tensor import DTensor  # slow to import, and not needed alone
 
-    # All ranks must reduce the same parameters in the same order, so they first agree on which have
-    # a gradient anywhere: a part without an image, or without a kind of text, may leave some out.
-    whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
-    having = torch.tensor([p.grad is not None for p in whole], dtype=torch.int32)
-    ranks.all_reduce(having)
-    # Few large messages rather than one for each parameter: latency dominates for small tensors.
-    bucket: list[Tensor] = []
-    for parameter, count in zip(whole, having.tolist()):
-        if not count:
-            continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if bucket and (
-            _bytes([*bucket, parameter.grad]) > _BUCKET_BYTES
-            or (bucket[0].dtype, bucket[0].device) != (parameter.dtype, parameter.device)
-        ):
-            _average(bucket, ranks)
-            bucket = []
-        bucket.append(parameter.grad)
-    _average(bucket, ranks)
+    def __init__(
+        self,
+        ranks: Ranks,
+        lengths: dict[IndexRequest, NDArray[np.int64]] | None = None,
+        wanted: dict[IndexRequest, int] | None = None,
+    ) -> None:
+        self.rank, self.world = ranks.rank, ranks.world
+        self._ranks = ranks
+        self._lengths = {} if lengths is None else lengths
+        self._wanted = {} if wanted is None else wanted
+
+    def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
+        """See `Peers.sizes`; asks the other ranks if that has not come with the batch."""
+        self.asked += 1
+        if request not in self._lengths:
+            self._lengths[request] = _table(own, self._ranks).T
+            self._wanted[request] = len(own)
+        return self._lengths[request]
+
+    def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
+        """See `Peers.gathered`."""
+        return gather_rows(rows, sizes.tolist(), self._ranks)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """See `Peers.summed`."""
+        total = values.detach().clone()
+        self._ranks.all_reduce(total)
+        return total
+
+    def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
+        """See `Peers.collected`."""
+        lengths = _table([len(array) for array in arrays], self._ranks)
+        own = torch.from_numpy(np.concatenate(arrays).astype(np.int64))
+        whole = self._ranks.all_gather(own, lengths.sum(1).tolist()).numpy()
+        parts = np.split(whole, lengths.ravel().cumsum()[:-1])
+        return [np.concatenate(parts[i :: len(arrays)]) for i in range(len(arrays))]
 
 
-def _average(gradients: Sequence[Tensor], ranks: Ranks) -> None:
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    ranks.all_reduce(flat)
-    flat /= ranks.world
-    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients])):
-        gradient.copy_(part.view_as(gradient))
+def _table(own: Sequence[int], ranks: Ranks) -> NDArray[np.int64]:
+    """(world, n) integers of all ranks, n of each."""
+    row = torch.tensor([list(own)], dtype=torch.int64)
+    table: NDArray[np.int64] = ranks.all_gather(row, [1] * ranks.world).numpy()
+    return table
 
 
-def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-# --- Batches: this rank's part, and what all ranks have. ---
+# --- Batches: this rank's part, and what is to be known of the others'. ---
 
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The global batch, assembled from every rank's part.
+    """The batch that the parts of all ranks make.
 
     Args:
-        ranks: The processes that train together.
-        merged: All texts, and where images and texts are in the parts.
+        images: How many there are.
+        texts: The same.
+        peers: The ranks that share it.
         skipped: Samples of all parts that were left out.
         truncated: Texts of all parts that the tokenizer cuts.
         asked: The signal that asked any rank to stop before the batch, 0 for none.
     """
 
-    ranks: Ranks
-    merged: Merged
+    images: int = 0
+    texts: int = 0
+    peers: Peers = field(default=ALONE)
     skipped: int = 0
     truncated: int = 0
     asked: int = 0
 
-    @staticmethod
-    def of_one(block: TextBlock) -> GlobalBatch:
-        """A single-process batch: local and global are the same."""
-        images, texts = range(block.images), range(len(block.texts))
-        sizes = ((len(images), len(texts)),)
-        return GlobalBatch(SINGLE, Merged(block, tuple(images), tuple(texts), sizes))
 
-    def layout(self, device: torch.device, ids: Tensor) -> Layout:
-        """The layout of the global batch. ids: (t, context) token ids of this rank's texts."""
-        ids = ids[: self.merged.sizes[self.ranks.rank][1]]  # without those of a stand-in
-        if self.ranks.world > 1:
-            counts = [texts for _, texts in self.merged.sizes]
-            ids = self.ranks.all_gather(ids, counts)[list(self.merged.texts)]
-        return self.merged.block.layout(device, ids)
+def without_rows(features: Features) -> Features:
+    """The features of no image and no text, with a gradient of zero.
 
-    def features(self, own: Features, images: int) -> Features:
-        """The features of the global batch, from this rank's; see `gather_features`.
+    For a part without images: towers need something to encode, which must not count.
+    """
+    values = ((each.name, getattr(features, each.name)) for each in fields(features))
+    cut = {k: value[:0] for k, value in values if value is not None and k != "logit_scale"}
+    return replace(features, **cut)
 
-        images: how many the part has. Without any, the features are those of a stand-in, since
-        towers need something to encode; they are dropped here, with a gradient of zero.
-        """
-        if images == 0:
-            cut = {name: value[:0] for name, value in _tensors(own) if name != "logit_scale"}
-            own = replace(own, **cut)
-        return gather_features(own, self.ranks, self.merged)
+
+# What every rank tells of its part, in this order; then the lengths of what losses ask for. `words`
+# says that there is something to read: an error, or the names of unreadable images.
+_TOLD = ("words", "end", "drawn", "images", "texts", "skipped", "truncated", "asked")
 
 
 class SharedBatches:
-    """The batches of a loader, each with the global batch that it is part of.
+    """The batches of a loader, each with what is to be known of the global batch it is part of.
 
     An error in the data of one rank is raised on all, at the same batch. Unreadable images are
     counted over all ranks. asked: the signal that asked this rank to stop, or 0.
@@ -212,6 +165,7 @@ class SharedBatches:
         asked: Callable[[], int],
     ) -> None:
         self._batches, self._ranks, self._asked = batches, ranks, asked
+        self._wanted: dict[IndexRequest, int] = {}
 
     def steps(self, start: int, stop: int) -> Iterator[tuple[Batch, GlobalBatch]]:
         """This rank's part of each batch, and the global batch; see `BatchLoader.steps`.
@@ -228,44 +182,69 @@ class SharedBatches:
                 batch = next(batches, None)
             except CompoclipError as found:
                 error = found
-            # One exchange a batch says everything: texts for the layout, what was unreadable, who
-            # was asked to stop, who failed. So all ranks decide alike, and none waits for another
-            # that has left.
-            record: dict[str, Any] = {"failure": failure(error), "end": batch is None}
-            if batch is not None:
-                record |= {
-                    "block": to_record(batch.block) if self._ranks.world > 1 else None,
-                    "drawn": len(batch.ids),
-                    "skipped": len(batch.skipped),
-                    "bad": {k: v for k, v in self._batches.bad.items() if k not in told},
-                    "truncated": batch.numbers.truncated if batch.numbers else 0,
-                    "asked": self._asked(),
-                }
-            records = self._ranks.exchange(record)
-            raise_first([each["failure"] for each in records], error)
+            # One exchange of a few integers says everything: how large the parts are, who was asked
+            # to stop, who failed. So all ranks decide alike, and none waits for another that has
+            # left. Texts stay where they are.
+            bad = {k: v for k, v in self._batches.bad.items() if k not in told}
+            table = _table(self._told(batch, bool(error or bad)), self._ranks)
+            said = dict(zip(_TOLD, table.T))
+            if said["words"].any():
+                records = self._ranks.exchange({"failure": failure(error), "bad": bad})
+                raise_first([each["failure"] for each in records], error)
+                for record in records:
+                    self._batches.report_bad(record["bad"])
             if batch is None:
                 return
-            yield batch, self._global(batch, records)
+            if not said["drawn"].any():
+                first = next(iter(self._batches.bad.values()), "none was found")
+                raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
+            yield batch, self._global(said, table.T[len(_TOLD) :])
             told = set(self._batches.bad)
 
-    def _global(self, batch: Batch, records: Sequence[dict[str, Any]]) -> GlobalBatch:
-        for record in records:
-            self._batches.report_bad(record["bad"])
-        if not any(record["drawn"] for record in records):
-            first = next(iter(self._batches.bad.values()), "none was found")
-            raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
-        if self._ranks.world == 1:
-            merged = GlobalBatch.of_one(batch.block).merged
-        else:
-            blocks = [from_record(record["block"]) for record in records]
-            merged = merge(blocks, [record["drawn"] for record in records])
+    def _told(self, batch: Batch | None, words: bool) -> list[int]:
+        if batch is None:
+            return [words, 1, *[0] * (len(_TOLD) - 2 + sum(self._wanted.values()))]
+        numbers = batch.numbers
+        return [
+            words,
+            0,
+            len(batch.ids),
+            batch.block.images,
+            len(batch.block.texts),
+            len(batch.skipped),
+            numbers.truncated if numbers else 0,
+            self._asked(),
+            *(
+                n
+                for request, count in self._wanted.items()
+                for n in _lengths(batch, request, count)
+            ),
+        ]
+
+    def _global(self, said: Mapping[str, Ints], lengths: Ints) -> GlobalBatch:
+        peers = ALONE
+        if self._ranks.world > 1:
+            parts = np.split(lengths, np.cumsum(list(self._wanted.values()))[:-1])
+            known = dict(zip(self._wanted, parts)) if self._wanted else {}
+            peers = RankPeers(self._ranks, known, self._wanted)
+        total = {name: int(values.sum()) for name, values in said.items()}
         return GlobalBatch(
-            self._ranks,
-            merged,
-            skipped=sum(record["skipped"] for record in records),
-            truncated=sum(record["truncated"] for record in records),
-            asked=max(record["asked"] for record in records),
+            images=total["images"],
+            texts=total["texts"],
+            peers=peers,
+            skipped=total["skipped"],
+            truncated=total["truncated"],
+            asked=int(said["asked"].max()),
         )
+
+
+def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:
+    """The lengths of a rank's `count` arrays; zeros where the batch has no answer, nor is asked."""
+    assert batch.numbers is not None
+    try:
+        return batch.numbers.lengths(request)
+    except ValueError:
+        return [0] * count
 
 
 class RewriteCounts:
@@ -291,11 +270,6 @@ class RewriteCounts:
         for part in ranks.exchange(self._own.to_json()):
             total.add(PlanCounts.from_json(part))
         return total.to_json()
-
-
-def _tensors(features: Features) -> list[tuple[str, Tensor]]:
-    values = ((each.name, getattr(features, each.name)) for each in fields(features))
-    return [(name, value) for name, value in values if value is not None]
 
 
 def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:

@@ -32,11 +32,11 @@ from compoclip.training.distributed import (
     GlobalBatch,
     RewriteCounts,
     SharedBatches,
-    average_gradients,
     require_same_step,
     seed_dropout,
     sync_batch_norm,
 )
+from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
 from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, step_if_finite
 from compoclip.training.settings import RunSettings
@@ -133,10 +133,11 @@ def train_loop(
         MetricsLog(settings.out / LOG, progress.step, ranks) as log,
         StopRequests() as requests,
         StateWriter(states, ranks, beside=device.type == "cuda") as writer,
+        GradientMean(parameters, ranks) as mean,
         _host_of(device) as settle,
     ):
         planner = encoder.text_planner(settings.micro_batch)
-        batches.prepare_with(Preparation(tokenize, planner, ranks.world == 1), device)
+        batches.prepare_with(Preparation(tokenize, planner), device)
         shared = SharedBatches(batches, ranks, lambda: requests.asked)
 
         # One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
@@ -159,7 +160,8 @@ def train_loop(
             return _stopped(requests.asked, progress.step, total, settings.out)
 
         # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
-        # batch comes with the layout of the global batch, exchanged before anything is encoded.
+        # batch comes with what there is to know of the others' parts, exchanged before anything
+        # is encoded.
         last = min(total, max(settings.stop_after or total, progress.step + 1))
         ahead = _Ahead(shared.steps(progress.step, last), batches, device)
         for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
@@ -167,10 +169,10 @@ def train_loop(
             for group in optimizer.param_groups:
                 group["lr"] = lr
 
-            # Forward and backward. The loss is that of the global batch on every rank, since
-            # features are gathered; gradients still differ, by what each rank encoded.
+            # Forward and backward. What is told of the loss is that of the global batch on every
+            # rank; gradients still differ, by what each rank encoded.
             optimizer.zero_grad(set_to_none=True)
-            result = step(encoder, tokenize, method, batch, settings, global_batch, frozen)
+            result = step(encoder, tokenize, method, batch, settings, global_batch, frozen, mean)
 
             # The next batch is made ready, and sent to the device, while that still computes.
             if progress.step + 1 < last:
@@ -178,7 +180,7 @@ def train_loop(
 
             # The mean over the ranks is the gradient that one process with the whole batch
             # would have (see "The algebra" in `distributed`); it is clipped after that.
-            average_gradients(parameters, ranks)
+            mean.finish()
             norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
             bad = step_if_finite(optimizer, result.total, norm)
             _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
@@ -407,8 +409,8 @@ def _advance(
         step=progress.step + 1,
         epoch=progress.epoch + epoch_step // steps_per_epoch,
         epoch_step=epoch_step % steps_per_epoch,
-        images=progress.images + batch.merged.block.images,
-        texts=progress.texts + len(batch.merged.block.texts),
+        images=progress.images + batch.images,
+        texts=progress.texts + batch.texts,
         skipped=progress.skipped + batch.skipped,
         truncated=progress.truncated + batch.truncated,
         seconds=progress.seconds + seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
-from compoclip.losses.contract import Features, Layout
+from compoclip.errors import UsageError
+from compoclip.losses.contract import ALONE, Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
 from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
-from compoclip.training.distributed import GlobalBatch
+from compoclip.training.distributed import GlobalBatch, without_rows
+from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
 
 
@@ -62,6 +65,7 @@ def step(
     settings: RunSettings,
     global_batch: GlobalBatch | None = None,
     frozen: FrozenImages | None = None,
+    mean: GradientMean | None = None,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to those of the parameters.
 
@@ -75,29 +79,27 @@ def step(
         global_batch: What the batches of all ranks make together; None for a batch alone. The loss
             is that of the global batch, and so is the mean of the gradients over the ranks.
         frozen: Features of images that a frozen image tower has encoded before.
+        mean: Takes that mean; it is begun as soon as gradients are complete.
 
     Returns:
         The loss terms and their weighted sum.
 
     Raises:
-        UsageError: When a micro-batch would change what a batch norm computes.
+        UsageError: When a micro-batch would change what a batch norm computes, and for a loss that
+            takes no account of other ranks where there are some.
     """
     # Everything about texts comes as numbers that a worker made; here only for a batch without.
     device = torch.device(settings.device)
-    global_batch = global_batch or GlobalBatch.of_one(batch.block)
+    peers = ALONE if global_batch is None else global_batch.peers
     if (numbers := batch.numbers) is None:
         planner = encoder.text_planner(settings.micro_batch)
-        numbers = Preparation(tokenize, planner, global_batch.ranks.world == 1)(batch.block)
+        numbers = Preparation(tokenize, planner)(batch.block)
     pixels = batch.normalised(device)
     texts, layout = numbers.on(device)
-    # Which text belongs to which image in the global batch, on every rank the same.
-    if layout is None:
-        assert numbers.ids is not None
-        layout = global_batch.layout(device, numbers.ids)
-    layout.note_in(batch.unforeseen)
+    layout.shared_by(peers).note_in(batch.unforeseen)
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
-    # stand-in, whose features `GlobalBatch.features` drops.
+    # stand-in, whose features are dropped.
     images = len(pixels)
     if images == 0:
         pixels = pixels.new_zeros(1, *pixels.shape[1:])
@@ -124,15 +126,21 @@ def step(
         with amp():
             features = work.all()
 
-    # Losses, on the gathered features of all ranks. Nothing here waits for the device: gradients of
-    # a loss that is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
-    terms, loss = weighted_loss(active, global_batch.features(features, images), layout)
+    # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
+    # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
+    if images == 0:
+        features = without_rows(features)
+    terms, loss = weighted_loss(active, features, layout)
+    *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
 
-    # Backward: to the parameters, or to the cached features and from there to the parameters.
-    loss.backward()  # type: ignore[no-untyped-call]
+    # Backward: to the parameters, or to the cached features and from there to the parameters. From
+    # W times the share, since the mean over the ranks is taken of the gradients.
+    complete = nullcontext if mean is None else mean.during
+    with complete():
+        loss.backward(torch.full_like(loss, peers.world))  # type: ignore[no-untyped-call]
     if cache is not None:
-        cache.backward()
-    return StepResult({name: term.detach() for name, term in terms.items()}, loss.detach())
+        cache.backward(complete)
+    return StepResult(dict(zip(terms, values)), total)
 
 
 def weighted_loss(
@@ -142,11 +150,23 @@ def weighted_loss(
 
     Args:
         active: The terms of the step.
-        features: Of the whole batch.
-        layout: Of the whole batch.
+        features: Of this rank's part of the batch.
+        layout: The same.
 
     Returns:
-        The terms before weighting by name, and the sum, as scalars with gradients.
+        The terms before weighting by name, and the sum, as scalars with gradients; of both, this
+        rank's share.
+
+    Raises:
+        UsageError: When a loss takes no account of the other ranks.
     """
-    terms = {term.name: term.loss(features, layout) for term in active}
+    terms: dict[str, Tensor] = {}
+    for term in active:
+        before = layout.peers.asked
+        terms[term.name] = term.loss(features, layout)
+        if layout.peers.world > 1 and layout.peers.asked == before:
+            raise UsageError(
+                f"the loss {term.name} takes no account of other processes (`Layout.sizes`): train "
+                "in one"
+            )
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()

@@ -1,0 +1,228 @@
+"""The shares of several processes add up to the loss of the batch: value, gradients, margins.
+
+The processes are threads whose columns are those of one graph, so that what flows back is exact.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from compoclip.losses import (
+    bags,
+    composite,
+    contrastive,
+    hard_negative,
+    hard_positive,
+    intra_cross,
+    local,
+    multi_text,
+    triplet,
+)
+from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
+from compoclip.losses.rows import OnlyKinds
+from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES
+
+
+class Table:
+    """Where threads put what they have, until all have."""
+
+    def __init__(self, world: int) -> None:
+        self.barrier = threading.Barrier(world, timeout=60)
+        self.places: list[Any] = [None] * world
+
+    def all(self, rank: int, own: Any) -> list[Any]:
+        self.places[rank] = own
+        self.barrier.wait()
+        found = list(self.places)
+        self.barrier.wait()
+        return found
+
+
+class Threads(Peers):
+    def __init__(self, rank: int, world: int, table: Table) -> None:
+        self.rank, self.world, self._table = rank, world, table
+
+    def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
+        found = self._table.all(self.rank, (request, list(own)))
+        assert {each for each, _ in found} == {request}  # all ask the same in the same order
+        return np.array([each for _, each in found]).T
+
+    def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
+        found = self._table.all(self.rank, rows)
+        assert [len(each) for each in found] == sizes.tolist()
+        return torch.cat(found)
+
+    def summed(self, values: Tensor) -> Tensor:
+        return sum(self._table.all(self.rank, values.detach()), torch.zeros(()))
+
+    def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
+        return [np.concatenate(each) for each in zip(*self._table.all(self.rank, list(arrays)))]
+
+
+LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
+    "clip": lambda: contrastive.clip_loss,
+    "negclip": lambda: contrastive.negclip_loss,
+    "negclip zero": lambda: partial(contrastive.negclip_loss, missing_hn="zero", kinds=KINDS),
+    "negclip masked": lambda: partial(contrastive.negclip_loss, mask_duplicates=True),
+    "negclip of a kind": lambda: OnlyKinds(contrastive.negclip_loss, KINDS[:1]),
+    "masked of a kind": lambda: OnlyKinds(
+        partial(contrastive.negclip_loss, mask_duplicates=True), KINDS[:1]
+    ),
+    "global": lambda: partial(hard_negative.global_hn_loss, gamma=2.0, beta=0.1),
+    "global batch zero": lambda: partial(
+        hard_negative.global_hn_loss, reduction="batch", missing_hn="zero", kinds=KINDS
+    ),
+    "local": lambda: partial(local.local_hn_loss, gamma=2.0, beta=0.1),
+    "positive": lambda: hard_positive.hard_positive_loss,
+    "positive both": lambda: partial(hard_positive.hard_positive_loss, symmetric_pos=True),
+    "intra": lambda: intra_cross.intra_modal_loss,
+    "intra head": lambda: partial(intra_cross.intra_modal_loss, imc="head"),
+    "ranking": lambda: intra_cross.RankingLoss(KINDS),
+    "multi text": lambda: multi_text.multi_text_loss,
+    "multi text masked": lambda: partial(multi_text.multi_text_loss, mask_duplicates=True),
+    "multi text sum": lambda: partial(multi_text.multi_text_loss, reduction="sum"),
+    "triplet": lambda: triplet.triplet_clip_loss,
+    "bag": lambda: partial(bags.bag_loss, bag=POSITIVES[0]),
+    "bag negative": lambda: partial(
+        bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]
+    ),
+    "composite": lambda: partial(composite.composite_contrast_loss, positives=POSITIVES[:2]),
+    "single negative": lambda: partial(composite.single_negative_loss, positives=POSITIVES[:2]),
+    "unimodal": lambda: partial(composite.unimodal_loss, positive=POSITIVES[0]),
+}
+
+
+def part_of(seed: int, images: int, first: int, extra: int) -> tuple[HostLayout, Features]:
+    """Images, the last `extra` of them generated, whose texts and photos recur in other parts."""
+    rng = np.random.default_rng(seed)
+    kinds = (*KINDS, *POSITIVES)
+    texts: list[tuple[int, int, int]] = []
+    for image in range(images):
+        texts.append((image, CAPTION, -1))
+        texts += [(image, NEGATIVE, int(rng.integers(len(KINDS)))) for _ in range(rng.integers(4))]
+        for place in range(len(POSITIVES)):
+            texts += [(image, POSITIVE, len(KINDS) + place)] * int(rng.integers(2))
+    rng.shuffle(texts)
+    owner, role, rewrite = np.array(texts, np.int64).reshape(-1, 3).T
+    keys = rng.integers(0, 9, len(owner)), rng.integers(0, 5, images)
+    pair = np.arange(images)
+    pair[images - extra :] = np.arange(extra)
+    host = HostLayout(
+        owner,
+        role,
+        rewrite,
+        images,
+        kinds,
+        text_id=keys[0],
+        image_id=keys[1],
+        side=(np.arange(images) >= images - extra).astype(np.int64),
+        pair=pair,
+        keys=keys,
+    )
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    tokens = len(owner), 3, 4
+    mask = torch.ones(tokens[:2], dtype=torch.bool)
+    unit = torch.nn.functional.normalize
+    return host, Features(
+        unit(noise(images, 4), dim=-1).requires_grad_(),
+        unit(noise(len(owner), 4), dim=-1).requires_grad_(),
+        torch.tensor(3.0, dtype=torch.float64, requires_grad=True),
+        noise(images, 2, 4).requires_grad_(),
+        noise(*tokens).requires_grad_(),
+        mask,
+    )
+
+
+def together(parts: Sequence[tuple[HostLayout, Features]]) -> tuple[HostLayout, Features]:
+    """The parts as one batch."""
+    hosts, features = zip(*parts)
+    starts = np.cumsum([0, *(host.images for host in hosts)])
+
+    def joined(name: str, moved: bool = False) -> Any:
+        return np.concatenate(
+            [getattr(host, name) + moved * start for host, start in zip(hosts, starts)]
+        )
+
+    host = replace(
+        hosts[0],
+        images=int(starts[-1]),
+        keys=None,
+        **{n: joined(n, n in ("owner", "pair")) for n in hosts[0].arrays()},
+    )
+    one = features[0]
+    whole = {
+        name: torch.cat([getattr(each, name) for each in features]).detach().requires_grad_()
+        for name in ("image", "text", "patches", "tokens")
+    }
+    mask = torch.cat([each.token_mask for each in features])
+    scale = one.logit_scale.detach().clone().requires_grad_()
+    return host, Features(logit_scale=scale, token_mask=mask, **whole)
+
+
+SIZES = {"one": (5,), "even": (4, 4), "ragged": (3, 1, 5), "empty": (2, 0, 3)}
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_shares_add_up(name: str, sizes: str) -> None:
+    world = len(SIZES[sizes])
+    parts = [part_of(r, n, 10 * r, n // 3) for r, n in enumerate(SIZES[sizes])]
+    host, features = together(parts)
+    loss, losses = LOSSES[name](), [LOSSES[name]() for _ in range(world)]
+    for _ in range(2):  # margins of the first are read by the second
+        value = loss(features, host.layout(torch.from_numpy))
+        shares = in_threads(losses, parts)
+    total = torch.stack(shares).sum()
+    torch.testing.assert_close(total, value)
+    value.backward()  # type: ignore[no-untyped-call]
+    total.backward()  # type: ignore[no-untyped-call]
+    for each in ("image", "text", "patches", "tokens"):
+        expected = getattr(features, each).grad
+        found = [getattr(part, each).grad for _, part in parts]
+        if expected is not None:
+            torch.testing.assert_close(torch.cat([g for g in found if g is not None]), expected)
+    scales = [f.logit_scale.grad for _, f in parts if f.logit_scale.grad is not None]
+    if features.logit_scale.grad is not None:
+        torch.testing.assert_close(torch.stack(scales).sum(), features.logit_scale.grad)
+    if name == "ranking":
+        for each in losses:
+            assert each.state_dict() == pytest.approx(loss.state_dict())
+
+
+def in_threads(
+    losses: Sequence[Callable[[Features, Layout], Tensor]],
+    parts: Sequence[tuple[HostLayout, Features]],
+) -> list[Tensor]:
+    """What each process makes of its part."""
+    world, found = len(parts), {}
+    table = Table(world)
+
+    def share(rank: int) -> None:
+        host, features = parts[rank]
+        try:
+            layout = host.layout(torch.from_numpy).shared_by(Threads(rank, world, table))
+            found[rank] = losses[rank](features, layout)
+        finally:
+            if rank not in found:
+                table.barrier.abort()
+
+    threads = [threading.Thread(target=share, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[rank] for rank in range(world)]
