@@ -29,6 +29,7 @@ def main() -> int:
     loaded = load_model(options.model)
     shutil.rmtree(_TARGET, ignore_errors=True)
     save_model(loaded, _TARGET, dtype="float16")
+    (_TARGET / "README.md").unlink()  # docs/base-model.md is its card
     shutil.copyfile(options.world, _TARGET / "world.json")
     bundled = load_model("bundled")
     parameters = sum(p.numel() for p in bundled.encoder.parameters())

@@ -109,7 +109,7 @@ def test_the_maps_of_every_word(server: PlayServer) -> None:
     status, answer = post(server, "/api/maps", request)
     assert status == 200
     for model in answer["models"]:
-        assert model["grid"] == [8, 8]
+        assert model["grid"] == [2, 2]
         assert [each["word"] for each in model["words"]] == ["a", "red", "star"]
         assert model["left_out"] == []
         head, _, data = model["words"][0]["overlay"].partition(",")

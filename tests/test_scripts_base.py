@@ -68,5 +68,5 @@ def test_the_bundled_model_is_asked_everything(monkeypatch: pytest.MonkeyPatch) 
     ]
     found = {name: right / total for name, right, total in rows}
     assert found["replace-colour"] > 0.8
-    assert found["zero-shot colours (of 8)"] > 0.8
+    assert found["zero-shot colours (of 10)"] > 0.8
     assert found["probe: place of a thing (4 corners)"] > 0.25

@@ -1,14 +1,29 @@
 #!/usr/bin/env bash
-# Trains the bundled base model from nothing: 29,952 samples of scenes that mostly hold two things, with
-# captions that describe both. About 5 minutes. Usage: recipes/base/pretrain.sh WORK_FOLDER
+# Trains the bundled base model from nothing. The image tower first, from the scenes themselves; then the text tower on
+# kept image features: two lessons on how words combine, and then captions that mostly name what there is, by which it
+# comes to know the words and all but forgets the lessons. About 50 minutes on two idle cores.
+# Each command goes on where it was stopped. Usage: recipes/base/pretrain.sh WORK_FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$1
 recipe=recipes/base
 
-compoclip world train --out "$work/scenes" --count 20000 --captions 3 --seed 15 \
-  --config $recipe/world-pairs.json
-compoclip train clip --from-scratch --model $recipe/model.json --data "$work/scenes" --out "$work/run" \
-  --epochs 1.5 --batch-size 128 --lr 1e-3 --warmup 100 --clip-grad 1 --no-crop --precision bf16 \
-  --log-every 10 --seed 0
-python scripts/bundle_base.py "$work/run/model" --world $recipe/world.json
+draw() { # NAME COUNT CAPTIONS SEED CONFIG
+  [ -d "$work/$1" ] || compoclip world train --out "$work/$1" --count "$2" --captions "$3" --seed "$4" --config "$recipe/$5"
+}
+
+text_tower() { # METHOD MODEL DATA RUN EPOCHS WARMUP [OPTION...]
+  [ -d "$work/$4/model" ] || compoclip train "$1" --model "$2" --data "$work/$3" --out "$work/$4" --epochs "$5" \
+    --warmup "$6" --batch-size 128 --lr 1e-3 --clip-grad 1 --no-crop --precision bf16 --seed 0 --workers 1 --save-every 200 \
+    --resume --set trains.image_tower=false --cache-frozen "${@:7}"
+}
+
+python scripts/pretrain_image_tower.py --model $recipe/model.json --world $recipe/world.json --steps 6000 --out "$work/tower"
+
+draw lesson-1 20000 2 21 lesson-1.json
+draw lesson-2 30000 2 22 lesson-2.json
+draw captions 40000 5 15 captions.json
+text_tower clip $recipe/model.json lesson-1 1 3 100 --from-scratch --image-weights "$work/tower/tower.safetensors"
+text_tower negclip "$work/1/model" lesson-2 2 1.5 20
+text_tower clip "$work/2/model" captions 3 4 100
+python scripts/bundle_base.py "$work/3/model" --world $recipe/world.json

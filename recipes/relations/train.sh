@@ -19,7 +19,7 @@ from_own_twin() { # MODEL DATA RUN BATCH
 }
 
 compoclip world train --out "$work/single" --count 20000 --captions 3 --seed 31 --config $recipe/places.json
-compoclip train clip --from-scratch --model recipes/base/model.json --data "$work/single" --out "$work/1" \
+compoclip train clip --from-scratch --model $recipe/model.json --data "$work/single" --out "$work/1" \
   --epochs 2 --batch-size 128 --warmup 100 "${same[@]}"
 
 draw mixed 7 position=4000 relation=4000 swap-object=4000 swap-colour=3000 object=3000

@@ -51,10 +51,10 @@ class DemoOptions:
     """
 
     out: Path = Path("demo-out")
-    methods: tuple[str, ...] = ("clip-ft", "negclip", "fsc-clip")
+    methods: tuple[str, ...] = ("clip-ft", "negclip", "hard-positives", "fsc-clip")
     model: str = "bundled"
     scenes: int = 16000
-    items_per_task: int = 250
+    items_per_task: int = 600
     epochs: float = 1.0
     batch_size: int = 128
     lr: float = 1e-3
@@ -220,5 +220,5 @@ def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:
         base=BASE,
         maps=models,
         tables=options.out / "tables",
-        title="compoclip demo: three methods on the bundled world",
+        title=f"compoclip demo: {len(options.methods)} methods on the bundled world",
     )

@@ -121,7 +121,13 @@ def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
 # --- World configurations in JSON files: any fields of `WorldConfig`, the others at their
 # default. ---
 
-_CONFUSABLE = {"conjunction": 0.92, "object": 0.08}
+_CONFUSABLE = {
+    "conjunction": 0.75,
+    "relation": 0.1,
+    "object": 0.05,
+    "position": 0.05,
+    "background": 0.05,
+}
 
 
 def bundled_world() -> WorldConfig:
@@ -130,11 +136,11 @@ def bundled_world() -> WorldConfig:
 
 
 def crowded(config: WorldConfig) -> WorldConfig:
-    """A world of which pictures and captions hold something to confuse and little else.
+    """A world whose pictures and captions hold something to confuse, as COCO's do.
 
-    They are mostly about two unlike things, named together with their colours. What else a caption
-    may say (places, sizes, patterns) tells pictures apart without it, and binding is learnt more
-    slowly.
+    Most scenes have two unlike things or more, and most captions name them together, each with its
+    colour or another attribute; the rest are about relations, places and backgrounds, so that
+    fine-tuning has less reason to forget these.
 
     Args:
         config: The world to start from.
@@ -142,15 +148,12 @@ def crowded(config: WorldConfig) -> WorldConfig:
     weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_CONFUSABLE}
     return replace(
         config,
-        objects=(0.1, 0.9),
+        objects=(0.05, 0.75, 0.15, 0.05),
         unlike=True,
-        inside=0.0,
-        occlusion=0.0,
         repeat=0.0,
         same_colour=0.0,
-        patterned=0.0,
         synonyms=0.0,
-        attributes=(0.0, 0.9, 0.1, 0.0),
+        attributes=(0.0, 0.8, 0.2, 0.0),
         caption_weights=tuple(sorted(weights.items())),
     )
 
