@@ -138,9 +138,11 @@ class TrainOptions(RunSettings, TrainingInputs):
         lora_targets: linear (default) is attention and MLP weights; +conv adds the patch embedding,
             as in the released code of FSC-CLIP.
         lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
-        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"),
-            names without + replace the method's own.
-        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method.
+        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"), or
+            of a rewrite in a file of yours (+./my_rewrite.py); names without + replace the
+            method's own.
+        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method,
+            +./my_loss.py those of a file of yours.
         set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
         push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
             `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
@@ -312,7 +314,8 @@ class Measuring:
             with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
             or a suite: a folder with suite.json, or a data root of which everything found is taken;
             or "all": everything found in the data root; or comp, elevater, elevater_20,
-            imagenet_shifts, retrieval_3: suites of the literature.
+            imagenet_shifts, retrieval_3: suites of the literature; or a file of yours,
+            ./my_benchmark.py.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts];
