@@ -401,7 +401,7 @@ class EvaluateOptions(Measuring):
     Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
     where it stopped; results that are already there for the same weights, data, protocol and
     draws are not computed again. torchrun shares the encoding among processes. Several models
-    also get one table side by side, the first as the base.
+    get one table side by side, the first as the base; --details adds those of each.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
@@ -422,6 +422,8 @@ class EvaluateOptions(Measuring):
         exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
             data audit); both numbers are shown and stored.
         cache: Folder for encoded features [default: OUT/.features].
+        details: Of several models also print a table for each model and benchmark, after the one
+            with all side by side.
         json: Print the results as JSON.
     """
 
@@ -436,6 +438,7 @@ class EvaluateOptions(Measuring):
     activation: Literal["gelu", "quick_gelu"] | None = None
     exclude_faulty: bool = False
     cache: Path | None = None
+    details: bool = False
     json: bool = False
 
 
