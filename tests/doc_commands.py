@@ -116,7 +116,8 @@ def write_ready(folder: Path) -> Path:
     run = Path("runs", "made")
     assert main(arguments(world, "negclip", folder / run, "--epochs=0.2")) == 0
     assert main(arguments(world, "negclip", folder / "runs/lora", "--epochs=0.2", "--lora")) == 0
-    for name in ("fsc", "first", "mix", "neg"):
+    assert main(["new", "method", "my-idea", "--out", str(folder)]) == 0
+    for name in ("fsc", "first", "mine", "mix", "neg"):
         shutil.copytree(folder / run, folder / "runs" / name)
     for name in ("fsc-clip", "negclip", "clip-ft"):
         shutil.copytree(folder / run, folder / "demo-out" / "runs" / name)
@@ -155,7 +156,7 @@ def write_ready(folder: Path) -> Path:
     (folder / "data" / "foils").mkdir()
     (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
     shutil.copy(world / "0.png", folder / "data")
-    models = [f"{name}={folder / 'base'}" for name in ("base", "fsc", "first")]
+    models = [f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "mine")]
     on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
     assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
     return folder

@@ -65,6 +65,28 @@ def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
     assert part.data_hash == found.data_hash
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "tsv", "parquet"])
+def test_several_true_captions_are_an_item_each(tmp_path: Path, suffix: str) -> None:
+    captions, wrong = ["a cup", "a mug, as it seems"], ["a plate", "a pan"]
+    path = tmp_path / "foils" / f"x.{suffix}"
+    path.parent.mkdir()
+    many = row(caption=captions, negative_caption=wrong)
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist([many]), path)
+    elif suffix in ("csv", "tsv"):
+        cells = {k: json.dumps(v) if isinstance(v, list) else v for k, v in many.items()}
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, cells, delimiter="\t" if suffix == "tsv" else ",")
+            writer.writeheader()
+            writer.writerow(cells)
+    else:
+        path.write_text(json.dumps([many] if suffix == "json" else many), encoding="utf-8")
+    found = load_benchmark("foils", tmp_path).content
+    assert isinstance(found, tuple)
+    assert [case.id for case in found] == ["x/1", "x/1#2"]
+    assert [case.texts for case in found] == [(each, *wrong) for each in captions]
+
+
 def test_one_file_by_option(tmp_path: Path) -> None:
     path = write_lines(tmp_path, "mine.jsonl", row())
     found = load_benchmark("foils", tmp_path / "photos", annotations=path)
@@ -199,6 +221,8 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         ((row(), row(id=2, skill="object")), "line 2: skill 'object', but earlier rows"),
         ((row(image="../1.png"),), "leads outside the image folder"),
         ((row(caption=" "),), "'caption' is empty; mend the row"),
+        ((row(caption=[]),), "'caption' is an empty list; mend the row"),
+        ((row(caption=["a", ""]),), "'caption' is empty; mend the row"),
         ((row(negative_caption=[]),), "'negative_caption' must be a text or a list of texts"),
         ((row(negative_caption=["a", ""]),), "negative caption 2 is empty; mend the row"),
         ((row(negative_caption=[1]),), "negative caption 1 must be text, found the number 1"),

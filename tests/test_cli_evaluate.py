@@ -146,15 +146,24 @@ def test_missing_photos_need_allow_partial(model, root, tmp_path, capsys):
     assert (tmp_path / "out/m/sugarcrepe@mini.parquet").is_file()
 
 
-def test_several_models_end_in_one_table(model, root, tmp_path, capsys):
+def test_several_models_begin_with_one_table(model, root, tmp_path, capsys):
     (root / "coco/val2017/2.png").unlink()
     arguments = ["evaluate", f"a={model}", f"b={model}", "--on", "sugarcrepe:add_*"]
     arguments += ["--data", str(root), "--out", str(tmp_path / "out"), "--allow-partial"]
     assert main(arguments) == 0
-    *_, table = capsys.readouterr().out.strip().split("\n\n")
+    table, hint = capsys.readouterr().out.strip().split("\n\n")
     header, _, first, *_ = table.splitlines()
     assert header.split() == ["a", "b", "chance"]
     assert first.startswith("sugarcrepe@mini (micro, 6 of 8 items)")
+    assert hint == "--details adds a table for each model and benchmark"
+    assert main([*arguments, "--details"]) == 0
+    again, *details = capsys.readouterr().out.strip().split("\n\n")
+    assert again == table
+    heads = [each.splitlines()[0] for each in details]
+    assert [name for name in ("a", "b") for head in heads if head.startswith(f"{name} on ")] == [
+        "a",
+        "b",
+    ]
 
 
 def test_a_suite_names_places_and_ids(root, tmp_path):

@@ -60,7 +60,9 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def only_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert main(["new", "method", "my-idea", "--out", str(tmp_path)]) == 0
+    monkeypatch.chdir(tmp_path)  # where a file of one's own lies that commands name
     real = tyro.cli
 
     def parse(*given: object, **named: object) -> None:

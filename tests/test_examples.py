@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,27 @@ def test_mosaic_clip_configurations_have_the_published_size(tower: str, million:
     trunk = model.encoder.model.visual.trunk
     assert round(sum(p.numel() for p in trunk.parameters()) / 1e6, 1) == million
     assert model.preprocess.size == (224, 224)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
+    notebook = json.loads((EXAMPLES / "own_loss.ipynb").read_text(encoding="utf-8"))
+    cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
+    assert all(each["outputs"] == [] and each["execution_count"] is None for each in cells)
+    sources = ["".join(each["source"]) for each in cells]
+    (loss,) = (each for each in sources if each.startswith("def "))
+    assert len(loss.splitlines()) <= 10
+    seen = "print(sorted(models['mine'].loaded.provenance['sources']), len(results))"
+    script = tmp_path / "cells.py"
+    script.write_text("\n\n".join([*sources, seen]))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mine against plain (base), on the same items" in done.stdout
+    assert done.stdout.splitlines()[-1] == "['margin_loss (typed in)'] 9"
+    assert (tmp_path / "own-loss" / "own-loss.png").stat().st_size > 1000

@@ -8,8 +8,7 @@ The options of the verbs are dataclasses, `TrainOptions` and `EvaluateOptions`; 
     model = compoclip.load("bundled")
     model.score(["photo.png"], ["a red star", "a blue star"])
     compoclip.rewrite("a red star above a blue mug")
-    options = compoclip.TrainOptions(data="train.jsonl", out="run")
-    tuned = compoclip.train("fsc-clip", options, epochs=2)
+    tuned = compoclip.train(model, "fsc-clip", "train.jsonl", out="run", epochs=2)
     tuned.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), data="data"))
 
 Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that says what to do.
@@ -30,9 +29,11 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
+    overload,
 )
 
 from compoclip import run
@@ -192,12 +193,21 @@ class Model:
             UsageError: For parameters that the method does not have, and options of another model.
             CompoclipError: For what `compoclip train` reports.
         """
+        return self._train(method, options, parameters)
+
+    def _train(
+        self,
+        method: str | Method,
+        options: TrainOptions,
+        parameters: Mapping[str, Any],
+        own_lr: bool = False,
+    ) -> Model:
         options = _tidy(options, TrainOptions)
         unset = TrainOptions(data="", out=Path())
         for name in ("model", "activation", "from_scratch", "image_weights"):
             if getattr(options, name) != getattr(unset, name):
                 raise UsageError(f"this trains the loaded model: leave {name} out")
-        return _train(method, options, parameters, lambda: _copy(self.loaded))
+        return _train(method, options, parameters, lambda: _copy(self.loaded), own_lr)
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a checkpoint.
@@ -241,25 +251,83 @@ def load(
     return Model(load_model(spec, activation=activation, device=device_named(device)))
 
 
-def train(method: str | Method, options: TrainOptions, **parameters: Any) -> Model:
-    """Train what `options.model` names, as `compoclip train METHOD` does.
+@overload
+def train(
+    model: str | Path | Model,
+    method: str | Method,
+    data: str | Path,
+    *,
+    out: str | Path,
+    **settings: Any,
+) -> Model: ...
+@overload
+def train(model: str | Method, method: TrainOptions, **settings: Any) -> Model: ...
+def train(
+    model: str | Path | Model | Method,
+    method: str | Method | TrainOptions,
+    data: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Model:
+    """Train a model with a method on data, as `compoclip train METHOD` does.
+
+    `train(METHOD, OPTIONS, ...)` is the same with the settings of the run as `TrainOptions`.
 
     Args:
-        method: A method's name ("fsc-clip"), or a method, such as
-            `compoclip.methods.fsc_clip(gamma=1.0)` returns.
-        options: What is trained, on what and how. The run folder, with the checkpoint, is
-            `options.out`.
-        parameters: The method's own, as `compoclip train METHOD --help` lists them, with _ for -,
-            those of its optimiser (`lr`, `epochs`, `batch_size`, ...) among them.
+        model: A loaded model, which stays as it is, or what to load ("bundled", a folder, ...).
+        method: A method's name ("fsc-clip"), the file of one of your own ("my_method.py"), or a
+            `Method`, made by hand of `compoclip.methods` and `compoclip.losses` or by a recipe.
+        data: Image-text data, as `compoclip train --data` reads it.
+        out: The run folder, which gets the checkpoint.
+        settings: Any field of `TrainOptions`; those of the optimiser (`lr`, `epochs`,
+            `batch_size`, ...); and the method's own parameters when it is named, as
+            `compoclip train METHOD --help` lists them, with _ for -.
 
     Returns:
         The trained model; of a run that stops early the model as it is then.
 
     Raises:
-        UsageError: For parameters that the method does not have, or of another type.
+        UsageError: For settings that there are not, or of another type.
         CompoclipError: For what `compoclip train` reports.
     """
-    return _train(method, _tidy(options, TrainOptions), parameters, lambda: None)
+    if isinstance(method, TrainOptions):
+        if data is not None or out is not None:
+            raise UsageError("data and out are among the TrainOptions: leave them out here")
+        _require("method", model, _method_type())
+        named = cast("str | Method", model)
+        return _train(named, _tidy(method, TrainOptions), settings, lambda: None)
+    _require("model", model, str | Path | Model)
+    _require("method", method, _method_type() | TrainOptions)
+    if data is None or out is None:
+        raise UsageError("name the data and the run folder: train(model, method, data, out=...)")
+    known = {each.name for each in fields(TrainOptions)}
+    of_run = {name: value for name, value in settings.items() if name in known}
+    parameters = {name: value for name, value in settings.items() if name not in known}
+    if not isinstance(method, str):
+        method, parameters = _with_optim(method, parameters)
+    own_lr = "lr" in settings
+    if isinstance(model, Model):
+        options = TrainOptions(data=str(data), out=Path(out), **of_run)
+        return model._train(method, options, parameters, own_lr)
+    options = TrainOptions(data=str(data), out=Path(out), model=str(model), **of_run)
+    return _train(method, _tidy(options, TrainOptions), parameters, lambda: None, own_lr)
+
+
+def _method_type() -> Any:
+    from compoclip.methods.base import Method
+
+    return str | Method
+
+
+def _with_optim(method: Method, parameters: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """A method with those of the parameters that are its optimiser's, and the other parameters."""
+    kinds = get_type_hints(type(method.optim))
+    steps = {name: value for name, value in parameters.items() if name in kinds}
+    for name, value in steps.items():
+        _require(name, value, kinds[name])
+    rest = {name: value for name, value in parameters.items() if name not in kinds}
+    return replace(method, optim=replace(method.optim, **steps)), rest
 
 
 def evaluate(
@@ -326,6 +394,7 @@ def _train(
     options: TrainOptions,
     parameters: Mapping[str, Any],
     start: Callable[[], LoadedModel | None],
+    own_lr: bool = False,
 ) -> Model:
     """Train what `start` gives, or what the options name, once all else is known to be right."""
     from compoclip.methods.base import Method
@@ -334,7 +403,7 @@ def _train(
     if isinstance(method, Method) and parameters:
         raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
     recipe = method if isinstance(method, Method) else _recipe(method, parameters)
-    composed = run.composed_method(options, recipe, "lr" in parameters)
+    composed = run.composed_method(options, recipe, own_lr or "lr" in parameters)
     model, summary = run.train(options, composed, start())
     run.push(options, summary)
     return load(summary.model) if summary.model else Model(model)

@@ -138,9 +138,11 @@ class TrainOptions(RunSettings, TrainingInputs):
         lora_targets: linear (default) is attention and MLP weights; +conv adds the patch embedding,
             as in the released code of FSC-CLIP.
         lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
-        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"),
-            names without + replace the method's own.
-        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method.
+        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"), or
+            of a rewrite in a file of yours (+./my_rewrite.py); names without + replace the
+            method's own.
+        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method,
+            +./my_loss.py those of a file of yours.
         set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
         push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
             `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
@@ -312,7 +314,8 @@ class Measuring:
             with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
             or a suite: a folder with suite.json, or a data root of which everything found is taken;
             or "all": everything found in the data root; or comp, elevater, elevater_20,
-            imagenet_shifts, retrieval_3: suites of the literature.
+            imagenet_shifts, retrieval_3: suites of the literature; or a file of yours,
+            ./my_benchmark.py.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts];
@@ -398,7 +401,7 @@ class EvaluateOptions(Measuring):
     Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
     where it stopped; results that are already there for the same weights, data, protocol and
     draws are not computed again. torchrun shares the encoding among processes. Several models
-    also get one table side by side, the first as the base.
+    get one table side by side, the first as the base; --details adds those of each.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
@@ -419,6 +422,8 @@ class EvaluateOptions(Measuring):
         exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
             data audit); both numbers are shown and stored.
         cache: Folder for encoded features [default: OUT/.features].
+        details: Of several models also print a table for each model and benchmark, after the one
+            with all side by side.
         json: Print the results as JSON.
     """
 
@@ -433,6 +438,7 @@ class EvaluateOptions(Measuring):
     activation: Literal["gelu", "quick_gelu"] | None = None
     exclude_faulty: bool = False
     cache: Path | None = None
+    details: bool = False
     json: bool = False
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, ImageRef, Meta
-from compoclip.benchmarks.registry import load_benchmark, meta, read_edition
+from compoclip.benchmarks.registry import load_benchmark, meta, read_edition, split_spec
 from compoclip.console import counted, track
 from compoclip.data.decode import decode
 from compoclip.data.members import Members
@@ -88,7 +88,7 @@ def check(
     unknown names, parts or options.
     """
     given = dict(options or {})
-    about = meta(spec.partition(":")[0])
+    about = meta(split_spec(spec)[0])
     loaded, problems = _load(spec, about, root, images, given)
     elsewhere = any(isinstance(value, Path) for value in given.values())
     states = () if elsewhere else file_states(about, root, spec.partition(":")[2])

@@ -8,7 +8,9 @@ of their names (option `annotations`: one such file, or another folder). A row, 
      "negative_caption": "a cup right of a plate", "subtask": "left of", "skill": "spatial"}
 
 negative_caption: a text, or a list of texts (in a cell of CSV written as JSON or Python does). The
-caption has to score better than all of them; a tie is wrong. Or, in all rows of all files:
+caption has to score better than all of them; a tie is wrong. Of several true captions, a list in
+caption, each is an item of its own against the same negatives (ID, ID#2, ...). Or, in all rows of
+all files:
 
     {"image": "photos/17.jpg", "caption": "the cup is left of the plate", "label": 1}
 
@@ -96,15 +98,19 @@ def _load(
             own_id = row.get("id") is not None
             if own_id:
                 key = files.identifier(row, "id", where, seen, "number the rows anew")
-            case = _case(row, name, key, picture or _photo(row, images or root, where), where)
-            if cases and case.form is not cases[0].form:
-                raise CompoclipError(
-                    f"{where}: statements with a 'label' and captions with a 'negative_caption' "
-                    "are two benchmarks; put them into two folders"
-                )
-            if not own_id:  # rows with ids are what their author says: two items
-                files.once((name, case.images, case.texts, case.truth), where, places, _MEND_FILE)
-            cases.append(case)
+            shown = picture or _photo(row, images or root, where)
+            for number, caption in enumerate(_captions(row, where), start=1):
+                item = f"{key}#{number}" if number > 1 else str(key)
+                case = _case({**row, "caption": caption}, name, item, shown, where)
+                if cases and case.form is not cases[0].form:
+                    raise CompoclipError(
+                        f"{where}: statements with a 'label' and captions with a "
+                        "'negative_caption' are two benchmarks; put them into two folders"
+                    )
+                if not own_id:  # rows with ids are what their author says: two items
+                    same = (name, case.images, case.texts, case.truth)
+                    files.once(same, where, places, _MEND_FILE)
+                cases.append(case)
     if not cases:
         raise CompoclipError(f"{paths[0]}: no rows; add some")
     binary = cases[0].form is Form.BINARY
@@ -192,6 +198,16 @@ def _same_skill(row: Row, subtask: str, later: bool, skills: dict[str, str], whe
         )
     if skill is not None:
         skills[subtask] = skill
+
+
+def _captions(row: Row, where: str) -> list[Any]:
+    """The captions of a row, each of which is an item of its own."""
+    captions = row.get("caption")
+    if isinstance(captions, str):
+        captions = text_list(captions) or [captions]
+    if isinstance(captions, list) and not captions:
+        raise CompoclipError(f"{where}: 'caption' is an empty list; {_MEND_ROW}")
+    return captions if isinstance(captions, list) else [captions]
 
 
 def _case(row: Row, subtask: str, key: str, picture: ImageRef, where: str) -> Case:

@@ -1,7 +1,8 @@
 """Benchmarks by name: every `Reader` in a file of this package is one.
 
 Adding a benchmark is adding one such file. Other packages add theirs through the entry-point group
-"compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`.
+"compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A file of
+the user's own holds the same, and goes by its path.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from compoclip import benchmarks as package
+from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.files import close
@@ -35,7 +37,7 @@ def _own() -> dict[str, Reader]:
 
 
 def _foreign() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return own.installed("benchmarks")
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -57,20 +59,15 @@ def meta(name: str) -> Meta:
 
 
 def reader(name: str) -> Reader:
-    """What reads a benchmark; arguments and errors as for `meta`."""
-    own = _own()
-    if name in own:
-        return own[name]
+    """What reads a benchmark, also one in a file; arguments and errors as for `meta`."""
+    if own.is_file(name):
+        return _in_file(name)
+    if name in _own():
+        return _own()[name]
     point = _foreign().get(name)
     if point is None:
         raise UsageError(f"no benchmark {name!r}; {close(name, benchmark_names())}")
-    try:
-        found = point.load()
-    except Exception as error:  # whatever a foreign module raises, the user must learn whose it is
-        raise CompoclipError(
-            f"benchmark {name!r} of entry point {point.value!r} cannot be imported: {error}; "
-            "update or uninstall that package"
-        ) from error
+    found = own.imported(point, "benchmark")
     if isinstance(found, Reader):
         return found
     about, load = getattr(found, "META", None), getattr(found, "load", None)
@@ -79,6 +76,58 @@ def reader(name: str) -> Reader:
             f"entry point {point.value!r} of benchmark {name!r} must be a module with META and load"
         )
     return Reader(about, load)
+
+
+def _readers_in(file: str) -> dict[str, Reader]:
+    """The readers that a file of the user's own defines, by the ids of their benchmarks."""
+    own.refresh(file)
+    defined = own.parts_of(file)
+    readers = {each.meta.id: each for each in defined.values() if isinstance(each, Reader)}
+    about, load = defined.get("META"), defined.get("load")
+    if not readers and isinstance(about, Meta) and callable(load):
+        readers = {about.id: Reader(about, load)}
+    return {id: each for id, each in readers.items() if _own().get(id) is not each}  # imported
+
+
+def _in_file(name: str) -> Reader:
+    """The reader in a file of the user's own: the one that is named, or the only one."""
+    found = own.chosen(name, _readers_in(name), "benchmarks", "a Reader, or META and load")
+    if found.meta.id in benchmark_names():
+        raise UsageError(
+            f"{own.split(name)[0]}: '{found.meta.id}' is a benchmark already; give yours another id"
+        )
+    return found
+
+
+def benchmark_origin(name: str) -> str:
+    """Where a benchmark comes from: this package, another with its version, or a file.
+
+    Args:
+        name: Its id, or a file.
+
+    Returns:
+        The origin, for lists.
+    """
+    if own.is_file(name):
+        return str(own.split(name)[0])
+    return own.origin(None if name in _own() else _foreign().get(name))
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """The name of a benchmark, and the parts behind it ("" for all).
+
+    Args:
+        spec: "name" or "name:part[,part]", where a name may be a file, or "FILE.py:NAME" of
+            several benchmarks in it.
+
+    Returns:
+        Name and parts. Errors are those of `meta`.
+    """
+    name, _, tail = spec.partition(":")
+    if not own.is_file(name):
+        return name, tail
+    first, _, rest = tail.partition(":")
+    return (f"{name}:{first}", rest) if first in _readers_in(name) else (name, tail)
 
 
 def load_benchmark(spec: str, root: Path, images: Path | None = None, **options: Any) -> Benchmark:
@@ -98,7 +147,8 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         UsageError: For unknown names, parts or options.
         CompoclipError: For absent or malformed files.
     """
-    name, colon, tail = spec.partition(":")
+    name, tail = split_spec(spec)
+    colon = spec.endswith(":") or bool(tail)
     found = reader(name)
     parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
     known = ", ".join(found.meta.parts)
@@ -111,8 +161,16 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
             hint = close(option, found.options)
             raise UsageError(f"benchmark {name} has no option {option!r}; {hint}")
     loaded = found.load(root, images, subtasks=parts, **options)
+    code = own.sources_of(found.read)
+    if code:  # results of an earlier version of the file are not taken for those of this one
+        loaded = replace(loaded, data_hash=_joined(loaded.data_hash, code))
     edition = read_edition(root)
     return loaded if edition is None else as_edition(loaded, edition)
+
+
+def _joined(data_hash: str, code: Mapping[str, str]) -> str:
+    """The hash over the data and over the code from outside the package that reads it."""
+    return files.data_hash({"data": data_hash.encode(), **{k: v.encode() for k, v in code.items()}})
 
 
 def option_types(name: str) -> dict[str, str]:

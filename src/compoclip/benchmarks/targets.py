@@ -6,6 +6,7 @@ A target is `SPEC[,KEY=VALUE]...`, for example
     sugarcrepe:swap_*
     retrieval:coco,root=/data
     sugarcrepe,annotations=/data/sugarcrepe,images=/data/coco/val2017
+    ./my_benchmark.py,root=/data
 
 with the keys `root` (data root, default layout), `images` (photo folder), `id` (name in the
 results) and the options of the benchmark's reader. A suite is a folder with a `suite.json`
@@ -36,10 +37,12 @@ from compoclip.benchmarks.registry import (
     load_benchmark,
     meta,
     option_types,
+    split_spec,
 )
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
+from compoclip.own import is_file
 
 SUITE = "suite.json"
 ALL = "all"
@@ -106,7 +109,7 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
             raise UsageError(f"{text}: '{part}' is not KEY=VALUE, or the key is there twice")
         else:
             settings[key] = value
-    if "/" in spec[0] or spec[0].startswith("."):
+    if not is_file(spec[0]) and ("/" in spec[0] or spec[0].startswith(".")):
         raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
     place = _path(settings.pop("root", root))
     photos = settings.pop("images", None)
@@ -211,7 +214,7 @@ def _family_parts(root: Path, name: str) -> list[str]:
 
 def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dict[str, Any]:
     """Texts turned into what the reader's options are: paths below `base`, numbers, yes or no."""
-    types = option_types(spec.partition(":")[0])
+    types = option_types(split_spec(spec)[0])
     options = {}
     for key, value in given.items():
         kind = types.get(key, "")

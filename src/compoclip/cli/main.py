@@ -63,6 +63,10 @@ VERBS = {
     "demo": ("the main job, offline, on the bundled world; ends with a report", "demo"),
     "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
     "methods": ("list the training methods: paper, texts, losses, defaults", "methods"),
+    "rewrites": ("list the caption rewrites, and where they come from", "lists:rewrites_main"),
+    "losses": ("list the losses, and where they come from", "lists:losses_main"),
+    "benchmarks": ("list the benchmarks, and where they come from", "lists:benchmarks_main"),
+    "new": ("write a method, rewrite, loss or benchmark of your own to start from", "new"),
     "evaluate": ("measure models on benchmarks", "evaluate"),
     "compare": ("paired comparison of results, with significance", "compare"),
     "wise-ft": (

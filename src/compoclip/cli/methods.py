@@ -13,7 +13,12 @@ import tyro
 
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
-from compoclip.methods.registry import load_recipe, method_names, method_summaries
+from compoclip.methods.registry import (
+    load_recipe,
+    method_names,
+    method_origin,
+    method_summaries,
+)
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method, PaperDifference
@@ -39,10 +44,23 @@ def main(arguments: Sequence[str]) -> int:
     names = options.methods or tuple(method_names())
     methods = [load_recipe(name)() for name in names]
     if options.json:
-        emit_json([_record(method) for method in methods])
+        records = [_record(method) for method in methods]
+        emit_json([{**each, "from": method_origin(n)} for n, each in zip(names, records)])
         return 0
-    header = ["method", "paper", "texts", "images", "loss", "epochs", "batch", "lr", "decay"]
-    print(table([_row(method) for method in methods], header, left=5))
+    header = [
+        "method",
+        "paper",
+        "texts",
+        "images",
+        "loss",
+        "epochs",
+        "batch",
+        "lr",
+        "decay",
+        "from",
+    ]
+    rows = [[*_row(method), method_origin(name)] for name, method in zip(names, methods)]
+    print(table(rows, header, left=5))
     for method in methods if options.methods else ():
         _print_differences(method)
     print("\ncompoclip train METHOD --help explains a method and its options; parts can be")

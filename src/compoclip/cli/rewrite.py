@@ -249,7 +249,8 @@ class RewriteOptions(CorpusOptions):
         compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
 
     Args:
-        rewrites: Names joined by commas, or "all".
+        rewrites: Names, or files of yours (./my_rewrite.py), joined by commas; or "all" (see
+            compoclip rewrites).
         seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
         epoch: Another epoch draws anew.
     """

@@ -178,7 +178,7 @@ class RewriteJob:
             if result.keeps_meaning:
                 text, rule = (POSITIVE, POSITIVE_RULE)
             value[text].append(result.text)
-            value[rule].append(f"{name} {result.rule}")
+            value[rule].append(f"{get_rewrite(name).name} {result.rule}")
 
     def _parsed(self, row: CorpusRow, counts: Counts) -> list[Caption]:
         """The parses of a row: those stored in it, if they are of this parser and undamaged."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from compoclip.data.sources import NEGATIVES, Source
 from compoclip.data.textfiles import read_records, require_texts
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites.base import kind_named
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 
@@ -132,8 +133,9 @@ class CaptionPlan:
     """The texts that accompany a caption, all drawn again for every sample and epoch.
 
     Args:
-        rewrites: At most one text each. "given" is one of the negatives that came with the data,
-            "written-positive" and "written-negative" are of the file `written`.
+        rewrites: At most one text each, by name or by the file of one's own. "given" is one of the
+            negatives that came with the data, "written-positive" and "written-negative" are of the
+            file `written`.
         hn_fraction: Share of captions that have negatives at all; always the same captions, and
             those of a smaller share are among those of a larger one.
         graph: Sub-graph texts, if any.
@@ -164,7 +166,7 @@ class CaptionPlan:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The names that texts of this plan carry, each once; `Layout.rewrite` is an index here."""
-        names = [name for each in self.rewrites for name in _names(each)]
+        names = [kind_named(name) for each in self.rewrites for name in _names(each)]
         if self.graph is not None:
             names += [GRAPH_POSITIVE, *GRAPH_CATEGORIES]
         if self.bags is not None:
@@ -175,6 +177,11 @@ class CaptionPlan:
     def rewrite_names(self) -> tuple[str, ...]:
         """The rewrites, each choice with all it may come down to."""
         return tuple(name for each in self.rewrites for name in _names(each))
+
+    @property
+    def all_rewrites(self) -> tuple[str, ...]:
+        """The rewrites, and those that make the negatives of bags."""
+        return (*self.rewrite_names, *(self.bags.negatives if self.bags is not None else ()))
 
     @property
     def needs_parsing(self) -> bool:

@@ -36,6 +36,7 @@ from compoclip.rewrites.base import (
     Rewritten,
     fits_context,
     get_rewrite,
+    kind_named,
     rng_for,
     token_key,
 )
@@ -160,8 +161,7 @@ class TextPlan:
         self.bags: Bags | None = None
         if bags is not None and bags.file != OWN_CAPTIONS:
             self.bags = Bags(Path(bags.file))
-        names = {*self.plan.rewrite_names, *(bags.negatives if bags is not None else ())}
-        written = bool(self.plan.written) or names.intersection(WRITTEN)
+        written = bool(self.plan.written) or {*self.plan.all_rewrites}.intersection(WRITTEN)
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
         words = graph is not None and graph.vocabulary
         self._vocabulary = load_vocabulary(Path(words)) if words else None
@@ -225,10 +225,8 @@ class TextPlan:
         return [*made.positives, *negatives], made.refused
 
     def _find(self) -> Mapping[str, Rewrite]:
-        names = set(self.plan.rewrite_names)
-        if self.plan.bags is not None:
-            names.update(self.plan.bags.negatives)
-        return {name: self._resolve(name) for name in sorted(names - {GIVEN, *WRITTEN})}
+        names = {*self.plan.all_rewrites} - {GIVEN, *WRITTEN}
+        return {name: self._resolve(name) for name in sorted(names)}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_rewrites"}
@@ -331,13 +329,14 @@ class _Drawing:
 
     def _offer(self, name: str) -> bool:
         """Add the text of a rewrite, if there is one."""
-        rng = self._plan.rng(self._key, self._epoch, name)
+        kind = kind_named(name)
+        rng = self._plan.rng(self._key, self._epoch, kind)
         if name == GIVEN:
             drawn: Drawn | str = NOT_CHOSEN
             if self._negatives:
                 drawn = _draw_given(self._sample, self._captions, rng)
             return self._add(drawn, name)
-        return self._add(self._made(name, self.caption, rng), name)
+        return self._add(self._made(name, self.caption, rng), kind)
 
     def _made(self, name: str, text: str, rng: random.Random) -> Drawn | str:
         """One draw of a rewrite, or of the texts written for `text`; or why there is none."""

@@ -1,3 +1,5 @@
+from .base import NEGATIVES as NEGATIVES
+from .base import POSITIVES as POSITIVES
 from .base import CaptionPlan as CaptionPlan
 from .base import Lora as Lora
 from .base import LossTerm as LossTerm
@@ -7,6 +9,7 @@ from .base import PaperDifference as PaperDifference
 from .base import Trains as Trains
 from .registry import load_recipe as load_recipe
 from .registry import method_names as method_names
+from .registry import method_origin as method_origin
 from .registry import method_summaries as method_summaries
 from .registry import recipe as recipe
 from .registry import variant as variant

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from compoclip import own
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Loss, Role
 from compoclip.models.lora import Lora
+from compoclip.rewrites.base import rewrite_sources
 
 __all__ = [
     "LORA_DIFFERENCES",
@@ -27,7 +29,8 @@ __all__ = [
     "Trains",
 ]
 
-POSITIVES, NEGATIVES = (Role.POSITIVE,), (Role.NEGATIVE,)
+POSITIVES = (Role.POSITIVE,)
+NEGATIVES = (Role.NEGATIVE,)
 
 _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning
 
@@ -182,6 +185,8 @@ class Method:
         stand_ins: A rewrite -> what to say at the start of training about what it takes the place
             of.
         differences: Where released code differs from the paper, and which the defaults follow.
+        made_in: File name -> hash of the source that the recipe stands in, where it is not of this
+            package; `recipe` records it.
     """
 
     name: str
@@ -197,6 +202,7 @@ class Method:
     paper: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[PaperDifference, ...] = ()
+    made_in: Mapping[str, str] = field(default_factory=dict)
 
     def with_lora(self, lora: Lora) -> Method:
         """This method with adapters, at ten times its learning rate if it had none before."""
@@ -240,8 +246,18 @@ class Method:
         """Whether any text is made from parsed captions."""
         return self.plan.needs_parsing or bool(self.images.kinds)
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """File name -> hash of each source outside the package that this method is made of."""
+        losses = own.sources_of(*(term.loss for term in self.losses))
+        return {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
+
     def record(self) -> dict[str, Any]:
-        """Terms, texts, images and what was composed, for logs, checkpoints and signatures."""
+        """Terms, texts, images, what was composed, and sources of one's own if there are any.
+
+        For logs, checkpoints and signatures.
+        """
+        sources = self.sources
         return {
             "terms": [
                 {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
@@ -249,6 +265,7 @@ class Method:
             "texts": asdict(self.plan),
             "images": self.images.record(),
             "composed": list(self.composed),
+            **({"sources": sources} if sources else {}),
         }
 
     def value_of(self, option: str) -> float | str:

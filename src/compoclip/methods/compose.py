@@ -8,15 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from compoclip import own
 from compoclip.console import note
 from compoclip.data.caption_plan import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
 from compoclip.data.images import SINGLE
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.rewrites.base import get_rewrite, rewrite_names
+from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
@@ -32,16 +33,20 @@ def compose(
 ) -> Method:
     """`method` with parts of others; what was done is recorded in `composed`, for provenance.
 
-    texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite, "given"
-    or, from the file texts.written, "written-positive" and "written-negative"; names without +
-    replace the method's own texts. terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM"
-    one of them; they see captions and that method's kinds of text. The method's own terms see all
-    texts, but for those that name the kinds they read. settings: PATH=VALUE, with PATH such as
-    terms.local_hn.weight, texts.hn_fraction, images.count or trains.image_tower.
+    texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite, a
+    rewrite in a file of one's own ("+./my_rewrite.py"), "given" or, from the file texts.written,
+    "written-positive" and "written-negative"; names without + replace the method's own texts.
+    terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM" one of them; they see captions
+    and that method's kinds of text. "+./my_loss.py" adds the `LossTerm` of a file, "+NAME" that of
+    another package; these see all texts, as the method's own terms do, but for those that name the
+    kinds they read. settings: PATH=VALUE, with PATH such as terms.local_hn.weight,
+    texts.hn_fraction, images.count or trains.image_tower.
 
     Notes on standard error texts that no term reads. Raises UsageError, with the closest names, for
     what does not exist or does not fit.
     """
+    for name in method.plan.all_rewrites:
+        own.refresh(name)
     composed = method
     for name in texts:
         composed = _with_texts(composed, name, first=name == texts[0])
@@ -76,11 +81,15 @@ def _with_texts(method: Method, name: str, first: bool) -> Method:
         bags=own.bags or added.bags,
         written=own.written or added.written,
     )
-    return replace(method, plan=plan, name=f"{method.name}+{name.removeprefix('+')}")
+    return replace(method, plan=plan, name=f"{method.name}+{kind_named(name.removeprefix('+'))}")
 
 
 def _texts_named(name: str) -> CaptionPlan:
     """The texts of a method or a rewrite."""
+    own.refresh(name)
+    if own.is_file(name):
+        get_rewrite(name)  # says what is wrong with the file
+        return CaptionPlan(rewrites=(name,))
     if name in _FROM_FILES or name in rewrite_names():
         return CaptionPlan(rewrites=(name,))
     found = _method_named(name)
@@ -103,6 +112,9 @@ def _method_named(name: str) -> Method | None:
 def _with_terms(method: Method, name: str) -> Method:
     if not name.startswith("+"):
         raise UsageError(f"--terms {name}: write +METHOD or +METHOD.TERM")
+    own_term = loss_named(name[1:])
+    if own_term is not None:
+        return _with_own_term(method, own_term, name)
     origin, _, wanted = name[1:].partition(".")
     found = _method_named(origin)
     if found is None:
@@ -128,6 +140,53 @@ def _with_terms(method: Method, name: str) -> Method:
         loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
         added.append(replace(term, name=full, loss=loss))
     return replace(method, losses=(*method.losses, *added))
+
+
+def _with_own_term(method: Method, term: LossTerm, name: str) -> Method:
+    if term.reads and not method.kinds:
+        raise UsageError(
+            f"--terms {name}: '{term.name}' reads texts beside captions, and {method.name} has "
+            "none; add some with --texts +NAME"
+        )
+    taken = {each.name for each in method.losses}
+    if term.name in taken:
+        raise UsageError(
+            f"--terms {name}: {method.name} has a term '{term.name}' already; give yours another "
+            "name"
+        )
+    return replace(method, losses=(*method.losses, term))
+
+
+def loss_named(name: str) -> LossTerm | None:
+    """A loss term from outside the package.
+
+    Args:
+        name: The path of a Python file with a `LossTerm` at its top level, FILE.py, or
+            FILE.py:TERM of several; or what another package calls one (entry-point group
+            `compoclip.losses`).
+
+    Returns:
+        The term; None when no package adds one of that name.
+
+    Raises:
+        UsageError: When the file has no such term.
+        CompoclipError: When the file, or the package, cannot be read or run.
+    """
+    if own.is_file(name):
+        own.refresh(name)
+        values = own.parts_of(name).values()
+        terms = {each.name: each for each in values if isinstance(each, LossTerm)}
+        return own.chosen(name, terms, "loss terms", "a LossTerm at the top level")
+    point = own.installed("losses").get(name)
+    if point is None:
+        return None
+    found = own.imported(point, "loss")
+    if not isinstance(found, LossTerm):
+        raise CompoclipError(
+            f"entry point {point.value!r} of loss {name!r} must name a LossTerm; update or "
+            "uninstall that package"
+        )
+    return found
 
 
 def _note_unread(method: Method) -> None:

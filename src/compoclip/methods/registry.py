@@ -6,7 +6,6 @@ import ast
 import difflib
 import functools
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -16,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
 
+from compoclip import own
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import unreadable
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -48,7 +47,7 @@ def recipe(function: Callable[P, Method]) -> Callable[P, Method]:
     def made(*args: P.args, **kwargs: P.kwargs) -> Method:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return replace(function(*args, **kwargs), settings=_settings(bound.arguments))
+        return _recorded(function(*args, **kwargs), function, bound.arguments)
 
     return made
 
@@ -87,7 +86,7 @@ def variant(
             bound.apply_defaults()
             method = of(**{each: bound.arguments[each] for each in usual})
             method = function(method, **{each.name: bound.arguments[each.name] for each in own})
-            return replace(method, name=name, settings=_settings(bound.arguments))
+            return replace(_recorded(method, function, bound.arguments), name=name)
 
         made.__name__ = made.__qualname__ = function.__name__
         made.__module__ = function.__module__
@@ -103,9 +102,16 @@ def variant(
     return decorate
 
 
-def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's own hyper-parameters; those of the optimiser are recorded by themselves."""
-    return {name: value for name, value in arguments.items() if name != "optim"}
+def _recorded(
+    method: Method, function: Callable[..., Method], arguments: Mapping[str, Any]
+) -> Method:
+    """The method with its hyper-parameters and the source that made it, if not the package's.
+
+    Those of the optimiser are recorded by themselves.
+    """
+    settings = {name: value for name, value in arguments.items() if name != "optim"}
+    made_in = {**method.made_in, **own.sources_of(function)}
+    return replace(method, settings=settings, made_in=made_in)
 
 
 def _described(of: Callable[..., Method], function: Callable[..., Method], names: list[str]) -> str:
@@ -129,15 +135,35 @@ def _documented(function: Callable[..., Method]) -> tuple[str, dict[str, str]]:
 
 def method_names() -> list[str]:
     """Every method, as written on the command line (`fsc-clip`), sorted. Imports no recipe."""
-    return sorted(name for name, _, _ in _recipes())
+    return sorted({*(name for name, _, _ in _recipes()), *own.installed("methods")})
 
 
 def method_summaries() -> dict[str, str]:
-    """Name -> first line of the recipe's docstring, sorted by name. Imports no recipe."""
-    return {
+    """Name -> first line of the recipe's docstring, sorted by name. Imports no recipe.
+
+    Of a method that another package adds it says which package.
+    """
+    added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
+    summaries = {
         name: inspect.cleandoc(ast.get_docstring(recipe) or "").partition("\n")[0]
-        for name, _, recipe in sorted(_recipes(), key=lambda found: found[0])
+        for name, _, recipe in _recipes()
     }
+    return dict(sorted({**added, **summaries}.items()))
+
+
+def method_origin(name: str) -> str:
+    """Where a method comes from: "compoclip", a package with its version, or a file.
+
+    Args:
+        name: As for `load_recipe`.
+
+    Returns:
+        The origin, for lists.
+    """
+    if own.is_file(name):
+        return str(own.split(name)[0])
+    is_own = name in {found for found, _, _ in _recipes()}
+    return own.origin(None if is_own else own.installed("methods").get(name))
 
 
 def load_recipe(name: str) -> Callable[..., Method]:
@@ -153,58 +179,53 @@ def load_recipe(name: str) -> Callable[..., Method]:
     Raises:
         UsageError: With the closest names, when there is no such method, and when the file has no
             such recipe.
-        CompoclipError: When the file cannot be read or run.
+        CompoclipError: When the file, or the package that adds the method, cannot be read or run.
     """
-    file, _, wanted = name.partition(":")
-    if file.endswith(".py"):
-        return _from_file(Path(file), wanted)
+    if own.is_file(name):
+        return _from_file(name)
     modules = {found: module for found, module, _ in _recipes()}
-    if name not in modules:
-        names = sorted(modules)
-        close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-        raise UsageError(f"no method '{name}'; {hint}")
-    module = importlib.import_module(f"compoclip.methods.{modules[name]}")
-    found: Callable[..., Method] = getattr(module, name.replace("-", "_"))
-    return found
+    if name in modules:
+        module = importlib.import_module(f"compoclip.methods.{modules[name]}")
+        found: Callable[..., Method] = getattr(module, name.replace("-", "_"))
+        return found
+    added = own.installed("methods")
+    if name in added:
+        found = own.imported(added[name], "method")
+        if not callable(found):
+            raise CompoclipError(
+                f"entry point {added[name].value!r} of method {name!r} must name a function under "
+                "@recipe"
+            )
+        return found
+    names = sorted({*modules, *added})
+    close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+    raise UsageError(f"no method '{name}'; {hint}")
 
 
 def _recipes() -> Iterator[tuple[str, str, ast.FunctionDef]]:
     """Method name, module and definition of each recipe, read from source: torch stays out."""
     for module in sorted(pkgutil.iter_modules([str(_FOLDER)]), key=lambda m: m.name):
-        for node in _in_file(_FOLDER / f"{module.name}.py"):
+        for node in _in_source((_FOLDER / f"{module.name}.py").read_text(encoding="utf-8")):
             yield node.name.replace("_", "-"), module.name, node
 
 
-def _in_file(path: Path) -> list[ast.FunctionDef]:
-    """The recipes that a file defines."""
-    nodes = ast.parse(path.read_text(encoding="utf-8")).body
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+def _in_source(source: str) -> list[ast.FunctionDef]:
+    """The recipes that a source defines."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     return [node for node in functions if any(map(_makes_one, node.decorator_list))]
 
 
-def _from_file(path: Path, wanted: str) -> Callable[..., Method]:
+def _from_file(name: str) -> Callable[..., Method]:
     """The recipe in a file of the user's own, which is run."""
-    try:
-        names = [node.name for node in _in_file(path)]
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (SyntaxError, ValueError) as error:
-        raise CompoclipError(f"{path}: not Python ({error}); mend the file") from None
-    name = wanted.replace("-", "_") or (names[0] if len(names) == 1 else "")
-    if name not in names:
-        have = ", ".join(f"{path}:{each}" for each in names) or "none, a function under @recipe"
-        raise UsageError(f"{path}: name one of its recipes; it has: {have}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None  # a .py file has a loader
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's code raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise CompoclipError(f"{path}: {type(error).__name__}: {reason}; mend the file") from error
-    found: Callable[..., Method] = getattr(module, name)
+    own.refresh(name)
+    defined = own.parts_of(name)
+    path, wanted = own.split(name)
+    names = [node.name for node in _in_source(path.read_text(encoding="utf-8"))]
+    recipes = {each: defined[each] for each in names}
+    spelled = f"{path}:{wanted.replace('-', '_')}"
+    found: Callable[..., Method]
+    found = own.chosen(spelled, recipes, "recipes", "a function under @recipe")
     return found
 
 

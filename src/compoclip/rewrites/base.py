@@ -10,18 +10,20 @@ import importlib.util
 import inspect
 import pkgutil
 import random
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import ftfy
 import regex
 
+from compoclip import own
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,40 +144,66 @@ def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
 # --- Rewrites by name. ---
 #
 # A new rewrite is one new file in this folder with a class that satisfies `Rewrite` or
-# `PairRewrite`; variants of it are instances at the top level of the file.
+# `PairRewrite`; variants of it are instances at the top level of the file. A file of the user's own
+# holds the same, and goes by its path.
 
 _MEMBERS = ("name", "version", "keeps_meaning")
+_Tables = tuple[dict[str, Rewrite], dict[str, PairRewrite]]
 
 
 @lru_cache(maxsize=1)
-def _found() -> tuple[dict[str, Rewrite], dict[str, PairRewrite]]:
+def _found() -> _Tables:
     """The rewrites of one caption and of two, by name.
 
     They are one instance, with default settings, of every rewrite class in this package, and every
-    instance that a module of it defines.
+    instance that a module of it defines; and what other packages add.
     """
     single: dict[str, Rewrite] = {}
     pairs: dict[str, PairRewrite] = {}
+    for name, point in own.installed("rewrites").items():
+        value = own.imported(point, "rewrite")
+        if not _is_rewrite(value, f"{point.module.partition('.')[0]}"):
+            raise CompoclipError(
+                f"entry point {point.value!r} of rewrite {name!r} must name a class or object with "
+                f"{', '.join(_MEMBERS)} and a call; update or uninstall that package"
+            )
+        _file(value() if inspect.isclass(value) else value, single, pairs)
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{module_info.name}")
-        for value in vars(module).values():
-            if not _is_rewrite(value):
-                continue
-            if inspect.isclass(value):
-                if value.__module__ != module.__name__:
-                    continue
-                value = value()
-            if len(inspect.signature(value).parameters) == 2:
-                single[value.name] = cast(Rewrite, value)
-            else:
-                pairs[value.name] = cast(PairRewrite, value)
+        _collect(vars(module), module.__name__, f"{package.__name__}.", single, pairs)
     return dict(sorted(single.items())), dict(sorted(pairs.items()))
 
 
-def _is_rewrite(value: object) -> bool:
-    """Whether it is a rewrite, or a class of which each instance is one."""
+def _collect(
+    values: Mapping[str, object],
+    module: str,
+    made_in: str,
+    single: dict[str, Rewrite],
+    pairs: dict[str, PairRewrite],
+) -> None:
+    """Take the rewrites of a module: those of its classes that are its own, and all instances."""
+    for value in values.values():
+        if not _is_rewrite(value, made_in):
+            continue
+        if inspect.isclass(value):
+            if value.__module__ != module:
+                continue
+            value = value()
+        _file(value, single, pairs)
+
+
+def _file(value: Any, single: dict[str, Rewrite], pairs: dict[str, PairRewrite]) -> None:
+    """Put a rewrite into the table that the number of its captions asks for."""
+    if len(inspect.signature(value).parameters) == 2:
+        single[value.name] = cast(Rewrite, value)
+    else:
+        pairs[value.name] = cast(PairRewrite, value)
+
+
+def _is_rewrite(value: object, made_in: str) -> bool:
+    """Whether it is a rewrite, or a class of which each instance is one, of these modules."""
     kind = value if inspect.isclass(value) else type(value)
-    if not kind.__module__.startswith(f"{package.__name__}."):
+    if not kind.__module__.startswith(made_in):
         return False
     return "__call__" in vars(kind) and all(
         isinstance(getattr(value, member, None), str | bool) for member in _MEMBERS
@@ -196,14 +224,18 @@ def get_rewrite(name: str) -> Rewrite:
     """The rewrite of one caption of a name.
 
     Args:
-        name: One of `rewrite_names()`.
+        name: One of `rewrite_names()`; or the path of a Python file of one's own with a rewrite in
+            it, FILE.py, or FILE.py:NAME of several.
 
     Returns:
         The rewrite with its default settings.
 
     Raises:
         UsageError: For another name; the message lists the known ones.
+        CompoclipError: When the file cannot be read or run.
     """
+    if own.is_file(name):
+        return _from_file(name)
     single, pairs = _found()
     rewrite = single.get(name)
     if rewrite is None and name in pairs:
@@ -213,24 +245,68 @@ def get_rewrite(name: str) -> Rewrite:
     return rewrite
 
 
+def _from_file(name: str) -> Rewrite:
+    """The rewrite of one caption in a file of the user's own."""
+    defined = own.parts_of(name)
+    single: dict[str, Rewrite] = {}
+    module = str(defined["__name__"])
+    _collect(defined, module, "", single, {})
+    rewrite = own.chosen(
+        name, single, "rewrites", f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
+    )
+    if rewrite.name in _found()[0] and type(rewrite).__module__ == module:
+        path = own.split(name)[0]
+        raise UsageError(f"{path}: '{rewrite.name}' is a rewrite already; give yours another name")
+    return rewrite
+
+
+def kind_named(name: str) -> str:
+    """What the texts of a rewrite are called: its own name, where it goes by a file.
+
+    Args:
+        name: As in a plan of texts; names of no rewrite stay as they are.
+
+    Returns:
+        The name, which draws and kinds of text depend on, and not on where the file lies.
+    """
+    return get_rewrite(name).name if own.is_file(name) else name
+
+
+def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
+    """The sources of those rewrites that are not the package's.
+
+    Args:
+        names: As in a plan of texts; names of no rewrite are passed over.
+
+    Returns:
+        File name -> hash.
+    """
+    added = own.installed("rewrites")
+    return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in added))
+
+
 def rewrites_named(text: str) -> tuple[str, ...]:
     """The names in a list such as "negclip,replace" or "all".
 
     Args:
-        text: Names joined by commas, or "all".
+        text: Names, or files of one's own, joined by commas; or "all".
 
     Returns:
         The names, each once.
 
     Raises:
         UsageError: For an unknown name, or none.
+        CompoclipError: When a file cannot be read or run.
     """
     if text.strip() == "all":
         return rewrite_names()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
-    return tuple(get_rewrite(name).name for name in names)
+    for name in names:
+        own.refresh(name)
+        get_rewrite(name)
+    return names
 
 
 def get_pair_rewrite(name: str) -> PairRewrite:

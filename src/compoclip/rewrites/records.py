@@ -14,7 +14,7 @@ from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.recordfile import Item, Track, write_records
-from compoclip.rewrites.base import Edit, Refused, Rewritten, get_rewrite, rng_for
+from compoclip.rewrites.base import Edit, Refused, Rewritten, get_rewrite, rewrite_sources, rng_for
 
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
 
@@ -119,8 +119,11 @@ class Settings:
 
     def provenance(self) -> dict[str, Any]:
         """Every input besides the captions, with versions: the same provenance, the same bytes."""
+        made = [get_rewrite(name) for name in self.rewrites]
+        sources = rewrite_sources(self.rewrites)
         return {
-            "rewrites": [f"{name} {get_rewrite(name).version}" for name in self.rewrites],
+            "rewrites": [f"{each.name} {each.version}" for each in made],
+            **({"sources": sources} if sources else {}),
             "seed": self.seed,
             "epoch": self.epoch,
             "tagger": tagger_version(self.tagger),
@@ -147,8 +150,9 @@ def records(items: Iterable[tuple[str, str]], settings: Settings) -> list[dict[s
 
 def drawn(sample_id: str, caption: Caption, name: str, settings: Settings) -> Rewritten | Refused:
     """What the rewrite `name` makes of the caption of a sample, by seed and epoch."""
-    rng = rng_for(settings.seed, sample_id, settings.epoch, name)
-    return get_rewrite(name)(caption, rng)
+    rewrite = get_rewrite(name)
+    rng = rng_for(settings.seed, sample_id, settings.epoch, rewrite.name)
+    return rewrite(caption, rng)
 
 
 def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> dict[str, Any]:
@@ -164,7 +168,7 @@ def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> d
     return {
         "id": sample_id,
         "caption": caption.text,
-        "rewrite": name,
+        "rewrite": rewrite.name,
         "version": rewrite.version,
         "keeps_meaning": rewrite.keeps_meaning,
         **made,
@@ -214,7 +218,7 @@ def write_corpus(
     source: what identifies the captions (digest, column). track wraps the stream of finished
     captions. Raises like `write_records`.
     """
-    tallies = {name: RewriteTally() for name in settings.rewrites}
+    tallies = {get_rewrite(name).name: RewriteTally() for name in settings.rewrites}
     resumed = write_records(
         items,
         out,

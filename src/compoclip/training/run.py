@@ -403,7 +403,8 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         **settings.decisive(),
     }
     text = json.dumps(record, sort_keys=True)
-    return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+    own = "".join(f" {file}@{digest}" for file, digest in method.sources.items())
+    return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}{own}"
 
 
 def _left_out(source: Source) -> dict[str, int]:

@@ -1,0 +1,246 @@
+"""Code from outside the package: a file of the user's own, named by its path, or another package's.
+
+Methods, rewrites, losses and benchmarks are found by name. A name that ends in .py is a file,
+`./my_rewrite.py`, or `./my_rewrite.py:NAME` where it defines several. Other packages add names
+through the entry-point groups `compoclip.methods`, `.rewrites`, `.losses` and `.benchmarks`.
+
+A file becomes a module below this one. Its name holds the path, so that a worker process, which
+knows the name alone, can import it, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Literal, TypeVar
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import unreadable
+
+T = TypeVar("T")
+Kind = Literal["methods", "rewrites", "losses", "benchmarks"]
+
+PACKAGE = "compoclip"
+"""Where what the package itself brings comes from, in lists."""
+
+_SUFFIX = ".py"
+_DIGEST = "__digest__"  # of the source that a module was made from
+__path__: list[str] = []  # makes this module one that others can stand below
+
+
+# --- Files. ---
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a Python file, FILE.py or FILE.py:NAME."""
+    return name.partition(":")[0].endswith(_SUFFIX)
+
+
+def split(name: str) -> tuple[Path, str]:
+    """The file that a name stands for, and what is wanted of it ("" when not said)."""
+    file, _, wanted = name.partition(":")
+    return Path(file).expanduser(), wanted
+
+
+def parts_of(name: str) -> dict[str, Any]:
+    """What the file that a name stands for defines or imports, by name; it is run when needed.
+
+    Raises CompoclipError when the file cannot be read or run.
+    """
+    return vars(_module(split(name)[0]))
+
+
+def refresh(name: str) -> None:
+    """Run the file that a name stands for again if it has changed since it was run.
+
+    Called where the user names it, and not while work goes on, which would mix two versions.
+    """
+    if is_file(name):
+        _module(split(name)[0], again=True)
+
+
+def chosen(name: str, found: Mapping[str, T], what: str, none: str) -> T:
+    """What a name picks of the things that its file defines.
+
+    Args:
+        name: FILE.py, or FILE.py:NAME.
+        found: The things by their names.
+        what: What they are, in the plural ("rewrites").
+        none: What the file should have defined, for the message where it defines none.
+
+    Returns:
+        The one that is named, or the only one.
+
+    Raises:
+        UsageError: When there is none of that name, and when several are there and none is named.
+    """
+    path, wanted = split(name)
+    key = wanted or (next(iter(found)) if len(found) == 1 else "")
+    if key not in found:
+        have = ", ".join(f"{path}:{each}" for each in found) or f"none, {none}"
+        raise UsageError(f"{path}: name one of its {what}; it has: {have}")
+    return found[key]
+
+
+def _module(path: Path, again: bool = False) -> ModuleType:
+    """The module made from a file; again: if the file has changed, made anew."""
+    name = _module_name(path)
+    known = sys.modules.get(name)
+    if known is not None and not again:
+        return known
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if known is not None and getattr(known, _DIGEST) == _digest(source):
+        return known
+    try:
+        compile(source, str(path), "exec")
+    except (SyntaxError, ValueError) as error:
+        raise CompoclipError(f"{path}: not Python ({error}); mend the file") from None
+    sys.modules.pop(name, None)
+    try:
+        return importlib.import_module(name)
+    except CompoclipError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CompoclipError(f"{path}: {type(error).__name__}: {reason}; mend the file") from error
+
+
+def _module_name(path: Path) -> str:
+    return f"{__name__}.{path.stem.replace('.', '_')}_{str(path.absolute()).encode().hex()}"
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=8).hexdigest()
+
+
+class _Loader(SourceFileLoader):
+    """Compiles the source each time: the cache of bytecode misses changes within a second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the file as it is now."""
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the file, with its digest noted."""
+        setattr(module, _DIGEST, _digest(self.get_data(self.path)))
+        super().exec_module(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules that stand below this one by the path in their names."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        """How a module of that name is loaded; None for a name of another kind."""
+        if not name.startswith(f"{__name__}."):
+            return None
+        file = bytes.fromhex(name.rpartition("_")[2]).decode()
+        return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
+
+
+sys.meta_path.append(_Finder())
+
+
+# --- Other packages. ---
+
+
+def installed(kind: Kind) -> dict[str, EntryPoint]:
+    """What other packages add, by name; nothing is imported."""
+    return {point.name: point for point in entry_points(group=f"{PACKAGE}.{kind}")}
+
+
+def imported(point: EntryPoint, what: str) -> Any:
+    """What an entry point names.
+
+    Args:
+        point: The entry point.
+        what: What it should be ("rewrite"), for the message.
+
+    Raises:
+        CompoclipError: When it cannot be imported, whatever it raises.
+    """
+    try:
+        return point.load()
+    except Exception as error:  # the user must learn whose it is
+        raise CompoclipError(
+            f"{what} {point.name!r} of entry point {point.value!r} cannot be imported: {error}; "
+            "update or uninstall that package"
+        ) from error
+
+
+def origin(point: EntryPoint | None) -> str:
+    """Where something comes from, for lists: this package, or another with its version."""
+    if point is None:
+        return PACKAGE
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+# --- What a run was made with: a hash of each source that is not the package's. ---
+
+
+def sources_of(*things: object) -> dict[str, str]:
+    """File name -> hash of its source, for all files from outside that these things are made in.
+
+    What the package itself brings has none. A function typed into a notebook is known by its own
+    source, or by its bytecode where there is no source.
+
+    Args:
+        *things: Functions, classes or their instances; of `functools.partial` and of objects that
+            hold functions these are looked at.
+    """
+    found: dict[str, str] = {}
+    for thing in things:
+        for each in _made_of(thing):
+            found |= _source_of(each)
+    return dict(sorted(found.items()))
+
+
+def _made_of(thing: object) -> Iterator[Callable[..., Any]]:
+    """The functions and classes in a thing."""
+    if isinstance(thing, functools.partial):
+        for each in (thing.func, *thing.args, *thing.keywords.values()):
+            yield from _made_of(each)
+    elif inspect.isroutine(thing) or inspect.isclass(thing):
+        yield inspect.unwrap(thing)
+    elif callable(thing):
+        yield type(thing)
+        for each in getattr(thing, "__dict__", {}).values():
+            yield from _made_of(each)
+
+
+def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
+    module = sys.modules.get(thing.__module__ or "")
+    name = getattr(module, "__name__", "")
+    digest = getattr(module, _DIGEST, None)
+    file = getattr(module, "__file__", None)
+    if digest is not None:
+        return {Path(str(file)).name: digest}
+    if name.partition(".")[0] == PACKAGE:
+        return {}
+    if file is not None and name != "__main__":
+        try:
+            return {Path(file).name: _digest(Path(file).read_bytes())}
+        except OSError:
+            return {}  # a module in an archive: its package's version is all there is
+    try:
+        source = inspect.getsource(thing).encode()
+    except (OSError, TypeError):
+        code = getattr(thing, "__code__", None)
+        if code is None:
+            return {}
+        source = code.co_code + repr((code.co_names, code.co_varnames)).encode()
+        source += repr([each for each in code.co_consts if not inspect.iscode(each)]).encode()
+    return {f"{thing.__qualname__} (typed in)": _digest(source)}

@@ -1,0 +1,290 @@
+"""Methods, rewrites, losses and benchmarks from files of one's own, and from other packages."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import own_files
+from benchmark_files import write_photo
+from compoclip import own
+from compoclip.benchmarks.targets import parse_targets
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.files import read_json
+from compoclip.methods.base import Method
+from compoclip.methods.registry import load_recipe, method_names, method_summaries
+from compoclip.models.checkpoint import load_model
+from compoclip.rewrites import base as rewrites
+from compoclip.rewrites.base import get_rewrite
+from compoclip.workers import Workers
+from evaluation_helpers import FakeEncoder
+from method_data import arguments, write_world
+
+LINES = ["a red star above a blue mug", "two dogs on a green mat", "a cup left of a plate"]
+FEW = ("--epochs=0.8", "--warmup=1", "--workers=0")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model" / "open_clip_model.safetensors").read_bytes()
+
+
+def trained(world: Path, method: str, out: Path, *more: str) -> dict[str, Any]:
+    """The provenance of a short run."""
+    assert main([*arguments(world, method, out), *FEW, *more]) == 0
+    return dict(load_model(out / "model").provenance)
+
+
+def test_a_rewrite_of_one_s_own_trains_with_any_workers_and_from_any_folder(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = own_files.write(tmp_path, "my_rewrite.py", own_files.REWRITE)
+    monkeypatch.chdir(tmp_path)
+    relative = trained(world, "negclip", tmp_path / "a", "--texts", "+./my_rewrite.py")
+    trained(world, "negclip", tmp_path / "b", "--texts", f"+{file}", "--workers=2")
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+    assert relative["sources"] == {
+        "my_rewrite.py": own.sources_of(get_rewrite(str(file)))[file.name]
+    }
+    assert relative["method"] == "negclip+denied"
+    assert relative["run"]["rewrites"]["denied"]["coverage"] == 1.0
+    trained(world, "negclip", tmp_path / "c", "--texts", "./my_rewrite.py:denied")
+    assert weights(tmp_path / "c") != weights(tmp_path / "a")  # in place of the method's own
+
+
+def test_a_changed_file_is_noticed_on_resume(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = own_files.write(tmp_path, "my_method.py", own_files.METHOD)
+    rewrite = own_files.write(tmp_path, "my_rewrite.py", own_files.REWRITE)
+    loss = own_files.write(tmp_path, "my_loss.py", own_files.LOSS)
+    more = (f"--texts=+{rewrite}", f"--terms=+{loss}")
+
+    def run(out: str, *options: str) -> int:
+        return main([*arguments(world, str(method), tmp_path / out), *FEW, *more, *options])
+
+    assert run("whole") == 0
+    assert run("part", "--stop-after=2") == 0
+    for file, code in (
+        (method, own_files.METHOD),
+        (rewrite, own_files.REWRITE),
+        (loss, own_files.LOSS),
+    ):
+        file.write_text(f"{code}\n# another\n")
+        capsys.readouterr()
+        assert run("part", "--resume") == 1
+        said = capsys.readouterr().err
+        assert "with other settings" in said
+        assert f"{file.name}@" in said
+        file.write_text(code)
+    assert run("part", "--resume") == 0
+    assert weights(tmp_path / "part") == weights(tmp_path / "whole")
+    sources = load_model(tmp_path / "whole" / "model").provenance["sources"]
+    assert set(sources) == {"my_method.py", "my_rewrite.py", "my_loss.py"}
+
+
+def test_a_loss_of_one_s_own_is_a_term(world: Path, tmp_path: Path) -> None:
+    file = own_files.write(tmp_path, "my_loss.py", own_files.LOSS)
+    made = trained(world, "negclip", tmp_path / "run", f"--terms=+{file}")
+    assert {each["name"]: each["weight"] for each in made["terms"]} == {"negclip": 1, "half": 0.25}
+    heavy = trained(
+        world, "negclip", tmp_path / "set", f"--terms=+{file}:half", "--set=terms.half.weight=2"
+    )
+    assert heavy["terms"][1]["weight"] == 2
+    assert weights(tmp_path / "run") != weights(tmp_path / "set")
+
+
+def test_a_rewrite_of_one_s_own_for_texts_files_and_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own_files.write(tmp_path, "my_rewrite.py", own_files.REWRITE)
+    assert main(["rewrite", LINES[0], f"--rewrites=negclip,{file}", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [each["rewrite"] for each in made] == ["negclip", "denied"]
+    captions = own_files.write(tmp_path, "captions.txt", "\n".join(LINES))
+    options = [str(captions), f"--rewrites={file}"]
+    for workers in (1, 2):
+        out = tmp_path / f"{workers}.jsonl"
+        assert main(["rewrite", *options, "-o", str(out), f"--workers={workers}"]) == 0
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
+    assert "denied" in capsys.readouterr().out
+    shard = tmp_path / "in.jsonl"
+    shard.write_text("".join(json.dumps({"caption": each}) + "\n" for each in LINES))
+    assert main(["rewrite", str(shard), f"--rewrites={file}", "-o", str(tmp_path / "out")]) == 0
+    (row, *_) = (tmp_path / "out" / "in.jsonl").read_text().splitlines()
+    assert json.loads(row)["neg_rule"] == ["denied denied"]
+
+
+def test_a_benchmark_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = own_files.write(tmp_path, "my_benchmark.py", own_files.BENCHMARK)
+    for k in range(6):
+        write_photo(tmp_path / f"{k}.jpg")
+
+    def measured(spec: str) -> Any:
+        targets = parse_targets([spec], tmp_path)
+        quick = Options(resamples=20)
+        loaded = [each.load() for each in targets]
+        (result,) = evaluate("m", FakeEncoder(), loaded, tmp_path / "out", quick)
+        return result
+
+    whole = measured(str(file))
+    assert (whole.benchmark, whole.aggregates["micro"].n) == ("mugs", 6)
+    for spec in (f"{file}:left", f"{file}:mugs:left", f"{file}:mugs:left,root={tmp_path}"):
+        assert measured(spec).aggregates["micro"].n == 3
+    file.write_text(own_files.BENCHMARK.replace("wrong", "false"))
+    again = measured(str(file))
+    assert again.data_hash != whole.data_hash  # so that no result of the earlier file is kept
+    stored = read_json(tmp_path / "out" / "m" / "mugs.json")
+    assert stored["data_hash"] == again.data_hash
+    assert main(["benchmarks", str(file)]) == 0
+    assert "Mugs" in capsys.readouterr().out
+    assert main(["data", "check", str(file), f"--data={tmp_path}"]) == 0
+
+
+def work(name: str, text: str) -> str:
+    return f"{type(get_rewrite(name)).__name__} {text}"
+
+
+def test_worker_processes_import_what_a_file_defines(tmp_path: Path) -> None:
+    file = own_files.write(tmp_path, "my.rewrite.py", own_files.REWRITE)
+    made = get_rewrite(str(file))
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301
+    with Workers(1) as workers:
+        assert list(workers.map(work, [str(file)], ["here"])) == ["Denied here"]
+        assert list(workers.map(type_name, [made])) == ["Denied"]
+
+
+def type_name(thing: object) -> str:
+    return type(thing).__name__
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "message"),
+    [
+        (None, "", "no such file"),
+        ("x = (", "", "not Python"),
+        ("x = 1", "", "it has: none, a class with name, version, keeps_meaning and __call__"),
+        (own_files.REWRITE, ":other", "it has: .*my_rewrite.py:denied"),
+        (own_files.REWRITE.replace('"denied"', '"negclip"'), "", "'negclip' is a rewrite already"),
+        ("import no_such_module", "", "ModuleNotFoundError: No module named"),
+    ],
+)
+def test_a_file_without_the_rewrite_is_one_clear_line(
+    code: str | None, name: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "my_rewrite.py"
+    if code is not None:
+        file.write_text(code)
+    with pytest.raises(CompoclipError, match=message) as raised:
+        get_rewrite(f"{file}{name}")
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_files_without_a_loss_or_benchmark_say_what_they_lack(
+    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own_files.write(tmp_path, "empty.py", "x = 1")
+    assert main([*arguments(world, "negclip", tmp_path / "a"), f"--terms=+{file}"]) == 2
+    assert "none, a LossTerm at the top level" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="none, a Reader, or META and load"):
+        parse_targets([str(file)], tmp_path)
+    taken = own_files.write(
+        tmp_path, "taken.py", own_files.BENCHMARK.replace('id="mugs"', 'id="aro"')
+    )
+    with pytest.raises(UsageError, match="'aro' is a benchmark already"):
+        parse_targets([str(taken)], tmp_path)
+    reads = own_files.LOSS.replace("weight=0.25", "reads=NEGATIVES").replace(
+        "import LossTerm", "import LossTerm\nfrom compoclip.methods.base import NEGATIVES"
+    )
+    term = own_files.write(tmp_path, "reads.py", reads)
+    assert main([*arguments(world, "clip-ft", tmp_path / "b"), f"--terms=+{term}"]) == 2
+    assert "clip-ft has none; add some with --texts" in capsys.readouterr().err
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Packages that add a thing of each kind."""
+    for kind, code, name, value in (
+        ("methods", own_files.METHOD, "their-method", "their_methods:mine"),
+        ("rewrites", own_files.REWRITE, "denied", "their_rewrites:Denied"),
+        ("losses", own_files.LOSS, "their-half", "their_losses:TERM"),
+        ("benchmarks", own_files.BENCHMARK, "mugs", "their_benchmarks:MUGS"),
+    ):
+        group = f"compoclip.{kind}"
+        own_files.install(tmp_path / "site", f"their_{kind}", code, group, **{name: value})
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    rewrites._found.cache_clear()
+    yield
+    rewrites._found.cache_clear()
+    for kind in ("methods", "rewrites", "losses", "benchmarks"):
+        sys.modules.pop(f"their_{kind}", None)
+
+
+@pytest.mark.usefixtures("packages")
+def test_other_packages_add_all_four(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "their-method" in method_names()
+    assert method_summaries()["their-method"] == "(of their_methods 1.0)"
+    assert "their_methods" not in sys.modules
+    for verb, name in (
+        ("methods", "mine"),
+        ("rewrites", "denied"),
+        ("losses", "their-half"),
+        ("benchmarks", "mugs"),
+    ):
+        assert main([verb]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[-2:] for line in lines if line.startswith(f"{name} ")] == [
+            [f"their_{verb}", "1.0"]
+        ]
+        assert sum(line.endswith("  compoclip") for line in lines) > 5
+        assert main([verb, "--json"]) == 0
+        listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+        origin = "from" if verb == "methods" else "origin"
+        assert listed[name][origin] == f"their_{verb} 1.0"
+    made = trained(
+        world, "their-method", tmp_path / "run", "--texts=+denied", "--terms=+their-half"
+    )
+    assert set(made["sources"]) == {"their_methods.py", "their_rewrites.py", "their_losses.py"}
+
+
+def test_packages_that_are_broken_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    own_files.install(site, "gone", "import no_such", "compoclip.methods", gone="gone:recipe")
+    monkeypatch.syspath_prepend(site)
+    with pytest.raises(CompoclipError, match=r"method 'gone' of entry point 'gone:recipe' cannot"):
+        load_recipe("gone")
+
+
+def scaled(factor: float, features: object, layout: object) -> float:
+    return factor
+
+
+def test_sources_are_those_from_outside_the_package() -> None:
+    assert load_recipe("fsc-clip")().sources == {}
+    assert load_recipe("ce-clip")().sources == {}
+    assert set(own.sources_of(partial(scaled, 2.0))) == {"test_own.py"}
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("def loss(f, y):\n    return f * 2", space)  # noqa: S102
+    first = own.sources_of(space["loss"])
+    exec("def loss(f, y):\n    return f * 3", space)  # noqa: S102
+    assert list(first) == ["loss (typed in)"]
+    assert first != own.sources_of(space["loss"])
+    assert isinstance(load_recipe("negclip")(), Method)
