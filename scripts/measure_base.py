@@ -41,6 +41,7 @@ from compoclip.world.vocabulary import COLOURS, KINDS, with_article
 
 Features = NDArray[np.float32]
 SHORT = (("long", 0.0), ("background", 0.12), ("kind", 0.1), ("conjunction", 0.3), ("count", 0.2))
+ATTRIBUTES = (0.1, 0.45, 0.45, 0.0)  # of a thing mentioned, so that there is something to exchange
 _MOST = 60_000  # scenes to look at for items
 _SLOT = 9  # of retrieval's scenes, so that they are no other test's
 
@@ -57,7 +58,7 @@ def embed(model: compoclip.Model, scenes: Sequence[Scene], size: int) -> Feature
 @lru_cache(1)
 def changed(config: WorldConfig, seed: int, items: int) -> dict[str, list[tuple[Scene, str, str]]]:
     """Skill -> at most `items` scenes, with a true caption and one that a change made false."""
-    told = replace(config, caption_weights=SHORT, synonyms=0.0)
+    told = replace(config, caption_weights=SHORT, synonyms=0.0, attributes=ATTRIBUTES)
     found: dict[str, list[tuple[Scene, str, str]]] = {skill: [] for skill in NEGATIVE_SKILLS}
     index = 0
     while index < _MOST and any(len(each) < items for each in found.values()):
