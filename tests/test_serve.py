@@ -474,6 +474,8 @@ def test_a_signal_ends_it(number: int) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A job in the background ignores SIGINT, and what it starts with it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         told = ""
