@@ -91,8 +91,8 @@ def fake_cuda() -> Iterator[None]:
             transform._scale.cache_clear()
 
 
-def _backward(loss: Tensor) -> None:
-    """`loss.backward()` with the operations of autograd's engine, but without its streams."""
+def _backward(loss: Tensor, gradient: Tensor) -> None:
+    """`loss.backward(gradient)` with the operations of autograd's engine, without its streams."""
     root: Any = loss.grad_fn
     uses: Counter[Any] = Counter()
     seen, unseen = {root}, [root]
@@ -106,7 +106,7 @@ def _backward(loss: Tensor) -> None:
     given: dict[Any, list[Tensor | None]] = {
         node: [None] * len(node._input_metadata) for node in seen
     }
-    given[root] = [torch.ones_like(loss)]
+    given[root] = [gradient]
     ready = [root]
     with torch.no_grad():
         while ready:

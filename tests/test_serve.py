@@ -127,7 +127,7 @@ def test_one_text_alone_and_as_base64(server: ModelServer, direct: compoclip.Mod
     assert np.abs(rows(post(server, "/v1/embeddings", {"input": TEXTS[3]})[1]) - expected).max() < (
         1e-6
     )
-    request = {"input": TEXTS[3:], "encoding_format": "base64", "user": "me", "dimensions": 128}
+    request = {"input": TEXTS[3:], "encoding_format": "base64", "user": "me", "dimensions": 256}
     (only,) = post(server, "/v1/embeddings", request)[1]["data"]
     found = np.frombuffer(base64.b64decode(only["embedding"]), "<f4")
     assert np.abs(found - expected[0]).max() < 1e-6
@@ -155,7 +155,7 @@ def test_the_model_and_its_health(server: ModelServer, loaded: LoadedModel) -> N
     status, headers, answer = ask(server, "GET", "/v1/models")
     (model,) = answer["data"]
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert (model["id"], model["dimensions"], model["image_size"]) == ("bundled", 128, [64, 64])
+    assert (model["id"], model["dimensions"], model["image_size"]) == ("bundled", 256, [64, 64])
     assert model["weights"] == loaded.identity.weights
     assert ask(server, "GET", "/v1/models/bundled")[2] == model
     status, _, health = ask(server, "GET", "/health")
@@ -334,7 +334,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "unknown": ("embeddings", {"input": "a", "inputs": "b"}, "'inputs' is not known"),
     "format": ("embeddings", {"input": "a", "encoding_format": "hex"}, "float, base64"),
     "format list": ("embeddings", {"input": "a", "encoding_format": []}, "float, base64"),
-    "dimensions": ("embeddings", {"input": "a", "dimensions": 64}, "this model has 128"),
+    "dimensions": ("embeddings", {"input": "a", "dimensions": 64}, "this model has 256"),
     "model type": ("embeddings", {"input": "a", "model": 3}, "name of the model"),
     "web address": ("embeddings", {"input": {"image": "https://a.b/c.png"}}, "not base64"),
     "path": ("embeddings", {"input": {"image": "/etc/passwd"}}, "not base64|no image"),

@@ -62,7 +62,10 @@ def symmetric_contrast(
     """
     peers, count = layout.peers, len(image)
     to_text = logit_scale * image @ peers.gathered(text, texts).T
-    to_image = logit_scale * text[:count] @ peers.gathered(image, images).T
+    if peers.world == 1:
+        to_image = to_text[:, :count].T  # the same products
+    else:
+        to_image = logit_scale * text[:count] @ peers.gathered(image, images).T
     own = torch.arange(count, device=image.device)
     in_texts, in_images = (int(sizes[: peers.rank].sum()) for sizes in (texts, images))
     if masked is not None:
