@@ -29,7 +29,7 @@ from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.workers import Workers
+from compoclip.workers import Workers, available_cores
 
 # --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
 # twice. ---
@@ -208,8 +208,7 @@ class EncodeOptions:
 
 def _cores() -> int:
     """Cores for this process, of those that ranks on one machine share."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
