@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.workers import Workers, WorkersDiedError
+from compoclip.workers import Workers, WorkersDiedError, available_cores
 
 
 def double(number: int) -> int:
@@ -171,3 +171,13 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, how: int
     parent.wait(120)
     until(lambda: all(map(gone, pids)))
     assert list(tmp_path.glob("*.tmp")) == []
+
+
+def cores_of(_: object) -> int:
+    return available_cores()
+
+
+def test_a_worker_has_one_core() -> None:
+    assert available_cores() >= 1
+    with Workers(1) as workers:
+        assert list(workers.map(cores_of, range(1))) == [1]

@@ -18,7 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import current_process, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -38,7 +38,9 @@ _Task = tuple[int, tuple[Any, ...]]
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use."""
+    """The number of cores that this process may use; one in a worker, as others use the rest."""
+    if current_process().daemon:
+        return 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -17,6 +17,7 @@ from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import only_writer, read_json, require_writable
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.run import EvaluateOptions, evaluate
+from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
     from compoclip.evaluation.results import Results
@@ -126,7 +127,7 @@ def _train_all(options: DemoOptions) -> None:
     waiting = [m for m in options.methods if not (options.out / "runs" / m / "model").is_dir()]
     for method in [m for m in options.methods if m not in waiting]:
         console.note(f"{method}: already trained -> {options.out / 'runs' / method}")
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     at_once = max(1, min(len(waiting), cores))
     # Small matrices: two runs of one thread each do more than one run of two threads.
     settings = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), PARENT: str(os.getpid())}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from compoclip.rewrites.base import (
 from compoclip.rewrites.graph_edits import load_vocabulary
 from compoclip.rewrites.mosaic import sample_graph_texts
 from compoclip.rewrites.written import form_objection, positive_objection
+from compoclip.workers import available_cores
 
 # --- Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says. ---
 
@@ -473,7 +473,7 @@ def prepare_captions(
     if store is None:
         store = ParseStore(cache_folder() / "parses.sqlite")
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        workers = available_cores()
     cut = 0
 
     def captions() -> Iterator[str]:

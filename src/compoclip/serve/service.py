@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +20,7 @@ from compoclip.serve.batches import Batcher, BatchSettings, Encoding
 from compoclip.serve.http import HttpError, JsonHandler, JsonServer, Page, RequestLimits
 from compoclip.serve.images import read_image
 from compoclip.version import __version__
+from compoclip.workers import available_cores
 
 MAX_TEXT = 20_000  # characters of a text; what is beyond the model's context is cut anyway
 _FORMATS = ("float", "base64")
@@ -67,7 +67,7 @@ class Service:
         self._size = loaded.preprocess.size
         self._started = int(time.time())
         # Decoded images are the largest things here, and there is no gain in more than cores.
-        self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._decoding = threading.BoundedSemaphore(available_cores())
 
     def close(self) -> None:
         """Answer what waits, and end."""
