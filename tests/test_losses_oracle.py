@@ -12,6 +12,7 @@ from torch import Tensor
 
 import losses_loops as loops
 import losses_oracle as oracle
+import losses_pairs as of_pairs
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
@@ -110,7 +111,39 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
-    return pairs
+    return pairs | {f"{name} of a bias": each for name, each in _with_a_bias().items()}
+
+
+def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
+    """The contrasts of a model whose logits have a bias."""
+    found: dict[str, tuple[LossFn, LossFn]] = {
+        "clip": (clip_loss, of_pairs.clip),
+        "negclip": (negclip_loss, of_pairs.negclip),
+        "negclip duplicates": (
+            partial(negclip_loss, mask_duplicates=True),
+            partial(of_pairs.negclip, mask_duplicates=True),
+        ),
+        "negclip zero": (
+            partial(negclip_loss, missing_hn="zero", kinds=KINDS),
+            partial(of_pairs.negclip, missing_hn="zero"),
+        ),
+        "bag": (partial(bag_loss, bag=POSITIVES[0]), partial(of_pairs.bag, bag=POSITIVES[0])),
+    }
+    for masked in (False, True):
+        for reduction in ("mean", "sum"):
+            options = {"reduction": reduction, "mask_duplicates": masked}
+            found[f"multi-text {reduction} {masked}"] = (
+                partial(multi_text_loss, **options),
+                partial(of_pairs.multi_text, **options),
+            )
+    for symmetric in (False, True):
+        found[f"hard positive {symmetric}"] = (
+            partial(hard_positive_loss, symmetric_pos=symmetric),
+            partial(of_pairs.hard_positive, symmetric_pos=symmetric),
+        )
+    return {
+        name: (of_pairs.biased(ours), of_pairs.biased(loop)) for name, (ours, loop) in found.items()
+    }
 
 
 def _ranking(features: Features, layout: Layout, margins: list[float]) -> Tensor:

@@ -40,6 +40,7 @@ from losses_oracle import (
     rearranged,
     with_dtype,
 )
+from losses_pairs import biased
 
 LossFn = Callable[[Features, Layout], Tensor]
 
@@ -69,6 +70,12 @@ LOSSES: dict[str, LossFn] = {
     "negclip duplicates": partial(negclip_loss, mask_duplicates=True),
     "triplet": triplet_clip_loss,
     "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),
+    "clip of a bias": biased(clip_loss),
+    "negclip of a bias": biased(partial(negclip_loss, missing_hn="zero", kinds=KINDS)),
+    "negclip duplicates of a bias": biased(partial(negclip_loss, mask_duplicates=True)),
+    "multi-text of a bias": biased(partial(multi_text_loss, mask_duplicates=True)),
+    "hard positive of a bias": biased(partial(hard_positive_loss, symmetric_pos=True)),
+    "bag of a bias": biased(partial(bag_loss, bag=POSITIVES[0])),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())

@@ -31,6 +31,7 @@ from compoclip.losses import (
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
 from compoclip.losses.rows import OnlyKinds
 from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES
+from losses_pairs import biased
 
 
 class Table:
@@ -99,6 +100,13 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "composite": lambda: partial(composite.composite_contrast_loss, positives=POSITIVES[:2]),
     "single negative": lambda: partial(composite.single_negative_loss, positives=POSITIVES[:2]),
     "unimodal": lambda: partial(composite.unimodal_loss, positive=POSITIVES[0]),
+}
+LOSSES |= {
+    f"{name} of a bias": lambda make=LOSSES[name]: biased(make())  # type: ignore[misc]
+    for name in (
+        *("clip", "negclip", "negclip zero", "negclip masked", "positive", "positive both"),
+        *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
+    )
 }
 
 
