@@ -26,7 +26,9 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
 from compoclip.losses.triplet import triplet_clip_loss
+from compoclip.losses.units import unit_loss
 from losses_oracle import (
     CASES,
     KINDS,
@@ -111,7 +113,27 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
+    pairs |= _of_parts()
     return pairs | {f"{name} of a bias": each for name, each in _with_a_bias().items()}
+
+
+def _of_parts() -> dict[str, tuple[LossFn, LossFn]]:
+    """The losses on parts of captions: units with foils, noun phrases."""
+    found: dict[str, tuple[LossFn, LossFn]] = {}
+    for masked in (False, True):
+        for slots in ("filled", "all"):
+            options = {"units": POSITIVES, "foils": KINDS, "slots": slots}
+            found[f"unit {slots} {masked}"] = (
+                partial(unit_loss, mask_duplicates=masked, **options),
+                partial(of_pairs.unit, mask_duplicates=masked, **options),
+            )
+        of = {"phrase": POSITIVES[0], "mask_duplicates": masked}
+        found[f"phrase {masked}"] = (partial(phrase_loss, **of), partial(of_pairs.phrase, **of))
+        found[f"patch phrase {masked}"] = (
+            partial(patch_phrase_loss, **of),
+            partial(of_pairs.phrase, score=of_pairs.attended, **of),
+        )
+    return found
 
 
 def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
@@ -128,6 +150,7 @@ def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
             partial(of_pairs.negclip, missing_hn="zero"),
         ),
         "bag": (partial(bag_loss, bag=POSITIVES[0]), partial(of_pairs.bag, bag=POSITIVES[0])),
+        **_of_parts(),
     }
     for masked in (False, True):
         for reduction in ("mean", "sum"):

@@ -142,6 +142,8 @@ def _texts(method: Method) -> str:
     names = [each if isinstance(each, str) else "|".join(each.of) for each in plan.rewrites]
     names += ["graph"] if plan.graph else []
     names += ["bags"] if plan.bags else []
+    names += ["units"] if plan.units else []
+    names += ["noun phrases"] if plan.phrases else []
     own = [kind for kind in method.kinds if kind not in plan.kinds]
     return ", ".join([*own, *names]) or "-"
 

@@ -46,7 +46,7 @@ def pair_loss(logits: Tensor, right: Tensor, left_out: Tensor | None = None) -> 
 
 def pairs_at(logits: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Bool of the shape of `logits` (n, M): True at the places (row, column), each (k,) int64."""
-    places = torch.zeros_like(logits, dtype=torch.bool)
+    places = logits.new_zeros(logits.shape, dtype=torch.bool)
     places.view(-1).index_fill_(0, row * logits.shape[1] + column, True)
     return places
 
