@@ -29,7 +29,7 @@ from train_helpers import write_data
 
 OPTIM = Optim(epochs=1, batch_size=8, lr=1e-3, warmup=2)
 STEPS = 3
-RECIPES = ("negclip", "mosaic-clip", "hard-positives")
+RECIPES = ("negclip", "mosaic-clip", "hard-positives", "cs-clip", "c2lip")
 
 
 @pytest.fixture
