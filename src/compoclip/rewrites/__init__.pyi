@@ -33,8 +33,8 @@ from .reading import read as read
 from .replace import Replace as Replace
 from .replace import TsvlcRuleBased as TsvlcRuleBased
 from .synonyms import Synonym as Synonym
+from .units import CaptionPhrase as CaptionPhrase
 from .units import GraphUnit as GraphUnit
-from .units import NounPhrase as NounPhrase
 from .units import draw_units as draw_units
 from .units import graph_parts as graph_parts
 from .units import noun_phrases as noun_phrases

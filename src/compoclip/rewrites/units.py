@@ -337,7 +337,7 @@ def _text_of(caption: Caption, chunk: Chunk) -> str:
 
 
 @dataclass(frozen=True)
-class NounPhrase:
+class CaptionPhrase:
     """One noun phrase of the caption, drawn uniformly: entailed by it, and saying less."""
 
     name: str = NOUN_PHRASE
