@@ -12,6 +12,7 @@ from torch import Tensor
 
 import losses_loops as loops
 import losses_oracle as oracle
+import losses_pairs as of_pairs
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
@@ -25,7 +26,9 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
 from compoclip.losses.triplet import triplet_clip_loss
+from compoclip.losses.units import unit_loss
 from losses_oracle import (
     CASES,
     KINDS,
@@ -110,7 +113,60 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
-    return pairs
+    pairs |= _of_parts()
+    return pairs | {f"{name} of a bias": each for name, each in _with_a_bias().items()}
+
+
+def _of_parts() -> dict[str, tuple[LossFn, LossFn]]:
+    """The losses on parts of captions: units with foils, noun phrases."""
+    found: dict[str, tuple[LossFn, LossFn]] = {}
+    for masked in (False, True):
+        for slots in ("filled", "all"):
+            options = {"units": POSITIVES, "foils": KINDS, "slots": slots}
+            found[f"unit {slots} {masked}"] = (
+                partial(unit_loss, mask_duplicates=masked, **options),
+                partial(of_pairs.unit, mask_duplicates=masked, **options),
+            )
+        of = {"phrase": POSITIVES[0], "mask_duplicates": masked}
+        found[f"phrase {masked}"] = (partial(phrase_loss, **of), partial(of_pairs.phrase, **of))
+        found[f"patch phrase {masked}"] = (
+            partial(patch_phrase_loss, **of),
+            partial(of_pairs.phrase, score=of_pairs.attended, **of),
+        )
+    return found
+
+
+def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
+    """The contrasts of a model whose logits have a bias."""
+    found: dict[str, tuple[LossFn, LossFn]] = {
+        "clip": (clip_loss, of_pairs.clip),
+        "negclip": (negclip_loss, of_pairs.negclip),
+        "negclip duplicates": (
+            partial(negclip_loss, mask_duplicates=True),
+            partial(of_pairs.negclip, mask_duplicates=True),
+        ),
+        "negclip zero": (
+            partial(negclip_loss, missing_hn="zero", kinds=KINDS),
+            partial(of_pairs.negclip, missing_hn="zero"),
+        ),
+        "bag": (partial(bag_loss, bag=POSITIVES[0]), partial(of_pairs.bag, bag=POSITIVES[0])),
+        **_of_parts(),
+    }
+    for masked in (False, True):
+        for reduction in ("mean", "sum"):
+            options = {"reduction": reduction, "mask_duplicates": masked}
+            found[f"multi-text {reduction} {masked}"] = (
+                partial(multi_text_loss, **options),
+                partial(of_pairs.multi_text, **options),
+            )
+    for symmetric in (False, True):
+        found[f"hard positive {symmetric}"] = (
+            partial(hard_positive_loss, symmetric_pos=symmetric),
+            partial(of_pairs.hard_positive, symmetric_pos=symmetric),
+        )
+    return {
+        name: (of_pairs.biased(ours), of_pairs.biased(loop)) for name, (ours, loop) in found.items()
+    }
 
 
 def _ranking(features: Features, layout: Layout, margins: list[float]) -> Tensor:

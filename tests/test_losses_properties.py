@@ -24,7 +24,9 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
 from compoclip.losses.triplet import triplet_clip_loss
+from compoclip.losses.units import unit_loss
 from losses_oracle import (
     CAPTION,
     CASES,
@@ -40,6 +42,7 @@ from losses_oracle import (
     rearranged,
     with_dtype,
 )
+from losses_pairs import biased
 
 LossFn = Callable[[Features, Layout], Tensor]
 
@@ -69,6 +72,20 @@ LOSSES: dict[str, LossFn] = {
     "negclip duplicates": partial(negclip_loss, mask_duplicates=True),
     "triplet": triplet_clip_loss,
     "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),
+    "clip of a bias": biased(clip_loss),
+    "negclip of a bias": biased(partial(negclip_loss, missing_hn="zero", kinds=KINDS)),
+    "negclip duplicates of a bias": biased(partial(negclip_loss, mask_duplicates=True)),
+    "multi-text of a bias": biased(partial(multi_text_loss, mask_duplicates=True)),
+    "hard positive of a bias": biased(partial(hard_positive_loss, symmetric_pos=True)),
+    "unit": partial(unit_loss, units=POSITIVES, foils=KINDS),
+    "unit masked": partial(unit_loss, units=POSITIVES, foils=KINDS, mask_duplicates=True),
+    "phrase": partial(phrase_loss, phrase=POSITIVES[0]),
+    "phrase masked of a bias": biased(
+        partial(phrase_loss, phrase=POSITIVES[0], mask_duplicates=True)
+    ),
+    "patch phrase": partial(patch_phrase_loss, phrase=POSITIVES[0]),
+    "patch phrase of a bias": biased(partial(patch_phrase_loss, phrase=POSITIVES[0])),
+    "bag of a bias": biased(partial(bag_loss, bag=POSITIVES[0])),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())

@@ -26,11 +26,14 @@ from compoclip.losses import (
     intra_cross,
     local,
     multi_text,
+    phrases,
     triplet,
+    units,
 )
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
 from compoclip.losses.rows import OnlyKinds
 from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES
+from losses_pairs import biased
 
 
 class Table:
@@ -99,6 +102,26 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "composite": lambda: partial(composite.composite_contrast_loss, positives=POSITIVES[:2]),
     "single negative": lambda: partial(composite.single_negative_loss, positives=POSITIVES[:2]),
     "unimodal": lambda: partial(composite.unimodal_loss, positive=POSITIVES[0]),
+    "unit": lambda: partial(units.unit_loss, units=POSITIVES, foils=KINDS),
+    "unit masked": lambda: partial(
+        units.unit_loss, units=POSITIVES, foils=KINDS, mask_duplicates=True, slots="all"
+    ),
+    "phrase": lambda: partial(phrases.phrase_loss, phrase=POSITIVES[0]),
+    "phrase masked": lambda: partial(
+        phrases.phrase_loss, phrase=POSITIVES[0], mask_duplicates=True
+    ),
+    "patch phrase": lambda: partial(phrases.patch_phrase_loss, phrase=POSITIVES[0]),
+    "patch phrase masked": lambda: partial(
+        phrases.patch_phrase_loss, phrase=POSITIVES[0], mask_duplicates=True
+    ),
+}
+LOSSES |= {
+    f"{name} of a bias": lambda make=LOSSES[name]: biased(make())  # type: ignore[misc]
+    for name in (
+        *("clip", "negclip", "negclip zero", "negclip masked", "positive", "positive both"),
+        *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
+        *("unit", "unit masked", "phrase", "phrase masked", "patch phrase", "patch phrase masked"),
+    )
 }
 
 

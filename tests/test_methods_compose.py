@@ -214,7 +214,7 @@ def test_bad_compositions_on_the_command_line(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, message in (
-        (["--texts", "+moo"], "no method or rewrite 'moo'; known: ce-clip"),
+        (["--texts", "+moo"], f"no method or rewrite 'moo'; known: {method_names()[0]}, "),
         (["--set=terms.x.weight=1", "--set=optim.lr=2"], "no term 'x'"),
     ):
         assert main(arguments(world, "clip-ft", tmp_path / "run", *words)) == 2

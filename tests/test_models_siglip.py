@@ -9,80 +9,26 @@ from typing import Any
 
 import open_clip
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from timm.models import is_model, register_model
-from torch import nn
+from timm.models import is_model
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.models.architecture import build_model, register_tanh
+from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
 from compoclip.models.conversion import inspect_model
 from compoclip.models.formats import hf_siglip
 from compoclip.models.formats.hub import write_card
+from siglip_thin import thin_config, write_siglip
 
-WORDS = ["[PAD]", "[EOS]", "[UNK]", "a", "red", "star", "blue", "mug", "left", "of", "two"]
 TEXTS = ["a red star", "two blue mug left of a red star", "A blue star!"]
-
-
-def vit_thin_patch8_siglip_32(pretrained: bool = False, **options: Any) -> nn.Module:
-    """SigLIP's image tower in miniature."""
-    shape = {"embed_dim": 32, "depth": 2, "num_heads": 4, "img_size": 32, "patch_size": 8}
-    model: nn.Module = timm.create_model("vit_base_patch16_siglip_224", **{**shape, **options})
-    return model
-
-
-if not is_model("vit_thin_patch8_siglip_32"):
-    register_model(vit_thin_patch8_siglip_32)
-    register_tanh("vit_thin_patch8_siglip_32")
 
 
 @pytest.fixture(autouse=True)
 def thin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
-
-
-def write_siglip(folder: Path, **text: Any) -> Any:
-    """A SiglipModel with random weights and a tokenizer of a few words; the model."""
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
-    tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]")
-    inner = tokenizers.Tokenizer(words)
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    inner.post_processor = tokenizers.processors.TemplateProcessing(
-        "$A [EOS]", None, [("[EOS]", 1)]
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="[PAD]", eos_token="[EOS]", unk_token="[UNK]"
-    ).save_pretrained(folder)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    vision = {"intermediate_size": 128, "image_size": 32, "patch_size": 8}
-    text = {"intermediate_size": 100, "vocab_size": 16, "max_position_embeddings": 12, **text}
-    config = transformers.SiglipConfig(
-        text_config={**sizes, **text}, vision_config={**sizes, **vision}
-    )
-    torch.manual_seed(0)
-    model = transformers.SiglipModel(config).eval()
-    with torch.no_grad():  # norms and biases start as ones and zeros, which hides mistakes
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
-    model.save_pretrained(folder)
-    processor = {
-        "do_resize": True,
-        "size": {"height": 32, "width": 32},
-        "resample": 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
-        "image_processor_type": "SiglipImageProcessor",
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    return model
 
 
 def pixels() -> torch.Tensor:
@@ -213,38 +159,6 @@ def test_wrong_folders_are_refused_with_the_reason(
 
 
 # --- written -------------------------------------------------------------------------------------
-
-
-def thin_config(tanh: bool = True) -> dict[str, Any]:
-    """An open_clip configuration of SigLIP's kind, with a text tower of another width."""
-    act = {"act_kwargs": {"approximate": "tanh"}} if tanh else {}
-    return {
-        "embed_dim": 32,
-        "init_logit_bias": -10,
-        "custom_text": True,
-        "vision_cfg": {
-            "image_size": 32,
-            "timm_model_name": "vit_thin_patch8_siglip_32" + ("_tanh" if tanh else ""),
-            "timm_model_pretrained": False,
-            "timm_pool": "map",
-            "timm_proj": "none",
-        },
-        "text_cfg": {
-            "context_length": 12,
-            "vocab_size": 16,
-            "hf_tokenizer_name": "somebody/siglip",
-            "tokenizer_kwargs": {"clean": "canonicalize"},
-            "width": 24,
-            "heads": 4,
-            "layers": 2,
-            "mlp_ratio": 100.5 / 24,
-            "no_causal_mask": True,
-            "proj_bias": True,
-            "pool_type": "last",
-            "norm_kwargs": {"eps": 1e-6},
-            **act,
-        },
-    }
 
 
 @pytest.mark.parametrize("tanh", [True, False])

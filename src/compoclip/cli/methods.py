@@ -1,18 +1,23 @@
 """`compoclip methods [METHOD ...]`: every recipe with paper, texts, loss terms and defaults.
 
 Of methods that are named also where their papers and released code differ, and what is done here.
+`--table` writes the page "The literature at a glance": Markdown, with published numbers and those
+of the lab.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
+from compoclip.errors import UsageError
+from compoclip.files import read_json
 from compoclip.methods.registry import (
     load_recipe,
     method_names,
@@ -31,10 +36,15 @@ class MethodsOptions:
     Args:
         methods: These alone, with the options over which paper and released code differ; all by
             default.
+        table: Print the literature at a glance, in Markdown: idea, texts, images, losses and what
+            trains, then published numbers with their sources.
+        lab: With --table, the page that `make lab` writes (docs/lab.md), for its numbers.
         json: Print JSON, with all settings.
     """
 
     methods: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ()
+    table: bool = False
+    lab: Path | None = None
     json: bool = False
 
 
@@ -42,7 +52,12 @@ def main(arguments: Sequence[str]) -> int:
     """Print one row, or one JSON object, a method; of those that are named all differences."""
     options = parse(MethodsOptions, "methods", arguments)
     names = options.methods or tuple(method_names())
+    if options.lab and not options.table:
+        raise UsageError("--lab goes with --table")
     methods = [load_recipe(name)() for name in names]
+    if options.table:
+        print(at_a_glance(methods, options.lab))
+        return 0
     if options.json:
         records = [_record(method) for method in methods]
         emit_json([{**each, "from": method_origin(n)} for n, each in zip(names, records)])
@@ -142,6 +157,8 @@ def _texts(method: Method) -> str:
     names = [each if isinstance(each, str) else "|".join(each.of) for each in plan.rewrites]
     names += ["graph"] if plan.graph else []
     names += ["bags"] if plan.bags else []
+    names += ["units"] if plan.units else []
+    names += ["noun phrases"] if plan.phrases else []
     own = [kind for kind in method.kinds if kind not in plan.kinds]
     return ", ".join([*own, *names]) or "-"
 
@@ -153,3 +170,128 @@ def _terms(method: Method) -> str:
 
     losses = " + ".join(shown(term.name, term.weight, term.on) for term in method.losses)
     return f"{losses} (LoRA)" if method.lora else losses
+
+
+# --- The literature at a glance. ---
+
+_PUBLISHED = Path(__file__).parents[1] / "methods" / "data" / "published.json"
+_LAB_BEGINS = "<!-- lab: begin -->"
+
+
+def at_a_glance(methods: Sequence[Method], lab: Path | None = None) -> str:
+    """The page in Markdown.
+
+    Args:
+        methods: Its rows.
+        lab: A page with the table of the lab, if its numbers are wanted.
+
+    Returns:
+        The text.
+
+    Raises:
+        UsageError: When the page of the lab holds no table.
+    """
+    published = read_json(_PUBLISHED, absent="install compoclip again")
+    names = [method.name for method in methods]
+    parts = [
+        "# The literature at a glance",
+        "",
+        "Made by `compoclip methods --table`; what each recipe's options are is said by "
+        "`compoclip train METHOD --help`, where paper and released code differ by "
+        "`compoclip methods METHOD`.",
+        "",
+        "## Recipes",
+        "",
+        *_markdown(
+            ("recipe", "idea", "texts", "images", "losses", "trains", "defaults", "paper"),
+            [_glance(method) for method in methods],
+        ),
+        "",
+        "## Published numbers",
+        "",
+        published["about"],
+        "",
+        *_numbers(published["columns"], published["methods"], ["CLIP", *names]),
+        "",
+        *(f"- **{letter}**: {source}." for letter, source in published["sources"].items()),
+    ]
+    if lab is not None:
+        columns, rows = lab_table(lab)
+        parts += [
+            "",
+            "## Our lab",
+            "",
+            f"The same recipes under equal conditions, on the world: the table of {lab.name}, "
+            "which says how to read it and what the marks mean.",
+            "",
+            *_numbers(columns, rows, ["base", *names]),
+        ]
+    return "\n".join(parts)
+
+
+def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The columns of the lab's table on a page, and its rows by arm.
+
+    Args:
+        page: Markdown, such as docs/lab.md.
+
+    Returns:
+        Names of columns; for each arm its cells that are not empty.
+
+    Raises:
+        UsageError: When there is no such table.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--lab {page}: cannot be read ({error}); name docs/lab.md") from error
+    lines = text.partition(_LAB_BEGINS)[2].splitlines()
+    cells = [
+        [cell.strip() for cell in line.strip(" |").split("|")] for line in lines if "|" in line
+    ]
+    if not cells or cells[0][:1] != ["arm"]:
+        raise UsageError(f"--lab {page}: holds no table of the lab; `make lab` writes one")
+    columns = cells[0][1:]
+    rows: dict[str, dict[str, str]] = {}
+    for arm, *values in cells[2:]:
+        if arm == "arm":  # of the next table
+            break
+        rows.setdefault(arm, {name: value for name, value in zip(columns, values) if value})
+    return columns, rows
+
+
+def _glance(method: Method) -> list[str]:
+    optim, trains = method.optim, method.trains
+    towers = [
+        name for name, on in (("image", trains.image_tower), ("text", trains.text_tower)) if on
+    ]
+    what = "both towers" if len(towers) == 2 else f"{towers[0]} tower" if towers else "no tower"
+    if method.lora:
+        what = f"adapters in {what}"
+    elif trains.logit_scale:
+        what = f"{what}, temperature"
+    return [
+        f"`{method.name}`",
+        method_summaries().get(method.name, "").rstrip("."),
+        _texts(method),
+        method.images.name,
+        _terms(method),
+        what,
+        f"{optim.epochs:g} epochs of {optim.batch_size}, lr {optim.lr:g}",
+        method.paper,
+    ]
+
+
+def _numbers(
+    columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], names: Sequence[str]
+) -> list[str]:
+    """The rows of these names that have any number, in the columns that have any."""
+    found = {name: rows[name] for name in names if rows.get(name)}
+    kept = [column for column in columns if any(column in row for row in found.values())]
+    body = [[name, *(row.get(column, "") for column in kept)] for name, row in found.items()]
+    return _markdown(["", *kept], body)
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines]

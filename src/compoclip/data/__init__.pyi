@@ -2,9 +2,11 @@ from .batch import Batch as Batch
 from .batch import TextBlock as TextBlock
 from .caption_plan import BagPlan as BagPlan
 from .caption_plan import CaptionPlan as CaptionPlan
+from .caption_plan import FirstOf as FirstOf
 from .caption_plan import GraphPlan as GraphPlan
 from .caption_plan import OneOf as OneOf
 from .caption_plan import Stage as Stage
+from .caption_plan import UnitPlan as UnitPlan
 from .images import BatchBuilder as BatchBuilder
 from .images import ImagePlan as ImagePlan
 from .images import NegativeImages as NegativeImages
@@ -21,3 +23,5 @@ from .sources import Source as Source
 from .sources.open import open_source as open_source
 from .transform import ImageTransform as ImageTransform
 from .transform import RandomCrop as RandomCrop
+from .written_units import WrittenUnits as WrittenUnits
+from .written_units import open_unit_file as open_unit_file

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import kind_named
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
+from compoclip.rewrites.units import NOUN_PHRASE, UNIT, UNIT_FOIL
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
 # ... and for texts of a file of written ones
@@ -38,6 +40,19 @@ class OneOf:
 
     name: str
     of: tuple[str, ...]
+
+    def order(self, rng: random.Random) -> list[str]:
+        """The rewrites in the order in which they are tried."""
+        return rng.sample(self.of, len(self.of))
+
+
+@dataclass(frozen=True)
+class FirstOf(OneOf):
+    """One text, from the first of the rewrites that applies to the caption."""
+
+    def order(self, rng: random.Random) -> list[str]:
+        """As they stand."""
+        return list(self.of)
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,47 @@ class BagPlan:
 
 
 @dataclass(frozen=True)
+class UnitPlan:
+    """Units of each caption, entities and relations, each with a foil of its own (CS-CLIP).
+
+    The texts of slot k are of the kinds "unit-k" and "unit-foil-k", counted from 1.
+
+    Args:
+        slots: Most units of a caption.
+        relation_share: How often a slot tries the caption's relations first; else it takes an
+            entity.
+        pair_share: How often an entity comes with another one ("A and B").
+        file: Units and foils in the format of CS-CLIP's training data, by caption; "" takes them
+            from the scene graph.
+    """
+
+    slots: int = 2
+    relation_share: float = 1.0
+    pair_share: float = 0.5
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for no slot and for shares outside [0, 1]."""
+        if self.slots < 1:
+            raise UsageError(f"{self.slots} slots of units: there must be at least 1")
+        if not all(0 <= share <= 1 for share in (self.relation_share, self.pair_share)):
+            raise UsageError(
+                f"shares of relations and pairs must lie between 0 and 1, not "
+                f"{self.relation_share} and {self.pair_share}"
+            )
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The kind of the unit in each slot."""
+        return tuple(f"{UNIT}-{slot}" for slot in range(1, self.slots + 1))
+
+    @property
+    def foils(self) -> tuple[str, ...]:
+        """The kind of the foil in each slot."""
+        return tuple(f"{UNIT_FOIL}-{slot}" for slot in range(1, self.slots + 1))
+
+
+@dataclass(frozen=True)
 class CaptionPlan:
     """The texts that accompany a caption, all drawn again for every sample and epoch.
 
@@ -140,6 +196,9 @@ class CaptionPlan:
             those of a smaller share are among those of a larger one.
         graph: Sub-graph texts, if any.
         bags: Bags of sentences, if any.
+        units: Entities and relations with foils, if any.
+        phrases: Most noun phrases of the caption, drawn as a bag of kind "noun-phrase"; an image
+            without any has its caption for one. 0 is none.
         main: Always take the first caption of a sample, not one of its captions at random.
         written: File of written texts (see `WrittenTexts`).
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
@@ -151,6 +210,8 @@ class CaptionPlan:
     hn_fraction: float = 1.0
     graph: GraphPlan | None = None
     bags: BagPlan | None = None
+    units: UnitPlan | None = None
+    phrases: int = 0
     main: bool = False
     written: str = ""
     pre_caption: int = 0
@@ -160,6 +221,8 @@ class CaptionPlan:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
+        if self.phrases < 0:
+            raise UsageError(f"{self.phrases} noun phrases: must be 0 (none) or more")
         if not 0 <= self.hn_fraction <= 1:
             raise UsageError(f"hn-fraction {self.hn_fraction}: must lie between 0 and 1")
 
@@ -171,6 +234,10 @@ class CaptionPlan:
             names += [GRAPH_POSITIVE, *GRAPH_CATEGORIES]
         if self.bags is not None:
             names += [BAG, BAG_NEGATIVE]
+        if self.units is not None:
+            names += [kind for pair in zip(self.units.units, self.units.foils) for kind in pair]
+        if self.phrases:
+            names.append(NOUN_PHRASE)
         return tuple(dict.fromkeys(names))
 
     @property
@@ -186,7 +253,8 @@ class CaptionPlan:
     @property
     def needs_parsing(self) -> bool:
         """True if any text is made from parsed captions."""
-        more = self.graph is not None or self.bags is not None
+        more = self.graph is not None or self.bags is not None or self.phrases > 0
+        more |= self.units is not None and not self.units.file
         return more or bool(set(self.rewrite_names) - {GIVEN})
 
     def require(self, source: Source) -> None:

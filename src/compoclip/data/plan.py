@@ -25,9 +25,11 @@ from compoclip.data.caption_plan import (
     BagSentence,
     CaptionPlan,
     OneOf,
+    UnitPlan,
     WrittenTexts,
 )
 from compoclip.data.sources import Sample, Source
+from compoclip.data.written_units import WrittenUnits
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import (
@@ -41,6 +43,16 @@ from compoclip.rewrites.base import (
 )
 from compoclip.rewrites.graph_edits import load_vocabulary
 from compoclip.rewrites.mosaic import sample_graph_texts
+from compoclip.rewrites.units import (
+    NO_PHRASE,
+    NOUN_PHRASE,
+    UNIT,
+    UNIT_FOIL,
+    UnitPart,
+    draw_units,
+    graph_parts,
+    noun_phrases,
+)
 from compoclip.rewrites.written import form_objection, positive_objection
 from compoclip.workers import available_cores
 
@@ -163,13 +175,16 @@ class TextPlan:
             self.bags = Bags(Path(bags.file))
         written = bool(self.plan.written) or {*self.plan.all_rewrites}.intersection(WRITTEN)
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
+        units = self.plan.units
+        self._units = WrittenUnits(Path(units.file)) if units and units.file else None
         words = graph is not None and graph.vocabulary
         self._vocabulary = load_vocabulary(Path(words)) if words else None
 
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
     ) -> tuple[list[Drawn], PlanCounts]:
-        """The caption first, then rewrites in the order of the plan, graph texts, bag.
+        """The caption first, then rewrites in the order of the plan, graph texts, bag, units, noun
+        phrases.
 
         A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
         counted; so is a negative that equals any of the sample's captions, drawn or not.
@@ -190,6 +205,10 @@ class TextPlan:
             drawing.graph()
         if self.plan.bags is not None:
             drawing.bag()
+        if self.plan.units is not None:
+            drawing.units(self.plan.units)
+        if self.plan.phrases:
+            drawing.phrases(self.plan.phrases)
         return drawing.texts, drawing.counts
 
     def parse(self, text: str) -> Caption:
@@ -223,6 +242,12 @@ class TextPlan:
         )
         negatives = made.negatives if with_negatives else ()
         return [*made.positives, *negatives], made.refused
+
+    def unit_parts(self, caption: str) -> tuple[Sequence[UnitPart], Sequence[UnitPart]] | None:
+        """The entities and the relations of a caption; None where the file of units has none."""
+        if self._units is not None:
+            return self._units.find(caption)
+        return graph_parts(self.parse(caption))
 
     def _find(self) -> Mapping[str, Rewrite]:
         names = {*self.plan.all_rewrites} - {GIVEN, *WRITTEN}
@@ -264,8 +289,8 @@ class _Drawing:
             self._offer(each)
             return
         rng = self._plan.rng(self._key, self._epoch, each.name)
-        # The first that applies, in random order: uniform among those that apply.
-        if any(self._offer(name) for name in rng.sample(each.of, len(each.of))):
+        # The first that applies; in random order that is uniform among those that apply.
+        if any(self._offer(name) for name in each.order(rng)):
             self._count(each.name)
         else:
             self.counts.refused[each.name, NONE_APPLIES] += 1
@@ -278,6 +303,36 @@ class _Drawing:
         self.counts.refused.update(refused)
         for text in made:
             self._add(_drawn(text), text.rewrite)
+
+    def units(self, plan: UnitPlan) -> None:
+        """Units of the caption, each with its foil, in slots."""
+        rng = self._plan.rng(self._key, self._epoch, UNIT)
+        parts = self._plan.unit_parts(self.caption)
+        if parts is None:
+            self.counts.refused[UNIT, NONE_WRITTEN] += 1
+            return
+        drawn = draw_units(
+            *parts,
+            rng,
+            slots=plan.slots,
+            relation_share=plan.relation_share,
+            pair_share=plan.pair_share,
+            taken=frozenset(self._taken),
+        )
+        self.counts.refused.update({(UNIT, why): n for why, n in drawn.refused.items()})
+        for kind, foil_kind, (unit, foil) in zip(plan.units, plan.foils, drawn.units):
+            if self._add(_drawn(unit), kind, UNIT) and self._negatives:
+                self._add(_drawn(foil), foil_kind, UNIT_FOIL)
+
+    def phrases(self, most: int) -> None:
+        """Noun phrases of the caption in their order; the caption where it has none."""
+        rng = self._plan.rng(self._key, self._epoch, NOUN_PHRASE)
+        found = noun_phrases(self._plan.parse(self.caption))
+        chosen = sorted(rng.sample(range(len(found)), min(most, len(found))))
+        texts = [Drawn(found[i], Role.POSITIVE) for i in chosen]
+        if sum(self._add(each, NOUN_PHRASE) for each in texts) == 0:
+            self.counts.refused[NOUN_PHRASE, NO_PHRASE] += 1
+            self.texts.append(Drawn(self.caption, Role.POSITIVE, NOUN_PHRASE))
 
     def bag(self) -> None:
         """The sentences of the sample's bag, each with its negative; the caption without a bag."""

@@ -18,4 +18,7 @@ from .intra_cross import RankingLoss as RankingLoss
 from .intra_cross import intra_modal_loss as intra_modal_loss
 from .local import local_hn_loss as local_hn_loss
 from .multi_text import multi_text_loss as multi_text_loss
+from .phrases import patch_phrase_loss as patch_phrase_loss
+from .phrases import phrase_loss as phrase_loss
 from .triplet import triplet_clip_loss as triplet_clip_loss
+from .units import unit_loss as unit_loss

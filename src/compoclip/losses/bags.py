@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.rows import RowIndex, by_owner, captions, check, row_arrays
@@ -68,7 +69,9 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
         ValueError: When an image has no caption.
 
     Relation: with bags of one, the two softmaxes of `clip_loss` share one denominator. Only the
-    best-fitting sentences of a bag need to score high, where `multi_text_loss` asks it of all.
+    best-fitting sentences of a bag need to score high, where `multi_text_loss` asks it of all. Of a
+    model with a bias b every sentence of another bag is a wrong pair of its own, and the bag of the
+    image a right one with the logit LSE_b(z_ib + b) (`pair_loss`).
     Reference: Doveh et al., Dense and Aligned Captions (DAC) Promote Compositional Reasoning in VL
     Models (NeurIPS 2023), multiple-instance loss.
     """
@@ -83,6 +86,13 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
         scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
         back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
         own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
+        if f.logit_bias is not None:
+            # Every sentence of another bag is wrong; of the own one its best fit is right.
+            ours = torch.arange(len(sentence), device=own.device) + before
+            wrong = scores.view(-1).index_fill(0, bags.image * scores.shape[1] + ours, -torch.inf)
+            right = _lse(bags, own + f.logit_bias)
+            loss = F.softplus(wrong + f.logit_bias).sum() + F.softplus(-right).sum()
+            return loss / max(1, int(images.sum()))
         to_text, to_image = scores.logsumexp(1), _lse(bags, back.logsumexp(1))
         loss = torch.logaddexp(to_text, to_image) - _lse(bags, own)
         return loss.sum() / max(1, int(images.sum()))

@@ -77,7 +77,13 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
     with full_precision(features) as f:
         contrasts = [
             symmetric_contrast(
-                layout, f.logit_scale, f.image, f.text.index_select(0, index), images, images
+                layout,
+                f.logit_scale,
+                f.image,
+                f.text.index_select(0, index),
+                images,
+                images,
+                logit_bias=f.logit_bias,
             )
             for index in layout.indices(_descriptions, tuple(positives))
         ]

@@ -321,6 +321,10 @@ class Features:
         tokens: (T, L, D) projected text tokens, not normalised, or None.
         token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or
             None.
+        logit_bias: Scalar b of a model whose logits are s u . t + b (SigLIP), or None. With it,
+            contrasts of images with texts over the batch are sigmoid losses of every pair, without
+            it softmaxes (`symmetric_contrast`). Losses that rank the texts of one image among
+            themselves are softmaxes either way: a bias cancels there.
     """
 
     image: Tensor
@@ -329,6 +333,7 @@ class Features:
     patches: Tensor | None = None
     tokens: Tensor | None = None
     token_mask: Tensor | None = None
+    logit_bias: Tensor | None = None
 
 
 class Loss(Protocol):
@@ -373,6 +378,7 @@ def full_precision(features: Features) -> Iterator[Features]:
     Autocast would otherwise turn the matrix products of a loss back into half precision: at
     s = 100 a bfloat16 logit is off by up to 0.25.
     """
+    bias = features.logit_bias
     with torch.autocast(device_type=features.image.device.type, enabled=False):
         yield replace(
             features,
@@ -381,6 +387,7 @@ def full_precision(features: Features) -> Iterator[Features]:
             logit_scale=at_least_float32(features.logit_scale),
             patches=None if features.patches is None else at_least_float32(features.patches),
             tokens=None if features.tokens is None else at_least_float32(features.tokens),
+            logit_bias=None if bias is None else at_least_float32(bias),
         )
 
 

@@ -31,6 +31,26 @@ def match_loss(logits: Tensor, target: Tensor, rows: int) -> Tensor:
     return F.cross_entropy(logits, target, reduction="sum") / max(1, rows)
 
 
+def pair_loss(logits: Tensor, right: Tensor, left_out: Tensor | None = None) -> Tensor:
+    r"""Sum over pairs of -ln sigma(y z), the loss of SigLIP: y = 1 where `right`, else -1.
+
+    Inputs: `logits` z of any shape, `right` and `left_out` bool of the same; pairs that are left
+    out count nothing. Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training (ICCV
+    2023), equation 1.
+    """
+    wrongness = torch.where(right, -logits, logits)
+    if left_out is not None:
+        wrongness = wrongness.masked_fill(left_out & ~right, -torch.inf)
+    return F.softplus(wrongness).sum()
+
+
+def pairs_at(logits: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Bool of the shape of `logits` (n, M): True at the places (row, column), each (k,) int64."""
+    places = logits.new_zeros(logits.shape, dtype=torch.bool)
+    places.view(-1).index_fill_(0, row * logits.shape[1] + column, True)
+    return places
+
+
 def symmetric_contrast(
     layout: Layout,
     logit_scale: Tensor,
@@ -40,10 +60,17 @@ def symmetric_contrast(
     texts: Ints,
     masked: tuple[Tensor, Tensor] | None = None,
     phantoms: int | None = None,
+    logit_bias: Tensor | None = None,
+    own: Tensor | None = None,
 ) -> Tensor:
-    """Half the contrast of images with texts, half that of captions with images.
+    r"""Half the contrast of images with texts, half that of captions with images.
 
-    The shared core of every loss of the CLIP kind.
+    The shared core of every loss of the CLIP kind, and the one place that makes it one of SigLIP's
+    kind: with a bias b, every pair of an image and a text counts once,
+
+    .. math::
+        L = - \frac1B \sum_{ij} \ln \sigma(y_{ij} (s\, u_i \cdot t_j + b)), \quad
+        y_{ij} = 1 \text{ for an image and its caption, else } -1.
 
     Args:
         layout: The batch, which several processes may share.
@@ -55,19 +82,30 @@ def symmetric_contrast(
         texts: (world,) the same of texts.
         masked: (B, all texts) bool and (B, all images) bool, pairs to leave out of one direction
             and of the other; targets may be among them, and stay.
-        phantoms: How many columns of logit 0 join every image.
+        phantoms: How many columns of similarity 0 join every image.
+        logit_bias: Scalar b; None makes both directions softmaxes.
+        own: (B,) s u . n of one more text of each image, which no other image meets; -inf where
+            there is none.
 
     Returns:
         This process's share of the contrast.
     """
     peers, count = layout.peers, len(image)
     to_text = logit_scale * image @ peers.gathered(text, texts).T
+    rows, place = int(images.sum()), torch.arange(count, device=image.device)
+    in_texts, in_images = (int(sizes[: peers.rank].sum()) for sizes in (texts, images))
+    if logit_bias is not None:
+        right = pairs_at(to_text, place, place + in_texts)
+        loss = pair_loss(to_text + logit_bias, right, masked and masked[0])
+        if phantoms is not None:
+            loss = loss + count * phantoms * F.softplus(logit_bias)
+        if own is not None:
+            loss = loss + F.softplus(own + logit_bias).sum()
+        return loss / max(1, rows)
     if peers.world == 1:
         to_image = to_text[:, :count].T  # the same products
     else:
         to_image = logit_scale * text[:count] @ peers.gathered(image, images).T
-    own = torch.arange(count, device=image.device)
-    in_texts, in_images = (int(sizes[: peers.rank].sum()) for sizes in (texts, images))
     if masked is not None:
         for mask, start in zip(masked, (in_texts, in_images)):
             mask.diagonal(start)[:count].fill_(False)
@@ -77,9 +115,10 @@ def symmetric_contrast(
         # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
         phantom = to_text.new_full((count, 1), math.log(phantoms) if phantoms else -math.inf)
         to_text = torch.cat([to_text, phantom], dim=1)
-    rows = int(images.sum())
+    if own is not None:
+        to_text = torch.cat([to_text, own[:, None]], dim=1)
     return (
-        match_loss(to_text, own + in_texts, rows) + match_loss(to_image, own + in_images, rows)
+        match_loss(to_text, place + in_texts, rows) + match_loss(to_image, place + in_images, rows)
     ) / 2
 
 
@@ -101,7 +140,8 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     Raises:
         ValueError: When an image has no caption.
 
-    Relation: `negclip_loss` without negatives is this loss.
+    Relation: `negclip_loss` without negatives is this loss. Of a model with a bias it is the
+    sigmoid loss of SigLIP (`symmetric_contrast`), B ln 2 when all logits are 0.
     Reference: Radford et al., Learning Transferable Visual Models From Natural Language
     Supervision (ICML 2021), figure 3.
     """
@@ -109,7 +149,9 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     (images,) = layout.sizes(captions)
     with full_precision(features) as f:
         text = f.text.index_select(0, caption_index(layout))
-        return symmetric_contrast(layout, f.logit_scale, f.image, text, images, images)
+        return symmetric_contrast(
+            layout, f.logit_scale, f.image, text, images, images, logit_bias=f.logit_bias
+        )
 
 
 def negclip_loss(
@@ -149,7 +191,8 @@ def negclip_loss(
             are the same.
 
     Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
-    the negatives share the softmax with the other captions.
+    the negatives share the softmax with the other captions. Of a model with a bias every pair of an
+    image and a text, negatives included, counts once (`symmetric_contrast`).
     Reference: Yuksekgonul et al., When and Why Vision-Language Models Behave like Bags-of-Words
     (ICLR 2023), section 4; negatives generated anew each step as in the NegCLIP baseline of Oh et
     al., Preserving Multi-Modal Capabilities of Pre-trained VLMs (EMNLP 2024).
@@ -162,7 +205,7 @@ def negclip_loss(
     with full_precision(features) as f:
         text = f.text.index_select(0, column)
         return symmetric_contrast(
-            layout, f.logit_scale, f.image, text, images, texts, masked, phantoms
+            layout, f.logit_scale, f.image, text, images, texts, masked, phantoms, f.logit_bias
         )
 
 

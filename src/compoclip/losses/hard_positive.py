@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
-from compoclip.losses.contrastive import match_loss
+from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
 from compoclip.losses.rows import caption_index, captions, check, first
 
 
@@ -36,7 +36,9 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
         ValueError: When an image has no caption.
 
     Relation: added to `negclip_loss` (positives take no part in that) and to `global_hn_loss` with
-    gamma = beta = 0, which is the L_neg of the same objective.
+    gamma = beta = 0, which is the L_neg of the same objective. Of a model with a bias the first
+    term is the sigmoid loss of every pair of an image (of H; of the batch with `symmetric_pos`) and
+    a positive; texts with texts stay a softmax, which the bias is not meant for.
     Reference: Kamath et al., The Hard Positive Truth about Vision-Language Compositionality (ECCV
     2024); the form of the objective is that of Doveh et al., Teaching Structured Vision & Language
     Concepts to Vision & Language Models (CVPR 2023).
@@ -53,6 +55,13 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
         target = torch.arange(len(owner), device=owner.device) + in_positives
         terms = []
         for anchor in (f.image, f.text.index_select(0, caption)):
+            if anchor is f.image and f.logit_bias is not None:
+                seen = f.image if symmetric_pos else f.image.index_select(0, owner)
+                scores = seen @ every_positive.T + f.logit_bias
+                right = pairs_at(scores, owner if symmetric_pos else target - in_positives, target)
+                loss = pair_loss(scores, right) / max(1, rows)
+                terms += [loss] * (1 + symmetric_pos)
+                continue
             scores = anchor.index_select(0, owner) @ every_positive.T
             terms.append(match_loss(scores, target, rows))
             if symmetric_pos:

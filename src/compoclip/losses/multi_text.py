@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contrastive import pair_loss, pairs_at
 from compoclip.losses.rows import caption_index, captions, check, every_text, true_pairs
 
 TextReduction = Literal["mean", "sum"]
@@ -53,7 +54,8 @@ def multi_text_loss(
             tells neither which texts nor which images are the same.
 
     Relation: with captions alone this is `clip_loss`. Unlike `negclip_loss`, positives are targets
-    too.
+    too. Of a model with a bias it is the sigmoid loss of every pair of an image and a text, over
+    |P| (`pair_loss`).
     Reference: Singh et al., Coarse-to-Fine Contrastive Learning in Image-Text-Graph Space for
     Improved Vision-Language Compositionality (EMNLP 2023), the multi-caption loss.
     """
@@ -66,6 +68,11 @@ def multi_text_loss(
     with full_precision(features) as f:
         # Images of this process against all texts, its positive texts against all images.
         to_text = f.logit_scale * f.image @ peers.gathered(f.text, texts).T
+        if f.logit_bias is not None:
+            right = pairs_at(to_text, row, column + in_texts)
+            masked = true_pairs(layout, _targets, every_text)[0] if mask_duplicates else None
+            loss = pair_loss(to_text + f.logit_bias, right, masked)
+            return loss / int(positives.sum()) if reduction == "mean" else loss
         to_image = f.logit_scale * f.text.index_select(0, column)
         to_image = to_image @ peers.gathered(f.image, images).T
         pair = row * to_text.shape[1] + column + in_texts

@@ -250,10 +250,16 @@ def every_text(host: HostLayout) -> tuple[Ints, ...]:
     return (np.arange(len(host.owner)),)
 
 
+def every_image(host: HostLayout) -> tuple[Ints, ...]:
+    """All images of the batch."""
+    return (np.arange(host.images),)
+
+
 def true_pairs(
     layout: Layout,
     rows: Callable[[HostLayout], tuple[Ints, ...]] = every_text,
     columns: Callable[[HostLayout], tuple[Ints, ...]] = every_text,
+    images: Callable[[HostLayout], tuple[Ints, ...]] = every_image,
 ) -> tuple[Tensor, Tensor]:
     """Which texts equal a CAPTION or POSITIVE of which images, or of the same photo.
 
@@ -264,6 +270,7 @@ def true_pairs(
         layout: The batch.
         rows: Finds n texts of this process, as first of its arrays.
         columns: The same of N texts, those of all processes.
+        images: The same of B images, by default all.
 
     Returns:
         (B, N) bool, images of this process and texts of all; and (n, B of all processes) bool,
@@ -272,7 +279,7 @@ def true_pairs(
     Raises:
         ValueError: When the layout has neither.
     """
-    found = layout.indices(_true_pairs, rows, columns, joint=True)
+    found = layout.indices(_true_pairs, rows, columns, images, joint=True)
     return tuple(  # type: ignore[return-value]
         true.index_select(0, row).index_select(1, column)
         for true, row, column in (found[:3], found[3:])
@@ -283,6 +290,7 @@ def _true_pairs(
     host: HostLayout,
     rows: Callable[[HostLayout], tuple[Ints, ...]],
     columns: Callable[[HostLayout], tuple[Ints, ...]],
+    images: Callable[[HostLayout], tuple[Ints, ...]],
 ) -> tuple[Ints, ...]:
     if host.text_id is None and host.image_id is None:
         raise ValueError("masking duplicates needs text_id or image_id in the layout")
@@ -291,10 +299,15 @@ def _true_pairs(
     photo = _told_apart(host, photo_keys, host.images)
     positive = np.flatnonzero(host.role != int(Role.NEGATIVE))
     of_photo, of_text, column, image = host.peers.collected(
-        [photo[host.owner[positive]], text[positive], text[columns(host)[0]], photo]
+        [
+            photo[host.owner[positive]],
+            text[positive],
+            text[columns(host)[0]],
+            photo[images(host)[0]],
+        ]
     )
     return (
-        *_related(photo, of_photo, of_text, column),
+        *_related(photo[images(host)[0]], of_photo, of_text, column),
         *_related(text[rows(host)[0]], of_text, of_photo, image),
     )
 

@@ -55,6 +55,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
             torch.cat([right_text, wrong_text, other]),
             rows,
             rows + others + negatives,
+            logit_bias=f.logit_bias,
         ) + symmetric_contrast(
             layout,
             f.logit_scale,
@@ -62,6 +63,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
             torch.cat([wrong_text, right_text]),
             others,
             rows + others,
+            logit_bias=f.logit_bias,
         )
 
 

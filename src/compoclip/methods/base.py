@@ -44,6 +44,7 @@ class LossTerm:
         loss: The function.
         weight: What it is multiplied by.
         needs_local: Whether it asks the encoder for patch and token features.
+        needs_patches: Whether it asks for patch features alone, which more models have.
         on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
         reads: The roles of the texts it reads beside captions.
     """
@@ -54,6 +55,7 @@ class LossTerm:
     needs_local: bool = False
     on: str = ""
     reads: tuple[Role, ...] = ()
+    needs_patches: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Optim:
         warmup: Steps of linear warm-up.
         warmup_share: Largest share of all steps that the warm-up may take.
         clip_grad: Maximum global gradient norm; 0 is off.
-        max_logit_scale: Largest s = exp(logit_scale) allowed after a step.
+        max_logit_scale: Largest s = exp(logit_scale) allowed after a step; a model with a bias of
+            its logits (SigLIP), whose published scale is larger, has no limit.
     """
 
     epochs: float = 5
@@ -235,6 +238,11 @@ class Method:
     def needs_local(self) -> bool:
         """Whether any loss reads patch and token features."""
         return any(term.needs_local for term in self.losses)
+
+    @property
+    def needs_patches(self) -> bool:
+        """Whether any loss reads patch features."""
+        return self.needs_local or any(term.needs_patches for term in self.losses)
 
     @property
     def kinds(self) -> tuple[str, ...]:

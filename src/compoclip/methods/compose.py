@@ -69,16 +69,21 @@ def _with_texts(method: Method, name: str, first: bool) -> Method:
     own = method.plan
     if not name.startswith("+"):
         # The first name without + takes the place of the method's own texts.
-        own = replace(own, graph=None, bags=None, rewrites=() if first else own.rewrites)
+        none = replace(own, graph=None, bags=None, units=None, phrases=0)
+        own = replace(none, rewrites=() if first else own.rewrites)
     if own.graph is not None and added.graph not in (None, own.graph):
         raise UsageError(f"--texts {name}: {method.name} draws graph texts already")
     if own.bags is not None and added.bags not in (None, own.bags):
         raise UsageError(f"--texts {name}: {method.name} draws bags already")
+    if own.units is not None and added.units not in (None, own.units):
+        raise UsageError(f"--texts {name}: {method.name} draws units already")
     plan = replace(
         own,
         rewrites=tuple(dict.fromkeys((*own.rewrites, *added.rewrites))),
         graph=own.graph or added.graph,
         bags=own.bags or added.bags,
+        units=own.units or added.units,
+        phrases=own.phrases or added.phrases,
         written=own.written or added.written,
     )
     return replace(method, plan=plan, name=f"{method.name}+{kind_named(name.removeprefix('+'))}")
@@ -213,6 +218,10 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
         found += [(Role.POSITIVE, "graph texts"), (Role.NEGATIVE, "graph texts")]
     if plan.bags is not None:
         found += [(Role.POSITIVE, "bags"), (Role.NEGATIVE, "bags")]
+    if plan.units is not None:
+        found += [(Role.POSITIVE, "units"), (Role.NEGATIVE, "units")]
+    if plan.phrases:
+        found.append((Role.POSITIVE, "noun phrases"))
     return found
 
 

@@ -55,7 +55,8 @@ class ImageTower:
     - timm trunks (ViT-like, Swin, MobileNet, ConvNeXt, ...): every position of the last feature map
       goes through the trunk's and the adapter's head as if it were the only position of an image,
       so pooling does nothing, and a tower that pools by plain average before a linear head has
-      patches whose mean is the pooled feature.
+      patches whose mean is the pooled feature. In a trunk that pools by attention (SigLIP) that is
+      the value and output projection of the pool, and its MLP.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -227,6 +228,12 @@ class DualEncoder(nn.Module):
         return parameter
 
     @property
+    def logit_bias(self) -> nn.Parameter | None:
+        """The learnable bias of the logits (SigLIP), None for a model without one."""
+        found: nn.Parameter | None = getattr(self.model, "logit_bias", None)
+        return found
+
+    @property
     def device(self) -> torch.device:
         """Where the parameters live."""
         return self.logit_scale.device
@@ -276,8 +283,12 @@ class DualEncoder(nn.Module):
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when either tower cannot give patch or token
         features."""
-        self._image.require_local(purpose)
+        self.require_patches(purpose)
         self._text.require_local(purpose)
+
+    def require_patches(self, purpose: str = "local losses") -> None:
+        """Raise CompoclipError, naming the `purpose`, when the image tower cannot give patches."""
+        self._image.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
         """Encode images.
@@ -345,12 +356,18 @@ class DualEncoder(nn.Module):
             local: Return patches, tokens and token mask, too (float32, not normalised).
 
         Returns:
-            Unit-length float32 features and the exponentiated scale.
+            Unit-length float32 features, the exponentiated scale, and the bias of a model that has
+            one.
         """
         return self.work(pixels, ids, local).all()
 
     def work(
-        self, pixels: Tensor, ids: Tensor | TextInputs, local: bool = False, micro_batch: int = 0
+        self,
+        pixels: Tensor,
+        ids: Tensor | TextInputs,
+        local: bool = False,
+        micro_batch: int = 0,
+        patches: bool = False,
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
@@ -361,11 +378,12 @@ class DualEncoder(nn.Module):
             local: As for `features`.
             micro_batch: Images a piece, and texts with no more positions than that many texts of
                 full length; 0 is one piece a tower.
+            patches: Return patches even if tokens are not asked for.
 
         Returns:
             The pieces, not computed yet.
         """
-        image = self._image_work(pixels, local, micro_batch)
+        image = self._image_work(pixels, local or patches, micro_batch)
         texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
         text = self._text_work(texts, local)
 
@@ -375,6 +393,7 @@ class DualEncoder(nn.Module):
         return FeatureWork(image, text, join)
 
     def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
+        bias = self.logit_bias
         return Features(
             image=F.normalize(image.pooled.float(), dim=-1),
             text=F.normalize(text.pooled.float(), dim=-1),
@@ -382,6 +401,7 @@ class DualEncoder(nn.Module):
             patches=None if image.patches is None else image.patches.float(),
             tokens=None if text.tokens is None else text.tokens.float(),
             token_mask=text.token_mask,
+            logit_bias=None if bias is None else bias.float().reshape(()),
         )
 
     def _image_work(self, pixels: Tensor, patches: bool, limit: int = 0) -> Work[ImageFeatures]:

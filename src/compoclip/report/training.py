@@ -54,7 +54,7 @@ def read_run(folder: Path) -> Run:
     if not steps:
         raise CompoclipError(f"{path}: holds no logged steps; give --runs a run that has begun")
     order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
-    order += [name for name in ("grad_norm", "logit_scale") if name in steps[-1]]
+    order += [name for name in ("grad_norm", "logit_scale", "logit_bias") if name in steps[-1]]
     curves = {}
     for name in dict.fromkeys(order):
         series = [(each["step"], each[name]) for each in steps if _number(each.get(name))]

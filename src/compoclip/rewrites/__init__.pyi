@@ -33,6 +33,11 @@ from .reading import read as read
 from .replace import Replace as Replace
 from .replace import TsvlcRuleBased as TsvlcRuleBased
 from .synonyms import Synonym as Synonym
+from .units import CaptionPhrase as CaptionPhrase
+from .units import GraphUnit as GraphUnit
+from .units import draw_units as draw_units
+from .units import graph_parts as graph_parts
+from .units import noun_phrases as noun_phrases
 from .written import form_objection as form_objection
 from .written import negative_objection as negative_objection
 from .written import paraphrase_objection as paraphrase_objection

@@ -176,13 +176,14 @@ class FrozenImages:
         ids: Tensor | TextInputs,
         local: bool,
         micro_batch: int,
+        patches: bool = False,
     ) -> FeatureWork:
-        """`encoder.work(pixels, ids, local, micro_batch)` that encodes new images only.
+        """`encoder.work(pixels, ids, local, micro_batch, patches)` that encodes new images only.
 
         pixels: those of the batch, which names its `views`, normalised. The image tower must be
         frozen.
         """
-        keys = _keys(batch, local)
+        keys = _keys(batch, local or patches)
         known = {key: self._kept[key] for key in keys if key in self._kept}
         rows = [i for i, key in enumerate(keys) if key not in known]
         self.asked += len(keys)
@@ -190,7 +191,7 @@ class FrozenImages:
         if rows:  # some that are known beside few that are not, see _LEAST
             rows += [i for i, key in enumerate(keys) if key in known][: max(0, _LEAST - len(rows))]
         new = pixels if rows == list(range(len(pixels))) else pixels[rows]
-        work = encoder.work(new, ids, local, micro_batch)
+        work = encoder.work(new, ids, local, micro_batch, patches)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             found = dict(known)
@@ -215,10 +216,10 @@ class FrozenImages:
         return own
 
 
-def _keys(batch: Batch, local: bool) -> list[Hashable]:
+def _keys(batch: Batch, patches: bool) -> list[Hashable]:
     """Everything the features of each image depend on; its number in the batch if that is not
     known, which is no key beyond the batch."""
     return [
-        (view, batch.mean, batch.std, local) if view else number
+        (view, batch.mean, batch.std, patches) if view else number
         for number, view in enumerate(batch.views)
     ]

@@ -142,7 +142,7 @@ def without_rows(features: Features) -> Features:
     For a part without images: towers need something to encode, which must not count.
     """
     values = ((each.name, getattr(features, each.name)) for each in fields(features))
-    cut = {k: value[:0] for k, value in values if value is not None and k != "logit_scale"}
+    cut = {k: value[:0] for k, value in values if value is not None and value.ndim}
     return replace(features, **cut)
 
 

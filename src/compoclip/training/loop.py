@@ -204,7 +204,7 @@ def train_loop(
                         "loss": result.loss,
                         **{f"loss/{name}": value for name, value in result.values.items()},
                         "grad_norm": norm.item(),
-                        "logit_scale": _logit_scale(encoder.model),
+                        **_logit_scale(encoder.model),
                         "images": progress.images,
                         "texts": progress.texts,
                         "skipped": progress.skipped,
@@ -389,15 +389,24 @@ def freeze(model: nn.Module, trains: Trains) -> None:
 
 
 def _clamp_logit_scale(model: nn.Module, maximum: float) -> None:
-    """Keep s = exp(logit_scale) between 1 and `maximum`, as CLIP does."""
+    """Keep s = exp(logit_scale) between 1 and `maximum`, as CLIP does; SigLIP does not, and its
+    published models are above 100."""
     scale = model.get_parameter("logit_scale")
     if scale.requires_grad:
         with torch.no_grad():
-            scale.clamp_(0.0, math.log(maximum))
+            scale.clamp_(0.0, math.inf if _has_bias(model) else math.log(maximum))
 
 
-def _logit_scale(model: nn.Module) -> float:
-    return math.exp(model.get_parameter("logit_scale").item())
+def _has_bias(model: nn.Module) -> bool:
+    return any(name == "logit_bias" for name, _ in model.named_parameters(recurse=False))
+
+
+def _logit_scale(model: nn.Module) -> dict[str, float]:
+    """What scales logits and, where there is one, what is added to them."""
+    found = {"logit_scale": math.exp(model.get_parameter("logit_scale").item())}
+    if _has_bias(model):
+        found["logit_bias"] = model.get_parameter("logit_bias").item()
+    return found
 
 
 def _advance(

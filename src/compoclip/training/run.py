@@ -142,6 +142,14 @@ def _run(
         note(f"{settings.out} holds nothing to resume: the run starts at step 1")
     if method.needs_local:
         model.encoder.require_local()
+    elif method.needs_patches:
+        model.encoder.require_patches()
+    biased = model.encoder.logit_bias is not None
+    if settings.contrast == "sigmoid" and not biased:
+        raise UsageError(
+            f"--contrast sigmoid: the logits of {model.name} have no bias; take a SigLIP model, or "
+            "leave --contrast out"
+        )
 
     # The data for this method, and the method for this data.
     source = method.images.source(source)
@@ -156,6 +164,8 @@ def _run(
     if settings.precision == "auto":
         gpu = torch.device(settings.device).type == "cuda"
         settings = replace(settings, precision="bf16" if gpu else "fp32")
+    if settings.contrast == "auto":
+        settings = replace(settings, contrast="sigmoid" if biased else "softmax")
     if settings.crop is None:
         settings = replace(settings, crop=method.crop)
 

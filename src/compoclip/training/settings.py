@@ -32,6 +32,9 @@ class RunSettings:
         micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
             the longest; the gradients stay those of the whole batch, memory is that of the
             micro-batch, and everything is encoded twice. 0 is the whole batch.
+        contrast: What contrasts of images with texts over a batch are: softmax, as in CLIP, or the
+            sigmoid loss of every pair, as in SigLIP, for a model whose logits have a bias; auto is
+            sigmoid for these.
         grad_checkpointing: Compute activations again in backward: less memory, a third more work.
         compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
             and a minute at the start.
@@ -60,6 +63,7 @@ class RunSettings:
     device: str = "cpu"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     micro_batch: int = 0
+    contrast: Literal["auto", "softmax", "sigmoid"] = "auto"
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False

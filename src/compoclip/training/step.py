@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -107,6 +107,7 @@ def step(
     # Patches and tokens are projected only for losses that read them.
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
+    patches = local or any(term.needs_patches for term in active)
 
     def amp() -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
@@ -114,9 +115,9 @@ def step(
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
     if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch)
+        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch, patches)
     else:
-        work = encoder.work(pixels, texts, local, settings.micro_batch)
+        work = encoder.work(pixels, texts, local, settings.micro_batch, patches)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -130,6 +131,8 @@ def step(
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
     if images == 0:
         features = without_rows(features)
+    if settings.contrast == "softmax":
+        features = replace(features, logit_bias=None)
     terms, loss = weighted_loss(active, features, layout)
     *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
 

@@ -40,6 +40,7 @@ from compoclip.data.textfiles import (
     require_local,
     rows_in,
 )
+from compoclip.data.written_units import holds_units, open_unit_file
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
@@ -133,7 +134,7 @@ def _stem(name: str) -> tuple[str, str]:
 FORMATS = (
     "table (.csv, .tsv, .jsonl, .jsonl.gz, .parquet, or a folder of one of the last three)",
     "NegCLIP table (.tsv with columns title, filepath, neg_caption)",
-    "Karpathy or COCO caption JSON (.json)",
+    "Karpathy or COCO caption JSON, or CS-CLIP's training data (.json)",
     "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
     "webdataset shards (.tar, 'train-{000..099}.tar', or a folder of .tar)",
     "folder of images with name.txt or metadata.jsonl beside them",
@@ -252,6 +253,9 @@ def _open_folder(
 
 def _open_json(path: Path, images: Path | None, split: str | None) -> RowSource:
     data = read_json(path, damaged="fetch the file again")
+    if holds_units(data):
+        _refuse(str(path), "files of units", split=split)
+        return open_unit_file(path, images)
     if isinstance(data, dict) and "annotations" in data:
         _refuse(str(path), "COCO annotations", split=split)
         return open_coco(path, images)

@@ -1,0 +1,114 @@
+"""Units of captions against images, each with a foil of its own (CS-CLIP)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contrastive import symmetric_contrast
+from compoclip.losses.rows import check, first, true_pairs
+
+Slots = Literal["filled", "all"]
+"""Average over the slots that any image of the batch has a unit in, or over all of them."""
+
+
+@dataclass(frozen=True)
+class _UnitTexts:
+    """The units of a slot, and their images."""
+
+    unit: str
+
+    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
+        index, valid = first(host, Role.POSITIVE, self.unit)
+        return index[valid], valid.nonzero()[0]
+
+
+@dataclass(frozen=True)
+class _UnitImages:
+    """The images that have a unit in a slot."""
+
+    unit: str
+
+    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
+        return _UnitTexts(self.unit)(host)[1:]
+
+
+def _slot(host: HostLayout, unit: str, foil: str) -> tuple[Ints, ...]:
+    """The units of a slot, their images, the foils of these (0 where there is none), and whether
+    there is one."""
+    text, image = _UnitTexts(unit)(host)
+    index, valid = first(host, Role.NEGATIVE, foil)
+    return text, image, index[image], valid[image]
+
+
+def unit_loss(
+    features: Features,
+    layout: Layout,
+    units: Sequence[str],
+    foils: Sequence[str],
+    slots: Slots = "filled",
+    mask_duplicates: bool = False,
+) -> Tensor:
+    r"""Contrast of images with their units, slot by slot; an image also meets the foil of its own.
+
+    With V_k the images that have a unit v_ik in slot k, w_ik its foil, and i, j in V_k:
+
+    .. math::
+        l_k = \tfrac12 \Big[ \mathrm{mean}_i \mathrm{CE}([s\, u_i \cdot v_{jk} \text{ over } j,\
+            s\, u_i \cdot w_{ik}],\ i) + \mathrm{mean}_i \mathrm{CE}_j(s\, v_{ik} \cdot u_j,\ i)
+            \Big], \quad L = \mathrm{mean}_k\, l_k
+
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: Units are POSITIVE texts, foils NEGATIVE ones; others are not read.
+        units: The kind of the units of each slot.
+        foils: The kind of the foils of each slot, in the same order.
+        slots: "filled" averages over the slots in which any image of the batch has a unit; "all"
+            over all of them, an empty one being 0, as the released code does.
+        mask_duplicates: Leave out of both directions the pairs that are true without being the
+            target: the unit equals a positive text of the image or of the same photo
+            (`true_pairs`). Units are short, and many recur in a batch.
+
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any unit. (ln(B + 1) + ln B) / 2 when
+        all scores are equal and no text is missing.
+
+    Raises:
+        ValueError: When there are not as many kinds of foils as of units, or when duplicates are to
+            be masked and the layout tells neither which texts nor which images are the same.
+
+    Relation: added to `negclip_loss`, where an image meets the negatives of all. Of a model with a
+    bias each slot is the sigmoid loss of its pairs (`symmetric_contrast`).
+    Reference: CS-CLIP, arXiv 2602.23906 (2026), unit-level supervision.
+    """
+    check(features, layout)
+    total, filled = [], 0
+    with full_precision(features) as f:
+        for unit, foil in zip(units, foils, strict=True):
+            text, image, wrong, exists = layout.indices(_slot, unit, foil)
+            rows = layout.sizes(_slot, unit, foil)[0]
+            filled += bool(rows.any())
+            masked = None
+            if mask_duplicates:
+                masked = true_pairs(layout, _UnitTexts(unit), _UnitTexts(unit), _UnitImages(unit))
+            seen = f.image.index_select(0, image)
+            own = f.logit_scale * (seen * f.text.index_select(0, wrong)).sum(-1)
+            total.append(
+                symmetric_contrast(
+                    layout,
+                    f.logit_scale,
+                    seen,
+                    f.text.index_select(0, text),
+                    rows,
+                    rows,
+                    masked,
+                    logit_bias=f.logit_bias,
+                    own=own.masked_fill(~exists, -torch.inf),
+                )
+            )
+        return torch.stack(total).sum() / (len(total) if slots == "all" else max(1, filled))

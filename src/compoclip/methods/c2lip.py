@@ -1,0 +1,86 @@
+"""C2LIP: noun phrases against images, without hard negatives."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from compoclip.losses.contrastive import clip_loss
+from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
+from compoclip.methods.base import (
+    POSITIVES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    PaperDifference,
+)
+from compoclip.methods.registry import recipe
+from compoclip.rewrites.units import NOUN_PHRASE
+
+OPTIM = Optim(batch_size=768, lr=1e-5)
+DIFFERENCES = (
+    PaperDifference(
+        "mask_duplicates",
+        "'A man' is true of other images of the batch; the released code labels it false there.",
+        released=False,
+    ),
+)
+
+
+@recipe
+def c2lip(
+    *,
+    phrase_weight: float = 1.0,
+    patch_weight: float = 0.01,
+    phrases: int = 6,
+    mask_duplicates: bool = True,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Contrast of images with the noun phrases of captions, globally and by attention.
+
+    No negatives are made: every noun phrase must match its image and no other, once by the vector
+    of the image, once by its patches as the phrase attends to them. With phrases c_m, labels y of
+    which phrase is of which image, unit patches v and bias b,
+
+    .. math::
+        L = L_{clip} - \tfrac1M \sum_{im} \big[ w_1 \ln \sigma(y_{im} (s\, u_i \cdot c_m + b))
+            + w_2 \ln \sigma(y_{im} (s\, c_m \cdot x_{im} + b)) \big], \quad
+        x_{im} \propto \sum_p \mathrm{softmax}_p(c_m \cdot v_{ip})\, v_{ip}.
+
+    For SigLIP, as published. Of a model without a bias, and with `--contrast softmax`, all three
+    terms are softmaxes with several positives, which is a choice of this program. Phrases are base
+    noun phrases with their articles; a caption without any is its own. The released code labels the
+    phrases of several GPUs wrongly and gathers without gradient; here they are those of the whole
+    batch. C2LIP, arXiv 2603.25722 (CVPR 2026).
+
+    Args:
+        phrase_weight: Weight of the contrast of images with phrases; 0 leaves it out.
+        patch_weight: Weight of the contrast of phrases with patches; 0 leaves it out.
+        phrases: Most noun phrases of a caption and epoch.
+        mask_duplicates: Leave pairs of an image and another image's phrase out where the phrase is
+            one of its own, too.
+        optim: Optimiser and schedule.
+    """
+    phrase, patch_phrase = (
+        partial(loss, phrase=NOUN_PHRASE, mask_duplicates=mask_duplicates)
+        for loss in (phrase_loss, patch_phrase_loss)
+    )
+    terms = (
+        LossTerm("clip", clip_loss),
+        LossTerm("phrase", phrase, weight=phrase_weight, reads=POSITIVES),
+        LossTerm(
+            "patch_phrase",
+            patch_phrase,
+            weight=patch_weight,
+            reads=POSITIVES,
+            needs_patches=True,
+        ),
+    )
+    return Method(
+        name="c2lip",
+        paper="C2LIP, CVPR 2026",
+        plan=CaptionPlan(phrases=phrases),
+        losses=tuple(term for term in terms if term.weight > 0),
+        optim=optim,
+        differences=DIFFERENCES,
+    )

@@ -1,0 +1,117 @@
+"""CS-CLIP: units of captions, each with a foil of its own."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from compoclip.data.caption_plan import GIVEN, FirstOf, UnitPlan
+from compoclip.losses.contrastive import negclip_loss
+from compoclip.losses.rows import OnlyKinds
+from compoclip.losses.units import Slots, unit_loss
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    PaperDifference,
+)
+from compoclip.methods.registry import recipe
+
+OPTIM = Optim()
+FOIL_CAPTION = "foil-caption"
+DIFFERENCES = (
+    PaperDifference(
+        "slots",
+        "A slot that no image has a unit for says nothing; released code averages its 0.",
+        released="all",
+    ),
+    PaperDifference(
+        "mask_duplicates",
+        "Units are short, and one that is true of two images would be a negative of both.",
+        released=False,
+    ),
+    PaperDifference(
+        "lr",
+        "The released warm-up counts steps but is stepped once an epoch, so that the rate stays at "
+        "a tenth of 5e-6: --lr 5e-7 --min-lr 5e-7 --warmup 0.",
+        paper=5e-6,
+        released=5e-7,
+    ),
+    PaperDifference(
+        "weight_decay",
+        "That of the other methods here.",
+        released=0.01,
+    ),
+    PaperDifference("clip_grad", "No other method here clips gradients.", released=1.0),
+    PaperDifference("epochs", "As in the released configuration; its README has 25.", released=5),
+)
+
+
+@recipe
+def cs_clip(
+    *,
+    unit_weight: float = 0.5,
+    unit_slots: int = 2,
+    pair_share: float = 0.5,
+    units: str = "",
+    negatives: Literal["made", "given"] = "made",
+    slots: Slots = "filled",
+    mask_duplicates: bool = True,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Contrast with units of captions, entities and relations, each against its own foil.
+
+    A unit is "black cat", "black cat and red mat" or "cat on mat"; its foil has one thing,
+    attribute or relation changed. With one foil caption an image in `negclip_loss`, and with v_ik
+    the unit of image i in slot k, w_ik its foil, V_k the images that have one,
+
+    .. math::
+        L = L_{negclip} + \tfrac{w}{2 N} \sum_k \big[ \mathrm{mean}_{i \in V_k} \mathrm{CE}([s\, u_i
+            \cdot v_{jk},\ s\, u_i \cdot w_{ik}],\ i) + \mathrm{mean}_{i \in V_k} \mathrm{CE}_j(s\,
+            v_{ik} \cdot u_j,\ i) \big].
+
+    A slot takes a relation where the caption has one, else an entity, half of the time beside
+    another. They come from scene graphs, or from CS-CLIP's own file, whose texts a language model
+    wrote. The foil caption is a swap, or a replaced word where there is none. A slot without a unit
+    stays empty (released: another unit of the batch is copied into it), and foils edit words, not
+    the first string that matches ("man" in "woman"). CS-CLIP, arXiv 2602.23906 (2026).
+
+    Args:
+        unit_weight: Weight of the loss on units; 0 leaves it out.
+        unit_slots: Units of a caption and epoch.
+        pair_share: How often an entity comes with another one.
+        units: File with CS-CLIP's training data, JSON: its units and foils in place of those of
+            scene graphs. It can be --data, too.
+        negatives: made makes foil captions by rule; given takes those that came with the data (the
+            swap negatives of CS-CLIP's file), and makes one where there is none.
+        slots: Average over the slots that have a unit (filled), or over all (all).
+        mask_duplicates: Leave units that are true of another image of the batch out of its
+            contrast; the released code does not.
+        optim: Optimiser and schedule.
+    """
+    plan = UnitPlan(unit_slots, pair_share=pair_share, file=units)
+    of = (*((GIVEN,) if negatives == "given" else ()), "negclip", "replace")
+    texts = CaptionPlan(rewrites=(FirstOf(FOIL_CAPTION, of),), units=plan if unit_weight else None)
+    unit = partial(
+        unit_loss,
+        units=plan.units,
+        foils=plan.foils,
+        slots=slots,
+        mask_duplicates=mask_duplicates,
+    )
+    # The foils of units are for their own loss alone.
+    terms = (
+        LossTerm("negclip", OnlyKinds(negclip_loss, texts.rewrite_names), reads=NEGATIVES),
+        LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
+    )
+    return Method(
+        name="cs-clip",
+        paper="CS-CLIP, arXiv 2602.23906",
+        plan=texts,
+        losses=tuple(term for term in terms if term.weight > 0),
+        optim=optim,
+        differences=DIFFERENCES,
+    )

@@ -1,0 +1,354 @@
+"""Units of a caption (CS-CLIP) and its noun phrases (C2LIP): the parts of which it says something.
+
+A unit is a short text that the caption entails, an entity ("black cat", or two: "black cat and red
+mat") or a relation ("cat on mat"), with a foil: a text like it that is false, by one edit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
+from compoclip.captions.types import Caption, Chunk
+from compoclip.rewrites.base import (
+    Edit,
+    Refused,
+    Rewritten,
+    fits_context,
+    same_to_clip,
+    token_key,
+)
+from compoclip.rewrites.edit import EMPTY, TOO_LONG, first_valid
+from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, same_thing
+from compoclip.rewrites.graph_edits import (
+    NEW_ATTRIBUTE,
+    NEW_OBJECT,
+    NEW_RELATION,
+    NO_CANDIDATE,
+    OBJ,
+    REL,
+    SAID,
+    SWAP_OBJECTS,
+    Slot,
+    Transform,
+    default_vocabulary,
+)
+from compoclip.rewrites.mosaic import NO_GRAPH, TAKEN, usable_subgraphs
+from compoclip.rewrites.reading import Reading, of_last, read
+
+UNIT, UNIT_FOIL, NOUN_PHRASE = "unit", "unit-foil", "noun-phrase"
+ENTITY, PAIR, RELATION = "entity", "pair", "relation"
+NO_UNIT = "no-unit"
+NO_PHRASE = "no-noun-phrase"
+
+# --- Units, whoever found them: the caption's graph, or a file. ---
+
+
+class UnitPart(Protocol):
+    """An entity or a relation, of which units are made.
+
+    Attributes:
+        text: As it reads.
+        name: What it is about, to tell things apart.
+    """
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def foil(self, rng: random.Random) -> Rewritten | Refused:
+        """One text like it that is false, or why there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class UnitDraw:
+    """Units of one caption, each different to CLIP from the others and from the caption.
+
+    Attributes:
+        units: Pairs of a unit and its foil.
+        refused: How often nothing came of a part, by reason.
+    """
+
+    units: tuple[tuple[Rewritten, Rewritten], ...]
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def draw_units(
+    entities: Sequence[UnitPart],
+    relations: Sequence[UnitPart],
+    rng: random.Random,
+    slots: int = 2,
+    relation_share: float = 1.0,
+    pair_share: float = 0.5,
+    taken: frozenset[tuple[str, ...]] = frozenset(),
+) -> UnitDraw:
+    """Draw up to `slots` units with foils, without replacement (CS-CLIP, arXiv 2602.23906).
+
+    A slot tries a relation first, with probability `relation_share`, then an entity; with
+    probability `pair_share` the entity comes with another true one, in random order, of which the
+    foil says nothing else. A slot for which nothing is left stays empty.
+
+    Args:
+        entities: The entities of a caption.
+        relations: Its relations.
+        rng: Source of all randomness.
+        slots: Most units.
+        relation_share: How often a slot tries the relations at all.
+        pair_share: How often an entity comes with another one.
+        taken: Token keys of texts that no unit may equal.
+
+    Returns:
+        The units.
+    """
+    left = [rng.sample(entities, len(entities)), rng.sample(relations, len(relations))]
+    found: list[tuple[Rewritten, Rewritten]] = []
+    known, refused = set(taken), Counter[str]()
+    for _ in range(slots):
+        paired = rng.random() < pair_share
+        for kind in (1, 0) if rng.random() < relation_share else (0,):
+            unit = None
+            while unit is None and left[kind]:
+                part = left[kind].pop()
+                others = entities if paired and kind == 0 else ()
+                unit = _unit(part, others, RELATION if kind else ENTITY, rng)
+                keys = set() if isinstance(unit, Refused) else {token_key(t.text) for t in unit}
+                if isinstance(unit, Refused) or keys & known:
+                    refused[unit.reason if isinstance(unit, Refused) else TAKEN] += 1
+                    unit = None
+                else:
+                    known |= keys
+                    found.append(unit)
+            if unit is not None:
+                break
+    if len(found) < slots:
+        refused[NO_UNIT] += slots - len(found)
+    return UnitDraw(tuple(found), refused)
+
+
+def _unit(
+    part: UnitPart, others: Sequence[UnitPart], rule: str, rng: random.Random
+) -> tuple[Rewritten, Rewritten] | Refused:
+    """A part as a unit, beside one of the others if there is one of another thing."""
+    foil = part.foil(rng)
+    if isinstance(foil, Refused):
+        return foil
+    text = part.text
+    strange = [each for each in others if not same_thing(each.name, part.name)]
+    if strange:
+        rule, other = PAIR, rng.choice(strange).text
+        text, foil = _beside(text, foil, other, first=rng.random() < 0.5)
+    if not (fits_context(text) and fits_context(foil.text)):
+        return Refused(TOO_LONG)
+    return Rewritten(text, UNIT, True, rule, ()), replace(foil, rewrite=UNIT_FOIL)
+
+
+def _beside(text: str, foil: Rewritten, other: str, first: bool) -> tuple[str, Rewritten]:
+    """A text and its foil, each before or behind another true text."""
+    if first:
+        return f"{text} and {other}", replace(foil, text=f"{foil.text} and {other}")
+    by = len(other) + len(" and ")
+    edits = tuple(
+        replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
+        for edit in foil.edits
+    )
+    return f"{other} and {text}", replace(foil, text=f"{other} and {foil.text}", edits=edits)
+
+
+# --- The units of a caption's scene graph. ---
+
+_Attempt = Callable[[], Rewritten | Refused]
+
+
+@dataclass(frozen=True)
+class GraphPart:
+    """A part of a scene graph; foils obey the rules of graph negatives."""
+
+    reading: Reading
+    graph: SubGraph
+
+    @property
+    def text(self) -> str:
+        """See `UnitPart`."""
+        return phrase(self.graph)
+
+    @property
+    def name(self) -> str:
+        """The lemma of its (first) thing."""
+        return self.reading.names[self.graph.nodes[0]]
+
+    def foil(self, rng: random.Random) -> Rewritten | Refused:
+        """A foil of one kind, drawn uniformly: the others are tried where it has none.
+
+        Of an entity: another thing, or another attribute. Of a relation: things exchanged, another
+        relation that excludes it or its negation, another subject, another object.
+        """
+        transform = Transform(self.reading, default_vocabulary())
+        if self.graph.relations:
+            slots = [
+                Slot(REL, SWAP_OBJECTS, self.graph),
+                Slot(REL, NEW_RELATION, self.graph),
+                Slot(REL, NEW_OBJECT, self.graph, 0),
+                Slot(REL, NEW_OBJECT, self.graph, 1),
+            ]
+        else:
+            slots = [Slot(REL, NEW_OBJECT, self.graph)]
+            attributes = len(self.graph.objects[0].attributes)
+            if attributes:
+                slots.append(Slot(OBJ, NEW_ATTRIBUTE, self.graph, 0, rng.randrange(attributes)))
+        kinds: list[_Attempt] = []
+        for slot in slots:
+            ways: list[_Attempt] = [partial(transform.draw, slot, rng)]
+            if slot.rule == NEW_RELATION:
+                ways = rng.sample([*ways, self._negated], 2)
+            kinds.append(partial(_first, ways))
+        return _first(rng.sample(kinds, len(kinds)))
+
+    def _negated(self) -> Rewritten | Refused:
+        """ "cat not on mat" of "cat on mat", "cat does not sit on mat" of "cat sits on mat"."""
+        relation = self.graph.relations[0]
+        if same_thing(*(self.reading.names[node] for node in self.graph.nodes)):
+            return Refused(RELATED)  # it may hold of the other one
+        tag = self.reading.tag(relation.span)
+        denied = f"not {relation_words(relation)}"
+        if tag in ("VBZ", "VBP"):
+            denied = f"{'does' if tag == 'VBZ' else 'do'} not {relation.name}"
+        before = phrase(SubGraph(self.graph.objects[:1], ()))
+        behind = phrase(SubGraph(self.graph.objects[1:], ()))
+        text = f"{before} {denied} {behind}"
+        if token_key(text) in self.reading.said:
+            return Refused(SAID)
+        start = len(before) + 1
+        edits = (Edit(relation.span.start, relation.span.end, start, start + len(denied)),)
+        return Rewritten(text, UNIT_FOIL, False, "negate-relation", edits)
+
+
+def _first(attempts: Sequence[_Attempt]) -> Rewritten | Refused:
+    return first_valid((attempt() for attempt in attempts), NO_CANDIDATE)
+
+
+@of_last
+def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
+    """The entities and the relations that a caption asserts.
+
+    Entities come with all their attributes, relations with those of both things. What is negated,
+    only one of two readings, no thing that can be seen, or the whole caption, is left out.
+
+    Args:
+        caption: A parsed caption.
+
+    Returns:
+        Entities and relations, in the order of the caption; none without a graph.
+    """
+    reading = read(caption)
+    alone = [SubGraph((node,), (), (i,)) for i, node in enumerate(reading.graph.objects)]
+    entities = [
+        each
+        for each in alone
+        if each.sure
+        and reading.asserts(each)
+        and _thing(each)
+        and not same_to_clip(phrase(each), caption.text)
+    ]
+    relations: dict[tuple[object, ...], SubGraph] = {}
+    for each in usable_subgraphs(reading)[0]:  # with attributes first, then bare
+        if each.relations and _thing(each):
+            relations.setdefault((each.nodes, relation_words(each.relations[0])), each)
+    return (
+        tuple(GraphPart(reading, each) for each in entities),
+        tuple(GraphPart(reading, each) for each in relations.values()),
+    )
+
+
+def _thing(graph: SubGraph) -> bool:
+    """Whether all it names are things that a photo can show or not."""
+    return all(node.name.rpartition(" ")[2] not in NOT_THINGS for node in graph.objects)
+
+
+@dataclass(frozen=True)
+class GraphUnit:
+    """One unit of a caption, or its foil, drawn as the first slot of CS-CLIP is.
+
+    Attributes:
+        name: "unit" or "unit-foil".
+        keeps_meaning: Whether it is the unit.
+    """
+
+    name: str
+    keeps_meaning: bool
+    version: str = "1"
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """The text, or `Refused`: "empty-caption", "no-graph", "no-unit", or what broke a rule."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        if caption.graph is None:
+            return Refused(NO_GRAPH)
+        taken = frozenset((token_key(caption.text),))
+        drawn = draw_units(*graph_parts(caption), rng, slots=1, taken=taken)
+        if drawn.units:
+            return drawn.units[0][not self.keeps_meaning]
+        return Refused(drawn.refused.most_common(1)[0][0])
+
+
+GRAPH_UNIT = GraphUnit(UNIT, True)
+GRAPH_UNIT_FOIL = GraphUnit(UNIT_FOIL, False)
+
+
+# --- Noun phrases. ---
+
+
+def noun_phrases(caption: Caption) -> tuple[str, ...]:
+    """The noun phrases that a caption asserts, articles kept, each once to CLIP.
+
+    Pronouns, what is negated or only possible ("no dog", "a cat or a dog"), the caption itself, and
+    what speaks of the picture or a place in it ("the left side") are none.
+
+    Args:
+        caption: With chunks.
+
+    Returns:
+        The phrases as written, in order.
+    """
+    reading = read(caption)
+    taken, found = {token_key(caption.text)}, []
+    for chunk in caption.chunks:
+        text = _text_of(caption, chunk)
+        head = caption.tokens[chunk.head]
+        named = head.pos in ("NOUN", "PROPN") and head.lemma.lower() not in NOT_THINGS
+        if not (named and reading.asserted(chunk.head) and fits_context(text)):
+            continue
+        if (key := token_key(text)) not in taken:
+            taken.add(key)
+            found.append(text)
+    return tuple(found)
+
+
+def _text_of(caption: Caption, chunk: Chunk) -> str:
+    first, last = caption.tokens[chunk.first], caption.tokens[chunk.stop - 1]
+    return caption.text[first.start : last.end]
+
+
+@dataclass(frozen=True)
+class CaptionPhrase:
+    """One noun phrase of the caption, drawn uniformly: entailed by it, and saying less."""
+
+    name: str = NOUN_PHRASE
+    version: str = "1"
+    keeps_meaning: bool = True
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One phrase, or `Refused`: "empty-caption", "no-noun-phrase"."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        found = noun_phrases(caption)
+        if not found:
+            return Refused(NO_PHRASE)
+        return Rewritten(rng.choice(found), NOUN_PHRASE, True, "chunk", ())

@@ -1,0 +1,183 @@
+"""SigLIP as a base that trains: the bias learns, in pieces and processes, and is written back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+
+import siglip_thin
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.methods.base import Method, Optim
+from compoclip.methods.registry import load_recipe
+from compoclip.models.architecture import build_model
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.formats import hf_siglip
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training.log import read_log
+from distributed_runs import close, difference, run
+from ranks_helpers import in_ranks
+from siglip_thin import clip_words_config, thin_config, write_siglip
+from train_helpers import write_data
+
+OPTIM = Optim(epochs=1, batch_size=8, lr=1e-3, warmup=2)
+STEPS = 3
+RECIPES = ("negclip", "mosaic-clip", "hard-positives", "cs-clip", "c2lip")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A thin SigLIP `base` and 40 captioned squares."""
+    model = create_model(ModelConfig(clip_words_config()), seed=1)
+    save_model(model, tmp_path / "base", provenance={})
+    write_data(tmp_path / "data")
+    return tmp_path
+
+
+def trained(folder: Path, method: Method, name: str, **settings: Any) -> dict[str, Any]:
+    return run(SINGLE, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
+
+
+def still(name: str) -> Method:
+    """A recipe whose steps leave the weights as they are."""
+    return load_recipe(name)(optim=replace(OPTIM, lr=0.0))
+
+
+def test_scale_and_bias_learn_and_are_written_for_everybody(folder: Path) -> None:
+    command = ["train", "clip-ft", f"--model={folder / 'base'}", f"--out={folder / 'run'}"]
+    command += [f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=8", "--epochs=1"]
+    assert main([*command, "--lr=1e-3", "--warmup=1", "--log-every=1"]) == 0
+    log = read_log(folder / "run" / "train.jsonl")
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert log[-1]["logit_bias"] != log[0]["logit_bias"] != -10
+    after = load_model(folder / "run" / "model")
+    assert after.provenance["contrast"] == "sigmoid"
+    assert after.encoder.logit_bias is not None
+    assert after.encoder.logit_bias.item() == log[-1]["logit_bias"]
+    plain, _, _ = open_clip.create_model_and_transforms(f"local-dir:{folder / 'run' / 'model'}")
+    assert plain.logit_bias.item() == log[-1]["logit_bias"]
+    assert plain.logit_scale.item() == after.encoder.logit_scale.item()
+
+
+def test_a_trained_model_is_the_same_in_the_words_of_hugging_face(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Needs no transformers: what is written is read back by the reader of the same folders."""
+    monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
+    trained(folder, load_recipe("negclip")(optim=OPTIM), "run")
+    state = load_model(folder / "run" / "model").encoder.model.state_dict()
+    assert state["logit_bias"].item() not in (0.0, -10.0)
+    theirs = hf_siglip.to_siglip_state(state)
+    assert theirs["logit_bias"].tolist() == [state["logit_bias"].item()]
+    again = hf_siglip.from_siglip_state(theirs, "f")
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[key].reshape(state[key].shape), state[key]) for key in state)
+
+
+def test_a_folder_of_transformers_is_trained_and_written_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
+    write_siglip(folder / "theirs")
+    command = ["train", "clip-ft", f"--model={folder / 'theirs'}", f"--out={folder / 'run'}"]
+    command += [f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=8", "--epochs=1"]
+    assert main([*command, "--lr=1e-3"]) == 0
+    assert main(["convert", str(folder / "run/model"), str(folder / "hf"), "--to", "hf"]) == 0
+    theirs = transformers.SiglipModel.from_pretrained(folder / "hf").eval()
+    ours = load_model(folder / "run" / "model")
+    pixels, ids = torch.zeros(1, 3, 32, 32), ours.tokenizer(["a red star"])
+    with torch.no_grad():
+        seen = ours.encoder.features(pixels, ids)
+        assert seen.logit_bias is not None
+        logits = seen.logit_scale * seen.image @ seen.text.T + seen.logit_bias
+        scores = theirs(input_ids=ids, pixel_values=pixels).logits_per_image
+    assert torch.allclose(logits, scores, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_micro_batches_have_the_gradients_of_the_whole_batch(name: str, folder: Path) -> None:
+    whole = trained(folder, still(name), "whole", stop_after=STEPS)
+    for size in (1, 3):
+        found = trained(folder, still(name), f"by {size}", stop_after=STEPS, micro_batch=size)
+        assert difference(found["gradients"], whole["gradients"]) < 1e-5
+        for one, other in zip(found["log"], whole["log"], strict=True):
+            assert close(one, other)
+
+
+def in_parts(ranks: Ranks, folder: Path) -> float:
+    """How far the gradients of several processes are from those of one, for `in_ranks`."""
+    assert siglip_thin.is_model("vit_thin_patch8_siglip_32_tanh")
+    data, out = folder / "data" / "data.tsv", folder / f"run-{ranks.world}"
+    found = run(ranks, folder, out, data, still("negclip"), stop_after=STEPS)
+    whole = torch.load(folder / "whole.pt", weights_only=True)
+    assert all(close(one, other) for one, other in zip(found["log"], whole["log"], strict=True))
+    return difference(found["gradients"], whole["gradients"])
+
+
+def test_processes_have_the_gradients_of_one(folder: Path) -> None:
+    whole = trained(folder, still("negclip"), "whole", stop_after=STEPS)
+    torch.save({key: whole[key] for key in ("gradients", "log")}, folder / "whole.pt")
+    for world in (2, 4):
+        for found in in_ranks(world, in_parts, folder):
+            assert isinstance(found, float), found
+            assert found < 1e-5
+
+
+def test_what_contrasts_are_can_be_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        contrast: trained(folder, still("clip-ft"), contrast, stop_after=1, contrast=contrast)
+        for contrast in ("auto", "softmax", "sigmoid")
+    }
+    losses = {contrast: each["log"][0]["loss"] for contrast, each in found.items()}
+    assert losses["auto"] == losses["sigmoid"] != losses["softmax"]
+    bias = [gradient for gradient in found["softmax"]["gradients"][0] if gradient is None]
+    assert len(bias) == 1  # a softmax has no use for it
+    command = ["train", "clip-ft", "--contrast=sigmoid", f"--out={folder / 'run'}"]
+    assert main([*command, f"--data={folder / 'data' / 'data.tsv'}"]) == 2
+    assert "--contrast sigmoid: the logits of bundled have no bias" in capsys.readouterr().err
+
+
+def test_a_published_scale_above_that_of_clip_stays(folder: Path) -> None:
+    base = load_model(folder / "base")
+    with torch.no_grad():
+        base.encoder.logit_scale.fill_(4.765)  # s = 117.3, of google/siglip-base-patch16-224
+    save_model(base, folder / "warm", provenance={})
+    (folder / "base").rename(folder / "cold")
+    (folder / "warm").rename(folder / "base")
+    log = trained(folder, load_recipe("clip-ft")(optim=replace(OPTIM, lr=1e-6)), "run")["log"]
+    assert log[-1]["logit_scale"] == pytest.approx(117.3, rel=1e-3)
+
+
+def test_patches_are_what_the_pool_makes_of_a_position_alone() -> None:
+    network: Any = build_model(thin_config(), seed=3)
+    encoder = DualEncoder(network).eval()
+    encoder.require_patches()
+    with pytest.raises(CompoclipError, match="native open_clip text tower"):
+        encoder.require_local()
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    pool = network.visual.trunk.attn_pool
+    with torch.no_grad():
+        found = encoder.encode_images(pixels, patches=True).patches
+        states = network.visual.trunk.forward_features(pixels)
+        value = pool.kv(states)[..., states.shape[-1] :]
+        expected = pool.proj(value)
+        expected = expected + pool.mlp(pool.norm(expected))
+    assert found is not None
+    assert found.shape == (2, 16, 32)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_losses_of_patches_alone_leave_the_tokens() -> None:
+    encoder = DualEncoder(build_model(thin_config(), seed=3))
+    ids = torch.ones(2, 12, dtype=torch.int64)
+    seen = encoder.work(torch.zeros(2, 3, 32, 32), ids, patches=True).all()
+    assert seen.patches is not None
+    assert seen.tokens is None
