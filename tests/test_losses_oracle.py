@@ -25,6 +25,7 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
 from compoclip.losses.triplet import triplet_clip_loss
 from losses_oracle import (
     CASES,
@@ -110,6 +111,16 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
+    for vectors in (None, 1536):
+        pairs[f"distillation {vectors}"] = (
+            partial(feature_distillation, vectors=vectors),
+            partial(loops.distillation, vectors=vectors),
+        )
+    for negatives in ("own", "tiled"):
+        pairs[f"teacher contrast {negatives}"] = (
+            partial(teacher_text_contrast, negatives=negatives),
+            partial(loops.teacher_contrast, tiled=negatives == "tiled"),
+        )
     return pairs
 
 

@@ -24,6 +24,7 @@ from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
 from compoclip.losses.triplet import triplet_clip_loss
 from losses_oracle import (
     CAPTION,
@@ -68,6 +69,8 @@ LOSSES: dict[str, LossFn] = {
     "bag negative": partial(bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[1]),
     "negclip duplicates": partial(negclip_loss, mask_duplicates=True),
     "triplet": triplet_clip_loss,
+    "distillation": feature_distillation,
+    "teacher contrast": teacher_text_contrast,
     "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),
 }
 HARD = {name: loss for name, loss in LOSSES.items() if name.startswith(("global", "local"))}

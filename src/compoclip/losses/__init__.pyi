@@ -18,4 +18,6 @@ from .intra_cross import RankingLoss as RankingLoss
 from .intra_cross import intra_modal_loss as intra_modal_loss
 from .local import local_hn_loss as local_hn_loss
 from .multi_text import multi_text_loss as multi_text_loss
+from .teacher import feature_distillation as feature_distillation
+from .teacher import teacher_text_contrast as teacher_text_contrast
 from .triplet import triplet_clip_loss as triplet_clip_loss

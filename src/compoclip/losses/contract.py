@@ -321,6 +321,9 @@ class Features:
         tokens: (T, L, D) projected text tokens, not normalised, or None.
         token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or
             None.
+        teacher_image: (B, D) float32, unit length, what the teacher makes of the images, without
+            gradient; None for a method without one.
+        teacher_text: (T, D), the same of the texts.
     """
 
     image: Tensor
@@ -329,6 +332,8 @@ class Features:
     patches: Tensor | None = None
     tokens: Tensor | None = None
     token_mask: Tensor | None = None
+    teacher_image: Tensor | None = None
+    teacher_text: Tensor | None = None
 
 
 class Loss(Protocol):
@@ -373,15 +378,9 @@ def full_precision(features: Features) -> Iterator[Features]:
     Autocast would otherwise turn the matrix products of a loss back into half precision: at
     s = 100 a bfloat16 logit is off by up to 0.25.
     """
+    present = {k: v for k, v in vars(features).items() if v is not None and k != "token_mask"}
     with torch.autocast(device_type=features.image.device.type, enabled=False):
-        yield replace(
-            features,
-            image=at_least_float32(features.image),
-            text=at_least_float32(features.text),
-            logit_scale=at_least_float32(features.logit_scale),
-            patches=None if features.patches is None else at_least_float32(features.patches),
-            tokens=None if features.tokens is None else at_least_float32(features.tokens),
-        )
+        yield replace(features, **{name: at_least_float32(each) for name, each in present.items()})
 
 
 def normalise(x: Tensor, eps: float = 1e-12) -> Tensor:

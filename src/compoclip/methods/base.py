@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from compoclip import own
 from compoclip.console import note
@@ -26,6 +26,7 @@ __all__ = [
     "Method",
     "Optim",
     "PaperDifference",
+    "Teacher",
     "Trains",
 ]
 
@@ -46,6 +47,7 @@ class LossTerm:
         needs_local: Whether it asks the encoder for patch and token features.
         on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
         reads: The roles of the texts it reads beside captions.
+        needs_teacher: Whether it reads what the method's teacher makes of the batch.
     """
 
     name: str
@@ -54,15 +56,61 @@ class LossTerm:
     needs_local: bool = False
     on: str = ""
     reads: tuple[Role, ...] = ()
+    needs_teacher: bool = False
+
+
+Matrix = Literal["", "projection", "after"]
+"""Of a text tower that is frozen otherwise: none, its projection, or one that comes after it."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A copy of the model as it is before the first step, which follows the one that learns.
+
+    After every step each of its weights w becomes decay w + (1 - decay) v, v being the model's.
+
+    Args:
+        decay: 1 leaves the copy as it is: a frozen teacher.
+    """
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a decay outside [0, 1]."""
+        if not 0 <= self.decay <= 1:
+            raise UsageError(f"a teacher's decay of {self.decay}: must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
 class Trains:
-    """Which parameters learn."""
+    """Which parameters learn.
+
+    Args:
+        image_tower: All of the image tower, with its projection.
+        text_tower: The same of the text tower.
+        logit_scale: The temperature.
+        matrix: One matrix of an otherwise frozen text tower: its projection, or a square matrix
+            after that, which starts as the identity and is merged into it in the end.
+        start_scale: s that a temperature of the run's own starts from, in the place of the model's,
+            which stays as it is; 0 trains the model's.
+    """
 
     image_tower: bool = True
     text_tower: bool = True
     logit_scale: bool = True
+    matrix: Matrix = ""
+    start_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an unknown matrix, or a scale that no temperature can have."""
+        if self.matrix not in (known := ("", "projection", "after")):
+            raise UsageError(f"trains.matrix '{self.matrix}' is not one of {', '.join(known[1:])}")
+        if self.matrix and self.text_tower:
+            raise UsageError(
+                "trains.matrix: the text tower must be frozen, trains.text_tower=false"
+            )
+        if not (self.start_scale == 0 or 1 <= self.start_scale <= 100):
+            raise UsageError(f"trains.start_scale {self.start_scale:g}: must be 0, or 1 to 100")
 
 
 @dataclass(frozen=True)
@@ -179,6 +227,7 @@ class Method:
             them.
         lora: Adapters that learn in place of all weights of the towers that train; the rest, the
             temperature too, is then frozen.
+        teacher: What terms with `needs_teacher` compare with.
         crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
         composed: What was changed in the recipe.
         paper: Where it was published.
@@ -197,6 +246,7 @@ class Method:
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     lora: Lora | None = None
+    teacher: Teacher | None = None
     crop: bool = True
     composed: tuple[str, ...] = ()
     paper: str = ""
@@ -237,6 +287,11 @@ class Method:
         return any(term.needs_local for term in self.losses)
 
     @property
+    def needs_teacher(self) -> bool:
+        """Whether any loss reads what the teacher makes of a batch."""
+        return any(term.needs_teacher for term in self.losses)
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The names of all kinds of text beside captions."""
         return tuple(dict.fromkeys((*self.images.kinds, *self.plan.kinds)))
@@ -253,7 +308,7 @@ class Method:
         return {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
 
     def record(self) -> dict[str, Any]:
-        """Terms, texts, images, what was composed, and sources of one's own if there are any.
+        """Terms, texts, images, what was composed; a teacher and sources of one's own if there are.
 
         For logs, checkpoints and signatures.
         """
@@ -265,6 +320,7 @@ class Method:
             "texts": asdict(self.plan),
             "images": self.images.record(),
             "composed": list(self.composed),
+            **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),
             **({"sources": sources} if sources else {}),
         }
 

@@ -15,14 +15,14 @@ from compoclip.data.images import SINGLE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
-from compoclip.methods.base import LossTerm, Method
+from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
 _FROM_FILES = (GIVEN, *WRITTEN)
-_PARTS = ("terms", "texts", "images", "trains", "lora", "optim")
+_PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 
 
 def compose(
@@ -139,6 +139,21 @@ def _with_terms(method: Method, name: str) -> Method:
         full = f"{found.name}.{term.name}" if term.name in taken else term.name
         loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
         added.append(replace(term, name=full, loss=loss))
+    return _with_losses(method, added, found.teacher, name)
+
+
+def _with_losses(
+    method: Method, added: Sequence[LossTerm], teacher: Teacher | None, name: str
+) -> Method:
+    """The method with terms of another, whose teacher comes with those that need one."""
+    if any(term.needs_teacher for term in added):
+        teacher = teacher or method.teacher or Teacher()
+        if method.teacher not in (None, teacher):
+            raise UsageError(
+                f"--terms {name}: {method.name} has another teacher already "
+                f"(decay {method.teacher.decay:g}, not {teacher.decay:g}); give both the same"
+            )
+        method = replace(method, teacher=teacher)
     return replace(method, losses=(*method.losses, *added))
 
 
@@ -154,7 +169,7 @@ def _with_own_term(method: Method, term: LossTerm, name: str) -> Method:
             f"--terms {name}: {method.name} has a term '{term.name}' already; give yours another "
             "name"
         )
-    return replace(method, losses=(*method.losses, term))
+    return _with_losses(method, [term], method.teacher, name)
 
 
 def loss_named(name: str) -> LossTerm | None:

@@ -202,6 +202,7 @@ class DualEncoder(nn.Module):
         freeze_bn: Keep every batch norm in eval mode, for towers whose running statistics are not
             statistics of the data (folded batch norms).
         recomputes: Whether activations are computed again in backward.
+        teacher: What a method compares the model with while it trains; no part of the model.
     """
 
     def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
@@ -209,6 +210,7 @@ class DualEncoder(nn.Module):
         self.model = model
         self.freeze_bn = freeze_bn
         self.recomputes = False
+        self.teacher: DualEncoder | None = None
         self.train(model.training)
 
     @cached_property
@@ -225,6 +227,12 @@ class DualEncoder(nn.Module):
         parameter = self.model.logit_scale
         assert isinstance(parameter, nn.Parameter)
         return parameter
+
+    @property
+    def learner(self) -> nn.Module:
+        """What optimisers and training states are made of: the network, or this encoder where
+        there is more beside it."""
+        return self.model if self.teacher is None else self
 
     @property
     def device(self) -> torch.device:
@@ -313,6 +321,33 @@ class DualEncoder(nn.Module):
         """
         return self._text_work(self._inputs(ids, deduplicate), tokens).all()
 
+    def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
+        """What the text projection is given, without gradient.
+
+        Args:
+            ids: (T, context) int64 token ids.
+            micro_batch: See `work`.
+
+        Returns:
+            (T, W) the state of each text at EOT, after the last LayerNorm; not normalised.
+
+        Raises:
+            CompoclipError: For a tower without such a state.
+        """
+        inputs = self._inputs(ids, True, micro_batch)
+        return self._run(lambda: (self._text.states(inputs),), learns=False)[0]
+
+    def project_texts(self, states: Tensor) -> TextFeatures:
+        """Features of texts from their states, with gradient to the projection.
+
+        Args:
+            states: (T, W) as `text_states` gives them.
+
+        Returns:
+            Pooled features (T, D).
+        """
+        return TextFeatures(self._text.project(states))
+
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
         planner = self.text_planner()
@@ -350,14 +385,18 @@ class DualEncoder(nn.Module):
         return self.work(pixels, ids, local).all()
 
     def work(
-        self, pixels: Tensor, ids: Tensor | TextInputs, local: bool = False, micro_batch: int = 0
+        self,
+        pixels: Tensor,
+        ids: Tensor | TextInputs | Work[TextFeatures],
+        local: bool = False,
+        micro_batch: int = 0,
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
         Args:
             pixels: (B, 3, H, W) normalised pixels.
             ids: (T, context) int64 token ids, or what `text_planner` made of them, in pieces of its
-                own, on the model's device.
+                own, on the model's device; or texts that something else encodes.
             local: As for `features`.
             micro_batch: Images a piece, and texts with no more positions than that many texts of
                 full length; 0 is one piece a tower.
@@ -366,13 +405,18 @@ class DualEncoder(nn.Module):
             The pieces, not computed yet.
         """
         image = self._image_work(pixels, local, micro_batch)
-        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
-        text = self._text_work(texts, local)
+        text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
 
         return FeatureWork(image, text, join)
+
+    def _texts(
+        self, ids: Tensor | TextInputs, tokens: bool, micro_batch: int
+    ) -> Work[TextFeatures]:
+        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
+        return self._text_work(texts, tokens)
 
     def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
         return Features(

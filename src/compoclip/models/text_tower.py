@@ -236,6 +236,20 @@ class TextTower:
             limit=limit,
         )
 
+    def states(self, inputs: TextInputs) -> Tensor:
+        """(T, W) what the projection is given: each text's state at EOT, after the last LayerNorm.
+
+        Raises CompoclipError for a tower without such a state.
+        """
+        self.require_local("states before the projection")
+        encode: Any = self._encode_packed if inputs.packed else self._encode
+        parts = [encode(group, False, project=False)[0] for group in inputs.groups]
+        return joined(parts).index_select(0, inputs.place)
+
+    def project(self, states: Tensor) -> Tensor:
+        """(T, D) pooled features of what `states` gives."""
+        return self._project(states)
+
     def work(self, inputs: TextInputs, tokens: bool = False) -> Work[TextFeatures]:
         """How texts are encoded whose `inputs` lie on the tower's device.
 
@@ -261,16 +275,16 @@ class TextTower:
 
         return Work(tuple(map(micro_batch, inputs.groups)), join)
 
-    def _encode(self, padded: PaddedTokens, tokens: bool) -> Outputs:
+    def _encode(self, padded: PaddedTokens, tokens: bool, project: bool = True) -> Outputs:
         """Pooled (n, D) and, if asked, projected states (n, L, D) of the rows of some buckets, L
-        being the longest of these."""
+        being the longest of these. project: pooled (n, W) as before the projection if not."""
         parts = []
         first = padded.buckets[0].start
         for b in padded.buckets:
             run = slice(b.start - first, b.stop - first)
             rows, last = padded.ids[run, : b.length], padded.last[run]
             encode = self._encode_rows if self.causal else self._encode_full
-            parts.append(encode(rows, last, tokens))
+            parts.append(encode(rows, last, tokens, project))
         pooled = joined([part[0] for part in parts])
         if not tokens:
             return (pooled,)
@@ -294,35 +308,43 @@ class TextTower:
             )
         return TextLayers(self._tower)
 
-    def _encode_packed(self, packed: PackedTokens, tokens: bool) -> Outputs:
+    def _encode_packed(self, packed: PackedTokens, tokens: bool, project: bool = True) -> Outputs:
         """`_encode` with the real positions of all rows as one list, and no padding."""
         tower, layers = self._tower, TextLayers(self._tower)
         x = layers.embed_packed(packed.ids, packed.position)
         x = layers.run_packed(x, packed, self._halves)
         if not tokens:
-            return (self._project(tower.ln_final(x.index_select(0, packed.ends))),)
+            pooled = tower.ln_final(x.index_select(0, packed.ends))
+            return (self._project(pooled) if project else pooled,)
         states = self._project(tower.ln_final(x))
         grid = states.new_zeros(packed.rows * packed.length, states.shape[-1])
         grid = grid.index_copy(0, packed.place, states).view(packed.rows, packed.length, -1)
         return states.index_select(0, packed.ends), grid
 
-    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
+    def _encode_rows(
+        self, ids: Tensor, last: Tensor, tokens: bool, project: bool = True
+    ) -> Outputs:
         """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
         tower = self._tower
         layers = TextLayers(tower)
         x = layers.run(layers.embed(ids), 0, layers.depth)
         if not tokens:
-            return (self._project(tower.ln_final(_at(x, last))),)
+            pooled = tower.ln_final(_at(x, last))
+            return (self._project(pooled) if project else pooled,)
         states = self._project(tower.ln_final(x))
         return _at(states, last), states
 
-    def _encode_full(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
+    def _encode_full(
+        self, ids: Tensor, last: Tensor, tokens: bool, project: bool = True
+    ) -> Outputs:
         """The same of whole rows, through open_clip's own code."""
-        if not tokens:
+        if project and not tokens:
             pooled = self._model.encode_text(ids, normalize=False)
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         tower = self._tower
         states = tower.transformer(TextLayers(tower).embed(ids), attn_mask=tower.attn_mask)
+        if not project:
+            return (tower.ln_final(_at(states, last)),)
         states = self._project(tower.ln_final(states))
         return _at(states, last), states
 

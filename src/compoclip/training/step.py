@@ -18,10 +18,14 @@ from compoclip.losses.contract import ALONE, Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
+from compoclip.models.text_plan import TextInputs
+from compoclip.models.text_tower import TextFeatures
+from compoclip.models.work import Work
 from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
+from compoclip.training.teacher import TeacherEncoder
 
 
 @dataclass(frozen=True)
@@ -113,10 +117,13 @@ def step(
 
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
+    shown: TextInputs | Work[TextFeatures] = texts
+    if frozen is not None and frozen.texts is not None and not local:
+        shown = frozen.texts.work(encoder, batch.block.texts, settings.micro_batch)
     if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch)
+        work = frozen.work(encoder, batch, pixels, shown, local, settings.micro_batch)
     else:
-        work = encoder.work(pixels, texts, local, settings.micro_batch)
+        work = encoder.work(pixels, shown, local, settings.micro_batch)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -125,6 +132,14 @@ def step(
     else:
         with amp():
             features = work.all()
+
+    # What the teacher makes of the same batch, for losses that compare with it.
+    if any(term.needs_teacher for term in active):
+        assert isinstance(encoder.teacher, TeacherEncoder)
+        with amp():
+            features = encoder.teacher.beside(
+                features, pixels, texts, settings.micro_batch, work.image.learns, work.text.learns
+            )
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
