@@ -229,3 +229,24 @@ def teacher_contrast(
         scores += [scale * (f.text[own] @ f.text[t]) for t in wrong]
         total = total + cross_entropy(scores, 0)
     return total / max(1, rows)
+
+
+def alignment(
+    f: Features, layout: Layout, align: str = "paraphrase", mask_duplicates: bool = True
+) -> Tensor:
+    images = range(layout.images)
+    caption = [caption_of(layout, i) for i in images]
+    rows = [i for i in images if texts_of(layout, i, POSITIVE)]
+    paraphrase = {i: texts_of(layout, i, POSITIVE)[0] for i in rows}
+    total = ZERO
+    for i in rows:
+        if align == "paraphrase":
+            anchor, columns = paraphrase[i], {j: caption[j] for j in images}
+        else:
+            anchor, columns = caption[i], paraphrase
+        kept = [
+            j for j in columns if j == i or not (mask_duplicates and is_true(layout, i, columns[j]))
+        ]
+        scores = [f.logit_scale * (f.text[anchor] @ f.text[columns[j]]) for j in kept]
+        total = total + cross_entropy(scores, kept.index(i))
+    return total / max(1, len(rows))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import losses_loops as loops
 import losses_oracle as oracle
+from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
@@ -111,6 +112,13 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
+    for align in ("paraphrase", "transpose"):
+        for masked in (False, True):
+            options = {"align": align, "mask_duplicates": masked}
+            pairs[f"alignment {align} {masked}"] = (
+                partial(caption_alignment, **options),
+                partial(loops.alignment, **options),
+            )
     for vectors in (None, 1536):
         pairs[f"distillation {vectors}"] = (
             partial(feature_distillation, vectors=vectors),

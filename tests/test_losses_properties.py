@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
@@ -69,6 +70,8 @@ LOSSES: dict[str, LossFn] = {
     "bag negative": partial(bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[1]),
     "negclip duplicates": partial(negclip_loss, mask_duplicates=True),
     "triplet": triplet_clip_loss,
+    "alignment": caption_alignment,
+    "alignment transposed": partial(caption_alignment, align="transpose"),
     "distillation": feature_distillation,
     "teacher contrast": teacher_text_contrast,
     "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),

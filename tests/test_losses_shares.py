@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.losses import (
+    alignment,
     bags,
     composite,
     contrastive,
@@ -93,6 +94,9 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "multi text masked": lambda: partial(multi_text.multi_text_loss, mask_duplicates=True),
     "multi text sum": lambda: partial(multi_text.multi_text_loss, reduction="sum"),
     "triplet": lambda: triplet.triplet_clip_loss,
+    "alignment": lambda: partial(alignment.caption_alignment, positives=POSITIVES[:2]),
+    "alignment plain": lambda: partial(alignment.caption_alignment, mask_duplicates=False),
+    "alignment transposed": lambda: partial(alignment.caption_alignment, align="transpose"),
     "distillation": lambda: teacher.feature_distillation,
     "distillation sum": lambda: partial(teacher.feature_distillation, vectors=7),
     "teacher contrast": lambda: teacher.teacher_text_contrast,

@@ -20,6 +20,7 @@ from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
+OTHER_CAPTION = "other-caption"  # ... for another caption of the image, as a positive
 # ... and for texts of a file of written ones
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
@@ -133,9 +134,10 @@ class CaptionPlan:
     """The texts that accompany a caption, all drawn again for every sample and epoch.
 
     Args:
-        rewrites: At most one text each, by name or by the file of one's own. "given" is one of the
-            negatives that came with the data, "written-positive" and "written-negative" are of the
-            file `written`.
+        rewrites: At most one text each, by name or by the file of one's own; a name that stands
+            several times is drawn as often, each time another text. "given" is one of the negatives
+            that came with the data, "other-caption" another caption of the image,
+            "written-positive" and "written-negative" are of the file `written`.
         hn_fraction: Share of captions that have negatives at all; always the same captions, and
             those of a smaller share are among those of a larger one.
         graph: Sub-graph texts, if any.
@@ -187,7 +189,7 @@ class CaptionPlan:
     def needs_parsing(self) -> bool:
         """True if any text is made from parsed captions."""
         more = self.graph is not None or self.bags is not None
-        return more or bool(set(self.rewrite_names) - {GIVEN})
+        return more or bool(set(self.rewrite_names) - {GIVEN, OTHER_CAPTION})
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack what the plan cannot do without."""

@@ -18,6 +18,7 @@ from compoclip.data.caption_plan import (
     BAG,
     BAG_NEGATIVE,
     GIVEN,
+    OTHER_CAPTION,
     OWN_CAPTIONS,
     WRITTEN,
     WRITTEN_POSITIVE,
@@ -55,6 +56,7 @@ NOT_CHOSEN = "caption-without-negatives"
 NONE_APPLIES = "none-applies"
 NO_BAG = "no-bag-for-the-sample"
 NONE_WRITTEN = "none-written"
+NO_OTHER_CAPTION = "no-other-caption"
 
 
 class ParsedCaptions(Protocol):
@@ -225,7 +227,7 @@ class TextPlan:
         return [*made.positives, *negatives], made.refused
 
     def _find(self) -> Mapping[str, Rewrite]:
-        names = {*self.plan.all_rewrites} - {GIVEN, *WRITTEN}
+        names = {*self.plan.all_rewrites} - {GIVEN, OTHER_CAPTION, *WRITTEN}
         return {name: self._resolve(name) for name in sorted(names)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -241,6 +243,7 @@ class _Drawing:
 
     def __init__(self, plan: TextPlan, sample: Sample, epoch: int, key: str) -> None:
         self._plan, self._sample, self._epoch, self._key = plan, sample, epoch, key
+        self._offered: Counter[str] = Counter()
         self.counts = PlanCounts(samples=1)
         rng = plan.rng(key, epoch, "caption")
         self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
@@ -330,12 +333,20 @@ class _Drawing:
     def _offer(self, name: str) -> bool:
         """Add the text of a rewrite, if there is one."""
         kind = kind_named(name)
-        rng = self._plan.rng(self._key, self._epoch, kind)
+        again = self._offered[name]
+        self._offered[name] += 1
+        rng = self._plan.rng(self._key, self._epoch, f"{kind}\x1f{again}" if again else kind)
         if name == GIVEN:
             drawn: Drawn | str = NOT_CHOSEN
             if self._negatives:
-                drawn = _draw_given(self._sample, self._captions, rng)
+                known = {*self._captions, *self._taken} if again else self._captions
+                drawn = _draw_given(self._sample, known, rng)
             return self._add(drawn, name)
+        if name == OTHER_CAPTION:
+            others = self._other_captions()
+            fresh = [each.text for each in others if token_key(each.text) not in self._taken]
+            other = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
+            return self._add(other, name)
         return self._add(self._made(name, self.caption, rng), kind)
 
     def _made(self, name: str, text: str, rng: random.Random) -> Drawn | str:

@@ -1,3 +1,4 @@
+from .alignment import caption_alignment as caption_alignment
 from .bags import bag_loss as bag_loss
 from .bags import bag_negative_loss as bag_negative_loss
 from .composite import composite_contrast_loss as composite_contrast_loss

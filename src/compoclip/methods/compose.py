@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 
 from compoclip import own
 from compoclip.console import note
-from compoclip.data.caption_plan import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
+from compoclip.data.caption_plan import (
+    GIVEN,
+    OTHER_CAPTION,
+    WRITTEN,
+    WRITTEN_POSITIVE,
+    CaptionPlan,
+    OneOf,
+)
 from compoclip.data.images import SINGLE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -21,7 +28,7 @@ from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
-_FROM_FILES = (GIVEN, *WRITTEN)
+_FROM_FILES = (GIVEN, OTHER_CAPTION, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 
 
@@ -34,8 +41,9 @@ def compose(
     """`method` with parts of others; what was done is recorded in `composed`, for provenance.
 
     texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite, a
-    rewrite in a file of one's own ("+./my_rewrite.py"), "given" or, from the file texts.written,
-    "written-positive" and "written-negative"; names without + replace the method's own texts.
+    rewrite in a file of one's own ("+./my_rewrite.py"), "given", "other-caption" or, from the file
+    texts.written, "written-positive" and "written-negative"; names without + replace the method's
+    own texts.
     terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM" one of them; they see captions
     and that method's kinds of text. "+./my_loss.py" adds the `LossTerm` of a file, "+NAME" that of
     another package; these see all texts, as the method's own terms do, but for those that name the
@@ -76,7 +84,7 @@ def _with_texts(method: Method, name: str, first: bool) -> Method:
         raise UsageError(f"--texts {name}: {method.name} draws bags already")
     plan = replace(
         own,
-        rewrites=tuple(dict.fromkeys((*own.rewrites, *added.rewrites))),
+        rewrites=(*own.rewrites, *(r for r in added.rewrites if r not in own.rewrites)),
         graph=own.graph or added.graph,
         bags=own.bags or added.bags,
         written=own.written or added.written,
@@ -220,7 +228,7 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
     """The roles that texts of a plan have, and the names of these texts."""
     found = []
     for name in plan.rewrite_names:
-        positive = name == WRITTEN_POSITIVE
+        positive = name in (OTHER_CAPTION, WRITTEN_POSITIVE)
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))

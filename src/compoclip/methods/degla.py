@@ -23,6 +23,7 @@ from compoclip.methods.registry import recipe
 OPTIM = Optim(lr=1e-6)
 EXCHANGE = OneOf("exchange", ("ce-swap", "crepe-swap"))
 PLAN = CaptionPlan(rewrites=("bigram-shuffle", EXCHANGE, "ce-adj", "ce-noun"))
+GIVEN_PLAN = CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN, GIVEN))
 VECTORS = 1536  # of a published batch: 256 images, each with a caption and four negatives
 STAND_INS = {
     "ce-noun": "negatives are by rule, where the published runs had four a caption of a language "
@@ -79,7 +80,7 @@ def degla(
     Alignment for Improving Compositional Understanding (ACM Multimedia 2025, arXiv 2504.16801).
 
     Args:
-        negatives: rules makes them; given takes one of those that come with the data.
+        negatives: rules makes them; given takes four of those that come with the data.
         image_weight: Weight of images against the negatives of their captions; 0 leaves it out.
         text_weight: Weight of captions against their negatives; 0 leaves it out.
         distill_weight: Weight of the distance to the teacher; 0 leaves it out.
@@ -104,7 +105,7 @@ def degla(
     return Method(
         name="degla",
         paper="Hu et al., ACM MM 2025",
-        plan=CaptionPlan(rewrites=(GIVEN,)) if negatives == "given" else PLAN,
+        plan=GIVEN_PLAN if negatives == "given" else PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         teacher=Teacher(decay),
