@@ -118,7 +118,7 @@ def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
     assert method.trains == Trains(False, False, True, "after", 1.0)
     optim = method.optim
     assert (optim.epochs, optim.batch_size, optim.lr, optim.weight_decay) == (10, 1024, 1e-3, 0)
-    assert (optim.min_lr, optim.warmup, optim.beta2, optim.eps) == (1e-3, 0, 0.999, 1e-8)
+    assert (optim.warmup, optim.beta2, optim.eps) == (0, 0.999, 1e-8)
     assert (method.crop, method.plan.pre_caption) == (False, 40)
     layout = layout_of(CASES["ragged"])
     features = features_for(layout, scale=1.0)

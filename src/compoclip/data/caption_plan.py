@@ -25,6 +25,7 @@ OTHER_CAPTION = "other-caption"  # ... for another caption of the image, as a po
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
+TARGET = "target"  # a text that is drawn with the others, and not encoded
 OWN_CAPTIONS = "captions"  # instead of a file of bags
 
 
@@ -147,6 +148,8 @@ class CaptionPlan:
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
+        target: A caption that a head is to write for an image, which no tower encodes: "other" is
+            another caption of the image if there is one, "any" one of all, "" none.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -157,11 +160,14 @@ class CaptionPlan:
     written: str = ""
     pre_caption: int = 0
     cleaned: Literal["all", "variations"] = "all"
+    target: Literal["", "other", "any"] = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
+        if self.target not in (known := ("", "other", "any")):
+            raise UsageError(f"texts.target '{self.target}' is not one of {', '.join(known[1:])}")
         if not 0 <= self.hn_fraction <= 1:
             raise UsageError(f"hn-fraction {self.hn_fraction}: must lie between 0 and 1")
 

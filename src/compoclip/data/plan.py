@@ -20,6 +20,7 @@ from compoclip.data.caption_plan import (
     GIVEN,
     OTHER_CAPTION,
     OWN_CAPTIONS,
+    TARGET,
     WRITTEN,
     WRITTEN_POSITIVE,
     Bags,
@@ -192,6 +193,8 @@ class TextPlan:
             drawing.graph()
         if self.plan.bags is not None:
             drawing.bag()
+        if self.plan.target:
+            drawing.target()
         return drawing.texts, drawing.counts
 
     def parse(self, text: str) -> Caption:
@@ -304,6 +307,14 @@ class _Drawing:
         for sentence in (sentences[i] for i in positions):
             if self._add(Drawn(sentence.text, Role.POSITIVE), BAG):
                 self._bag_negative(sentence, sentence.text)
+
+    def target(self) -> None:
+        """The caption that a head is to write, chosen among those that the plan allows."""
+        captions = self._sample.captions
+        if self._plan.plan.target == "other":
+            captions = tuple(each.text for each in self._other_captions()) or (self.caption,)
+        rng = self._plan.rng(self._key, self._epoch, TARGET)
+        self.texts.append(Drawn(rng.choice(captions), Role.POSITIVE, TARGET))
 
     def _bag_negative(self, sentence: BagSentence, key: str, again: bool = False) -> None:
         """The negative of a sentence: the file's, or one by a rewrite that applies."""

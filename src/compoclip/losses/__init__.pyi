@@ -5,6 +5,8 @@ from .composite import composite_contrast_loss as composite_contrast_loss
 from .composite import single_negative_loss as single_negative_loss
 from .composite import unimodal_loss as unimodal_loss
 from .contract import Features as Features
+from .contract import Head as Head
+from .contract import HeadPlan as HeadPlan
 from .contract import HostLayout as HostLayout
 from .contract import Layout as Layout
 from .contract import Loss as Loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -324,6 +325,8 @@ class Features:
         teacher_image: (B, D) float32, unit length, what the teacher makes of the images, without
             gradient; None for a method without one.
         teacher_text: (T, D), the same of the texts.
+        text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
+            the projection, not normalised; None unless a head reads it.
     """
 
     image: Tensor
@@ -334,6 +337,7 @@ class Features:
     token_mask: Tensor | None = None
     teacher_image: Tensor | None = None
     teacher_text: Tensor | None = None
+    text_state: Tensor | None = None
 
 
 class Loss(Protocol):
@@ -361,6 +365,52 @@ class StatefulLoss(Loss, Protocol):
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on from `state`; the empty mapping stands for the start of a run."""
         ...
+
+
+class Head(Protocol):
+    """Computes a loss by parameters of its own, which learn beside the model and do not join it.
+
+    A module: it moves with the encoder, and its state is part of the training state.
+    """
+
+    def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
+        """This process's share of the loss, a scalar float32 tensor.
+
+        targets: a text for each of the B images, "" for none.
+        """
+        ...
+
+
+class HeadPlan(ABC):
+    """What a loss term states in the place of a loss that is computed by a `Head`.
+
+    Attributes:
+        lr_scale: The head's learning rate over that of the model.
+        weight_decay: Of the head; None is that of the model.
+    """
+
+    lr_scale: float = 1.0
+    weight_decay: float | None = None
+
+    @abstractmethod
+    def build(self, width: int, seed: int) -> torch.nn.Module:
+        """Make the head, a module that is a `Head`.
+
+        Args:
+            width: W of `Features.text_state`.
+            seed: Of the initial parameters.
+
+        Returns:
+            The head, on the CPU.
+        """
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """What decides of the head beside the seed, for checkpoints and signatures."""
+
+    def __call__(self, features: Features, layout: Layout) -> Tensor:
+        """Never: what is called is the head."""
+        raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
 
 
 # --- Losses are computed in at least float32, whatever the encoder's precision. ---

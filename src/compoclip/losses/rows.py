@@ -349,6 +349,7 @@ def select_texts(features: Features, keep: Tensor) -> Features:
         tokens=of(features.tokens),
         token_mask=of(features.token_mask),
         teacher_text=of(features.teacher_text),
+        text_state=of(features.text_state),
     )
 
 

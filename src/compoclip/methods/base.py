@@ -12,7 +12,7 @@ from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError
-from compoclip.losses.contract import Loss, Role
+from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.models.lora import Lora
 from compoclip.rewrites.base import rewrite_sources
 
@@ -50,6 +50,8 @@ class LossTerm:
         needs_teacher: Whether it reads what the method's teacher makes of the batch.
     """
 
+    # A `HeadPlan` as `loss` makes it a term of a head, which reads `Features.text_state`.
+
     name: str
     loss: Loss
     weight: float = 1.0
@@ -57,6 +59,11 @@ class LossTerm:
     on: str = ""
     reads: tuple[Role, ...] = ()
     needs_teacher: bool = False
+
+    @property
+    def head(self) -> HeadPlan | None:
+        """The plan of the head that computes the loss, if one does."""
+        return self.loss if isinstance(self.loss, HeadPlan) else None
 
 
 Matrix = Literal["", "projection", "after"]
@@ -292,6 +299,11 @@ class Method:
         return any(term.needs_teacher for term in self.losses)
 
     @property
+    def heads(self) -> dict[str, HeadPlan]:
+        """The heads by the names of their terms."""
+        return {term.name: term.head for term in self.losses if term.head is not None}
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The names of all kinds of text beside captions."""
         return tuple(dict.fromkeys((*self.images.kinds, *self.plan.kinds)))
@@ -308,7 +320,7 @@ class Method:
         return {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
 
     def record(self) -> dict[str, Any]:
-        """Terms, texts, images, what was composed; a teacher and sources of one's own if there are.
+        """Terms, texts, images, what was composed; teacher, heads, own sources if there are any.
 
         For logs, checkpoints and signatures.
         """
@@ -321,6 +333,7 @@ class Method:
             "images": self.images.record(),
             "composed": list(self.composed),
             **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),
+            **({"heads": {k: v.record() for k, v in self.heads.items()}} if self.heads else {}),
             **({"sources": sources} if sources else {}),
         }
 

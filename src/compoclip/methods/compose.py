@@ -147,6 +147,8 @@ def _with_terms(method: Method, name: str) -> Method:
         full = f"{found.name}.{term.name}" if term.name in taken else term.name
         loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
         added.append(replace(term, name=full, loss=loss))
+    if any(term.head for term in added) and not method.plan.target:
+        method = replace(method, plan=replace(method.plan, target=found.plan.target))
     return _with_losses(method, added, found.teacher, name)
 
 

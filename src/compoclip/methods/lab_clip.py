@@ -15,11 +15,9 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-# Adam: no weight decay, and a constant learning rate.
 OPTIM = Optim(
-    epochs=10, batch_size=1024, lr=1e-3, min_lr=1e-3, weight_decay=0.0, beta2=0.999, eps=1e-8,
-    warmup=0,
-)  # fmt: skip
+    epochs=10, batch_size=1024, lr=1e-3, weight_decay=0.0, beta2=0.999, eps=1e-8, warmup=0
+)  # without weight decay AdamW is Adam
 PLAN = CaptionPlan(rewrites=("negclip",), pre_caption=40)
 STAND_INS = {
     "negclip": "one pair of words is exchanged, where the published runs permuted all nouns and "

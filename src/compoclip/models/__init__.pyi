@@ -11,6 +11,9 @@ from .config import read_config as read_config
 from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
 from .conversion import interpolate as interpolate
+from .decoders import GruDecoder as GruDecoder
+from .decoders import Reconstruction as Reconstruction
+from .decoders import train_gru as train_gru
 from .dual_encoder import DualEncoder as DualEncoder
 from .dual_encoder import ImageFeatures as ImageFeatures
 from .formats.adapter import load_adapter as load_adapter

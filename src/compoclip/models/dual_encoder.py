@@ -203,6 +203,7 @@ class DualEncoder(nn.Module):
             statistics of the data (folded batch norms).
         recomputes: Whether activations are computed again in backward.
         teacher: What a method compares the model with while it trains; no part of the model.
+        heads: What learns beside the model while it trains, by name; no part of it, either.
     """
 
     def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
@@ -210,6 +211,7 @@ class DualEncoder(nn.Module):
         self.model = model
         self.freeze_bn = freeze_bn
         self.recomputes = False
+        self.heads = nn.ModuleDict()
         self.teacher: DualEncoder | None = None
         self.train(model.training)
 
@@ -232,7 +234,15 @@ class DualEncoder(nn.Module):
     def learner(self) -> nn.Module:
         """What optimisers and training states are made of: the network, or this encoder where
         there is more beside it."""
-        return self.model if self.teacher is None else self
+        return self if self.heads or self.teacher is not None else self.model
+
+    @property
+    def text_width(self) -> int:
+        """W, the size of `Features.text_state`.
+
+        Raises CompoclipError for a text tower that has none.
+        """
+        return self._text.width
 
     @property
     def device(self) -> torch.device:
@@ -390,6 +400,7 @@ class DualEncoder(nn.Module):
         ids: Tensor | TextInputs | Work[TextFeatures],
         local: bool = False,
         micro_batch: int = 0,
+        state: bool = False,
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
@@ -400,12 +411,13 @@ class DualEncoder(nn.Module):
             local: As for `features`.
             micro_batch: Images a piece, and texts with no more positions than that many texts of
                 full length; 0 is one piece a tower.
+            state: Return text states, too (float32, not normalised).
 
         Returns:
             The pieces, not computed yet.
         """
         image = self._image_work(pixels, local, micro_batch)
-        text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch)
+        text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
@@ -413,10 +425,10 @@ class DualEncoder(nn.Module):
         return FeatureWork(image, text, join)
 
     def _texts(
-        self, ids: Tensor | TextInputs, tokens: bool, micro_batch: int
+        self, ids: Tensor | TextInputs, tokens: bool, micro_batch: int, state: bool
     ) -> Work[TextFeatures]:
         texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
-        return self._text_work(texts, tokens)
+        return self._text_work(texts, tokens, state)
 
     def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
         return Features(
@@ -426,6 +438,7 @@ class DualEncoder(nn.Module):
             patches=None if image.patches is None else image.patches.float(),
             tokens=None if text.tokens is None else text.tokens.float(),
             token_mask=text.token_mask,
+            text_state=None if text.state is None else text.state.float(),
         )
 
     def _image_work(self, pixels: Tensor, patches: bool, limit: int = 0) -> Work[ImageFeatures]:
@@ -442,9 +455,11 @@ class DualEncoder(nn.Module):
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 
-    def _text_work(self, texts: TextInputs, tokens: bool) -> Work[TextFeatures]:
+    def _text_work(
+        self, texts: TextInputs, tokens: bool, state: bool = False
+    ) -> Work[TextFeatures]:
         learns = self._learns("text")
-        work = self._text.work(texts, tokens)
+        work = self._text.work(texts, tokens, state)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:

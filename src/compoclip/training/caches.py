@@ -180,8 +180,9 @@ class FrozenImages:
         ids: Tensor | TextInputs | Work[TextFeatures],
         local: bool,
         micro_batch: int,
+        state: bool = False,
     ) -> FeatureWork:
-        """`encoder.work(pixels, ids, local, micro_batch)` that encodes new images only.
+        """`encoder.work(pixels, ids, local, micro_batch, state)` that encodes new images only.
 
         pixels: those of the batch, which names its `views`, normalised. The image tower must be
         frozen.
@@ -194,7 +195,7 @@ class FrozenImages:
         if rows:  # some that are known beside few that are not, see _LEAST
             rows += [i for i, key in enumerate(keys) if key in known][: max(0, _LEAST - len(rows))]
         new = pixels if rows == list(range(len(pixels))) else pixels[rows]
-        work = encoder.work(new, ids, local, micro_batch)
+        work = encoder.work(new, ids, local, micro_batch, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             found = dict(known)

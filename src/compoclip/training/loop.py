@@ -43,7 +43,7 @@ from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, s
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
-from compoclip.training.step import step
+from compoclip.training.step import module_name, step
 from compoclip.training.teacher import TeacherEncoder
 
 T = TypeVar("T")
@@ -89,7 +89,11 @@ def train_loop(
     total = total_steps(method.optim, batches)
     freeze(encoder.model, method.trains)
     learner, teacher = encoder.learner, encoder.teacher
-    optimizer = build_optimizer(learner.named_parameters(), method.optim)
+    optimizer = build_optimizer(
+        learner.named_parameters(),
+        method.optim,
+        {module_name(name): plan for name, plan in method.heads.items()},
+    )
 
     # Resume: weights, moments and random state of the newest complete state, if there is one.
     states = settings.out / "state"
@@ -170,7 +174,7 @@ def train_loop(
         for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
             lr = learning_rate(progress.step, total, method.optim)
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["lr_scale"]
 
             # Forward and backward. What is told of the loss is that of the global batch on every
             # rank; gradients still differ, by what each rank encoded.

@@ -37,6 +37,7 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
+from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.workers import available_cores
 
@@ -119,9 +120,10 @@ def run_training(
         )
     if settings.fsdp and settings.compile:
         raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
-    if settings.fsdp and method.needs_teacher:
+    if settings.fsdp and (method.needs_teacher or method.heads):
+        more = "a teacher" if method.needs_teacher else "heads"
         raise UsageError(
-            f"--fsdp splits one model, and {method.name} has a teacher beside it: leave --fsdp out"
+            f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out"
         )
     if method.trains.matrix and (method.lora or settings.fsdp):
         raise UsageError(
@@ -154,6 +156,10 @@ def _run(
         note(f"{settings.out} holds nothing to resume: the run starts at step 1")
     if method.needs_local:
         model.encoder.require_local()
+    width = model.encoder.text_width if method.heads else 0
+    heads = {
+        module_name(name): plan.build(width, settings.seed) for name, plan in method.heads.items()
+    }
 
     # The data for this method, and the method for this data.
     source = method.images.source(source)
@@ -222,6 +228,7 @@ def _run(
         encoder = deepcopy(model.encoder.cpu())
     if method.needs_teacher and method.teacher is not None:
         encoder.teacher = TeacherEncoder(encoder, method.teacher.decay)
+    encoder.heads.update(heads)
     encoder.to(settings.device)
     if settings.grad_checkpointing:
         encoder.set_grad_checkpointing()
@@ -244,7 +251,8 @@ def _run(
         progress = train_loop(
             encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
         )
-    encoder.teacher = None  # the run's, not the model's
+    encoder.teacher = None  # the run's, not the model's, as heads are
+    encoder.heads.clear()
     if method.trains.start_scale:
         scale.data.copy_(own_scale)
     if frozen is not None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
-from compoclip.losses.contract import ALONE, Features, Layout
+from compoclip.losses.contract import ALONE, Features, Head, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
@@ -111,6 +113,7 @@ def step(
     # Patches and tokens are projected only for losses that read them.
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
+    state = any(term.head is not None for term in active)
 
     def amp() -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
@@ -118,12 +121,12 @@ def step(
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
     shown: TextInputs | Work[TextFeatures] = texts
-    if frozen is not None and frozen.texts is not None and not local:
+    if frozen is not None and frozen.texts is not None and not (local or state):
         shown = frozen.texts.work(encoder, batch.block.texts, settings.micro_batch)
     if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, shown, local, settings.micro_batch)
+        work = frozen.work(encoder, batch, pixels, shown, local, settings.micro_batch, state)
     else:
-        work = encoder.work(pixels, shown, local, settings.micro_batch)
+        work = encoder.work(pixels, shown, local, settings.micro_batch, state)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -145,7 +148,8 @@ def step(
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
     if images == 0:
         features = without_rows(features)
-    terms, loss = weighted_loss(active, features, layout)
+    targets = batch.block.targets or ("",) * batch.block.images
+    terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
     *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
@@ -158,8 +162,24 @@ def step(
     return StepResult(dict(zip(terms, values)), total)
 
 
+def module_name(term: str) -> str:
+    """The name of a term's head among modules, whose names have no dots.
+
+    Args:
+        term: Its name, such as "read-clip.reconstruction".
+
+    Returns:
+        The name.
+    """
+    return term.replace(".", "-")
+
+
 def weighted_loss(
-    active: Sequence[LossTerm], features: Features, layout: Layout
+    active: Sequence[LossTerm],
+    features: Features,
+    layout: Layout,
+    heads: Mapping[str, nn.Module] = types.MappingProxyType({}),
+    targets: Sequence[str] = (),
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Compute every loss term, and their weighted sum.
 
@@ -167,6 +187,8 @@ def weighted_loss(
         active: The terms of the step.
         features: Of this rank's part of the batch.
         layout: The same.
+        heads: Those of terms that have one (`module_name`).
+        targets: What they are to write for each image, "" for nothing.
 
     Returns:
         The terms before weighting by name, and the sum, as scalars with gradients; of both, this
@@ -178,7 +200,11 @@ def weighted_loss(
     terms: dict[str, Tensor] = {}
     for term in active:
         before = layout.peers.asked
-        terms[term.name] = term.loss(features, layout)
+        if term.head is None:
+            terms[term.name] = term.loss(features, layout)
+        else:
+            head = cast(Head, heads[module_name(term.name)])
+            terms[term.name] = head.loss(features, layout, targets)
         if layout.peers.world > 1 and layout.peers.asked == before:
             raise UsageError(
                 f"the loss {term.name} takes no account of other processes (`Layout.sizes`): train "
