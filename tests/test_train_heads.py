@@ -416,9 +416,36 @@ def test_a_tiny_t5_is_told_one_vector() -> None:
     assert all(p.grad is None for p in decoder.parameters())
 
 
-# --- Runs. ---
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers (compoclip[hf])"
+)
+def test_a_folder_of_a_t5_is_read_with_its_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-GRU = ("--decoder=gru", "--reconstruction=0.1")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    T5ForConditionalGeneration(T5Config(vocab_size=20, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(CompoclipError, match="has no tokenizer") as raised:
+        load_decoder(str(tmp_path))  # without a tokenizer
+    assert "\n" not in str(raised.value)
+    words = {"<pad>": PAD, "</s>": END, "<unk>": 2, "a": 3, "red": 4, "cat": 5}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", END)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    decoder = load_decoder(str(tmp_path))
+    ids, mask = decoder.tokens(["a red cat", "a dog"])
+    assert ids.tolist() == [[3, 4, 5, END], [3, 2, END, PAD]]
+    assert mask.tolist() == [[True] * 4, [True] * 3 + [False]]
+    assert decoder.nll(torch.zeros(2, 1, 16), ids, mask) > 0
+    record = decoder_record(str(tmp_path))
+    assert record["name"] == tmp_path.name
+    assert len(record["hash"]) == 16
+
+
+# --- Runs. ---
 
 
 def weights(run: Path) -> dict[str, Tensor]:

@@ -38,6 +38,7 @@ PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
 LONGEST = 64  # tokens that are asked of a decoder
 GRU = "gru"  # in the place of a folder: one that is drawn, not trained
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_TOKENIZERS = ("tokenizer.json", "spiece.model")
 _GRU_TYPE = "compoclip-gru"
 
 
@@ -218,6 +219,11 @@ def _t5(folder: Path) -> T5Decoder:
             f"--decoder {folder} is a T5, which takes transformers: pip install 'compoclip[hf]', "
             "or --reconstruction 0"
         ) from error
+    # Without these files transformers may make up a tokenizer that knows nothing.
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise CompoclipError(
+            f"--decoder {folder} has no tokenizer ({' or '.join(_TOKENIZERS)}): add that of the T5"
+        )
     try:
         model = transformers.T5ForConditionalGeneration.from_pretrained(
             folder, local_files_only=True
