@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -381,7 +380,7 @@ class Head(Protocol):
         ...
 
 
-class HeadPlan(ABC):
+class HeadPlan:
     """What a loss term states in the place of a loss that is computed by a `Head`.
 
     Attributes:
@@ -392,7 +391,6 @@ class HeadPlan(ABC):
     lr_scale: float = 1.0
     weight_decay: float | None = None
 
-    @abstractmethod
     def build(self, width: int, seed: int) -> torch.nn.Module:
         """Make the head, a module that is a `Head`.
 
@@ -403,10 +401,11 @@ class HeadPlan(ABC):
         Returns:
             The head, on the CPU.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def record(self) -> dict[str, Any]:
         """What decides of the head beside the seed, for checkpoints and signatures."""
+        raise NotImplementedError
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """Never: what is called is the head."""
