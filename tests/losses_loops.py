@@ -199,3 +199,54 @@ def triplet(f: Features, layout: Layout) -> Tensor:
     captions, wrong = [caption_of(layout, i) for i in data], [caption_of(layout, i) for i in made]
     texts = [t for i in data if i not in paired for t in texts_of(layout, i, NEGATIVE)]
     return neg(f, data, captions, wrong + texts) + neg(f, made, wrong, captions)
+
+
+def distillation(f: Features, layout: Layout, vectors: int | None = None) -> Tensor:
+    pairs = [(f.image[i], f.teacher_image[i]) for i in range(layout.images)]
+    pairs += [(f.text[t], f.teacher_text[t]) for t in range(layout.owner.numel())]
+    total = ZERO
+    for own, teacher in pairs:
+        for a, b in zip(own, teacher):
+            total = total + (a - b) ** 2
+    return total / (vectors or len(pairs))
+
+
+def teacher_contrast(
+    f: Features, layout: Layout, scale: float = 10.0, tiled: bool = False
+) -> Tensor:
+    images = range(layout.images)
+    every = [t for i in images for t in texts_of(layout, i, NEGATIVE)]
+    total, rows = ZERO, 0
+    for i in images:
+        wrong = texts_of(layout, i, NEGATIVE)
+        if tiled:
+            wrong = [t for m, t in enumerate(every) if m % layout.images == i]
+        if not wrong:
+            continue
+        rows += 1
+        own = caption_of(layout, i)
+        scores = [scale * (f.text[own] @ f.teacher_text[own])]
+        scores += [scale * (f.text[own] @ f.text[t]) for t in wrong]
+        total = total + cross_entropy(scores, 0)
+    return total / max(1, rows)
+
+
+def alignment(
+    f: Features, layout: Layout, align: str = "paraphrase", mask_duplicates: bool = True
+) -> Tensor:
+    images = range(layout.images)
+    caption = [caption_of(layout, i) for i in images]
+    rows = [i for i in images if texts_of(layout, i, POSITIVE)]
+    paraphrase = {i: texts_of(layout, i, POSITIVE)[0] for i in rows}
+    total = ZERO
+    for i in rows:
+        if align == "paraphrase":
+            anchor, columns = paraphrase[i], {j: caption[j] for j in images}
+        else:
+            anchor, columns = caption[i], paraphrase
+        kept = [
+            j for j in columns if j == i or not (mask_duplicates and is_true(layout, i, columns[j]))
+        ]
+        scores = [f.logit_scale * (f.text[anchor] @ f.text[columns[j]]) for j in kept]
+        total = total + cross_entropy(scores, kept.index(i))
+    return total / max(1, len(rows))

@@ -99,6 +99,8 @@ def features_for(
         patches=leaf(normal(layout.images, patches, dim)),
         tokens=leaf(normal(count, tokens, dim)),
         token_mask=torch.arange(tokens) < length[:, None],
+        teacher_image=torch.nn.functional.normalize(normal(layout.images, dim), dim=-1).to(dtype),
+        teacher_text=torch.nn.functional.normalize(normal(count, dim), dim=-1).to(dtype),
     )
 
 
@@ -133,6 +135,8 @@ def rearranged(
             patches=of(features.patches, images),
             tokens=of(features.tokens, texts),
             token_mask=of(features.token_mask, texts),
+            teacher_image=of(features.teacher_image, images),
+            teacher_text=of(features.teacher_text, texts),
         ),
         Layout(
             place[layout.owner[texts]],
@@ -153,6 +157,7 @@ def with_dtype(features: Features, dtype: torch.dtype) -> Features:
     return replace(
         features,
         **{n: getattr(features, n).detach().to(dtype).requires_grad_() for n in LEAVES},
+        **{n: getattr(features, n).to(dtype) for n in ("teacher_image", "teacher_text")},
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 import losses_loops as loops
 import losses_oracle as oracle
 import losses_pairs as of_pairs
+from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
@@ -27,6 +28,7 @@ from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
+from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.losses.units import unit_loss
 from losses_oracle import (
@@ -113,6 +115,23 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
+    for align in ("paraphrase", "transpose"):
+        for masked in (False, True):
+            options = {"align": align, "mask_duplicates": masked}
+            pairs[f"alignment {align} {masked}"] = (
+                partial(caption_alignment, **options),
+                partial(loops.alignment, **options),
+            )
+    for vectors in (None, 1536):
+        pairs[f"distillation {vectors}"] = (
+            partial(feature_distillation, vectors=vectors),
+            partial(loops.distillation, vectors=vectors),
+        )
+    for negatives in ("own", "tiled"):
+        pairs[f"teacher contrast {negatives}"] = (
+            partial(teacher_text_contrast, negatives=negatives),
+            partial(loops.teacher_contrast, tiled=negatives == "tiled"),
+        )
     pairs |= _of_parts()
     return pairs | {f"{name} of a bias": each for name, each in _with_a_bias().items()}
 

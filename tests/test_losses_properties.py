@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.composite import (
     composite_contrast_loss,
@@ -25,6 +26,7 @@ from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
+from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.losses.units import unit_loss
 from losses_oracle import (
@@ -71,6 +73,10 @@ LOSSES: dict[str, LossFn] = {
     "bag negative": partial(bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[1]),
     "negclip duplicates": partial(negclip_loss, mask_duplicates=True),
     "triplet": triplet_clip_loss,
+    "alignment": caption_alignment,
+    "alignment transposed": partial(caption_alignment, align="transpose"),
+    "distillation": feature_distillation,
+    "teacher contrast": teacher_text_contrast,
     "ranking": lambda features, layout: RankingLoss(KINDS)(features, layout),
     "clip of a bias": biased(clip_loss),
     "negclip of a bias": biased(partial(negclip_loss, missing_hn="zero", kinds=KINDS)),

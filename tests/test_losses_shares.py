@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.losses import (
+    alignment,
     bags,
     composite,
     contrastive,
@@ -27,6 +28,7 @@ from compoclip.losses import (
     local,
     multi_text,
     phrases,
+    teacher,
     triplet,
     units,
 )
@@ -95,6 +97,13 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "multi text masked": lambda: partial(multi_text.multi_text_loss, mask_duplicates=True),
     "multi text sum": lambda: partial(multi_text.multi_text_loss, reduction="sum"),
     "triplet": lambda: triplet.triplet_clip_loss,
+    "alignment": lambda: partial(alignment.caption_alignment, positives=POSITIVES[:2]),
+    "alignment plain": lambda: partial(alignment.caption_alignment, mask_duplicates=False),
+    "alignment transposed": lambda: partial(alignment.caption_alignment, align="transpose"),
+    "distillation": lambda: teacher.feature_distillation,
+    "distillation sum": lambda: partial(teacher.feature_distillation, vectors=7),
+    "teacher contrast": lambda: teacher.teacher_text_contrast,
+    "teacher contrast tiled": lambda: partial(teacher.teacher_text_contrast, negatives="tiled"),
     "bag": lambda: partial(bags.bag_loss, bag=POSITIVES[0]),
     "bag negative": lambda: partial(
         bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]
@@ -167,6 +176,8 @@ def part_of(seed: int, images: int, first: int, extra: int) -> tuple[HostLayout,
         noise(images, 2, 4).requires_grad_(),
         noise(*tokens).requires_grad_(),
         mask,
+        unit(noise(images, 4), dim=-1),
+        unit(noise(len(owner), 4), dim=-1),
     )
 
 
@@ -191,9 +202,10 @@ def together(parts: Sequence[tuple[HostLayout, Features]]) -> tuple[HostLayout, 
         name: torch.cat([getattr(each, name) for each in features]).detach().requires_grad_()
         for name in ("image", "text", "patches", "tokens")
     }
-    mask = torch.cat([each.token_mask for each in features])
+    for name in ("token_mask", "teacher_image", "teacher_text"):
+        whole[name] = torch.cat([getattr(each, name) for each in features])
     scale = one.logit_scale.detach().clone().requires_grad_()
-    return host, Features(logit_scale=scale, token_mask=mask, **whole)
+    return host, Features(logit_scale=scale, **whole)
 
 
 SIZES = {"one": (5,), "even": (4, 4), "ragged": (3, 1, 5), "empty": (2, 0, 3)}

@@ -30,6 +30,7 @@ ALIKE = {
     "fsc-clip-l14",
     "fsc-clip-lora",
     "mosaic-clip-pretrain",
+    "read-clip-align",
     "tsvlc-llm",
 }
 WRITE = bool(os.environ.get("COMPOCLIP_WRITE_GOLDEN"))

@@ -32,6 +32,7 @@ class TextBlock:
         photos: B names, equal where two images are the same photo; () when not known.
         pair: B numbers: for a negative image that a row brought along the index of the row's own
             image, -1 for all others; () is -1 for all.
+        targets: B texts that heads are to write, "" for none; () is none for all.
     """
 
     texts: tuple[str, ...]
@@ -41,6 +42,7 @@ class TextBlock:
     images: int
     photos: tuple[str, ...] = ()
     pair: tuple[int, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}
@@ -48,8 +50,10 @@ class TextBlock:
             raise ValueError("texts, owner, role and rewrite must have the same length")
         if any(not 0 <= owner < self.images for owner in self.owner):
             raise ValueError(f"owner must lie in [0, {self.images})")
-        if any(len(each) not in (0, self.images) for each in (self.photos, self.pair)):
-            raise ValueError("photos and pair must name every image, or none")
+        if any(
+            len(each) not in (0, self.images) for each in (self.photos, self.pair, self.targets)
+        ):
+            raise ValueError("photos, pair and targets must name every image, or none")
 
     def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
         """What a loss may see of the texts, on the host.

@@ -22,10 +22,12 @@ from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 from compoclip.rewrites.units import NOUN_PHRASE, UNIT, UNIT_FOIL
 
 GIVEN = "given"  # the plan's name for hard negatives that came with the data
+OTHER_CAPTION = "other-caption"  # ... for another caption of the image, as a positive
 # ... and for texts of a file of written ones
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
+TARGET = "target"  # a text that is drawn with the others, and not encoded
 OWN_CAPTIONS = "captions"  # instead of a file of bags
 
 
@@ -189,9 +191,10 @@ class CaptionPlan:
     """The texts that accompany a caption, all drawn again for every sample and epoch.
 
     Args:
-        rewrites: At most one text each, by name or by the file of one's own. "given" is one of the
-            negatives that came with the data, "written-positive" and "written-negative" are of the
-            file `written`.
+        rewrites: At most one text each, by name or by the file of one's own; a name that stands
+            several times is drawn as often, each time another text. "given" is one of the negatives
+            that came with the data, "other-caption" another caption of the image,
+            "written-positive" and "written-negative" are of the file `written`.
         hn_fraction: Share of captions that have negatives at all; always the same captions, and
             those of a smaller share are among those of a larger one.
         graph: Sub-graph texts, if any.
@@ -204,6 +207,8 @@ class CaptionPlan:
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
+        target: A caption that a head is to write for an image, which no tower encodes: "other" is
+            another caption of the image if there is one, "any" one of all, "" none.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -216,6 +221,7 @@ class CaptionPlan:
     written: str = ""
     pre_caption: int = 0
     cleaned: Literal["all", "variations"] = "all"
+    target: Literal["", "other", "any"] = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""
@@ -223,6 +229,8 @@ class CaptionPlan:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if self.phrases < 0:
             raise UsageError(f"{self.phrases} noun phrases: must be 0 (none) or more")
+        if self.target not in (known := ("", "other", "any")):
+            raise UsageError(f"texts.target '{self.target}' is not one of {', '.join(known[1:])}")
         if not 0 <= self.hn_fraction <= 1:
             raise UsageError(f"hn-fraction {self.hn_fraction}: must lie between 0 and 1")
 
@@ -255,7 +263,7 @@ class CaptionPlan:
         """True if any text is made from parsed captions."""
         more = self.graph is not None or self.bags is not None or self.phrases > 0
         more |= self.units is not None and not self.units.file
-        return more or bool(set(self.rewrite_names) - {GIVEN})
+        return more or bool(set(self.rewrite_names) - {GIVEN, OTHER_CAPTION})
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack what the plan cannot do without."""

@@ -18,7 +18,9 @@ from compoclip.data.caption_plan import (
     BAG,
     BAG_NEGATIVE,
     GIVEN,
+    OTHER_CAPTION,
     OWN_CAPTIONS,
+    TARGET,
     WRITTEN,
     WRITTEN_POSITIVE,
     Bags,
@@ -67,6 +69,7 @@ NOT_CHOSEN = "caption-without-negatives"
 NONE_APPLIES = "none-applies"
 NO_BAG = "no-bag-for-the-sample"
 NONE_WRITTEN = "none-written"
+NO_OTHER_CAPTION = "no-other-caption"
 
 
 class ParsedCaptions(Protocol):
@@ -209,6 +212,8 @@ class TextPlan:
             drawing.units(self.plan.units)
         if self.plan.phrases:
             drawing.phrases(self.plan.phrases)
+        if self.plan.target:
+            drawing.target()
         return drawing.texts, drawing.counts
 
     def parse(self, text: str) -> Caption:
@@ -250,7 +255,7 @@ class TextPlan:
         return graph_parts(self.parse(caption))
 
     def _find(self) -> Mapping[str, Rewrite]:
-        names = {*self.plan.all_rewrites} - {GIVEN, *WRITTEN}
+        names = {*self.plan.all_rewrites} - {GIVEN, OTHER_CAPTION, *WRITTEN}
         return {name: self._resolve(name) for name in sorted(names)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -266,6 +271,7 @@ class _Drawing:
 
     def __init__(self, plan: TextPlan, sample: Sample, epoch: int, key: str) -> None:
         self._plan, self._sample, self._epoch, self._key = plan, sample, epoch, key
+        self._offered: Counter[str] = Counter()
         self.counts = PlanCounts(samples=1)
         rng = plan.rng(key, epoch, "caption")
         self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
@@ -357,6 +363,14 @@ class _Drawing:
             if self._add(Drawn(sentence.text, Role.POSITIVE), BAG):
                 self._bag_negative(sentence, sentence.text)
 
+    def target(self) -> None:
+        """The caption that a head is to write, chosen among those that the plan allows."""
+        captions = self._sample.captions
+        if self._plan.plan.target == "other":
+            captions = tuple(each.text for each in self._other_captions()) or (self.caption,)
+        rng = self._plan.rng(self._key, self._epoch, TARGET)
+        self.texts.append(Drawn(rng.choice(captions), Role.POSITIVE, TARGET))
+
     def _bag_negative(self, sentence: BagSentence, key: str, again: bool = False) -> None:
         """The negative of a sentence: the file's, or one by a rewrite that applies."""
         bags = self._plan.plan.bags
@@ -385,12 +399,20 @@ class _Drawing:
     def _offer(self, name: str) -> bool:
         """Add the text of a rewrite, if there is one."""
         kind = kind_named(name)
-        rng = self._plan.rng(self._key, self._epoch, kind)
+        again = self._offered[name]
+        self._offered[name] += 1
+        rng = self._plan.rng(self._key, self._epoch, f"{kind}\x1f{again}" if again else kind)
         if name == GIVEN:
             drawn: Drawn | str = NOT_CHOSEN
             if self._negatives:
-                drawn = _draw_given(self._sample, self._captions, rng)
+                known = {*self._captions, *self._taken} if again else self._captions
+                drawn = _draw_given(self._sample, known, rng)
             return self._add(drawn, name)
+        if name == OTHER_CAPTION:
+            others = self._other_captions()
+            fresh = [each.text for each in others if token_key(each.text) not in self._taken]
+            other = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
+            return self._add(other, name)
         return self._add(self._made(name, self.caption, rng), kind)
 
     def _made(self, name: str, text: str, rng: random.Random) -> Drawn | str:

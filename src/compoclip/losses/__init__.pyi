@@ -1,9 +1,12 @@
+from .alignment import caption_alignment as caption_alignment
 from .bags import bag_loss as bag_loss
 from .bags import bag_negative_loss as bag_negative_loss
 from .composite import composite_contrast_loss as composite_contrast_loss
 from .composite import single_negative_loss as single_negative_loss
 from .composite import unimodal_loss as unimodal_loss
 from .contract import Features as Features
+from .contract import Head as Head
+from .contract import HeadPlan as HeadPlan
 from .contract import HostLayout as HostLayout
 from .contract import Layout as Layout
 from .contract import Loss as Loss
@@ -20,5 +23,7 @@ from .local import local_hn_loss as local_hn_loss
 from .multi_text import multi_text_loss as multi_text_loss
 from .phrases import patch_phrase_loss as patch_phrase_loss
 from .phrases import phrase_loss as phrase_loss
+from .teacher import feature_distillation as feature_distillation
+from .teacher import teacher_text_contrast as teacher_text_contrast
 from .triplet import triplet_clip_loss as triplet_clip_loss
 from .units import unit_loss as unit_loss

@@ -325,6 +325,11 @@ class Features:
             contrasts of images with texts over the batch are sigmoid losses of every pair, without
             it softmaxes (`symmetric_contrast`). Losses that rank the texts of one image among
             themselves are softmaxes either way: a bias cancels there.
+        teacher_image: (B, D) float32, unit length, what the teacher makes of the images, without
+            gradient; None for a method without one.
+        teacher_text: (T, D), the same of the texts.
+        text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
+            the projection, not normalised; None unless a head reads it.
     """
 
     image: Tensor
@@ -334,6 +339,9 @@ class Features:
     tokens: Tensor | None = None
     token_mask: Tensor | None = None
     logit_bias: Tensor | None = None
+    teacher_image: Tensor | None = None
+    teacher_text: Tensor | None = None
+    text_state: Tensor | None = None
 
 
 class Loss(Protocol):
@@ -363,6 +371,52 @@ class StatefulLoss(Loss, Protocol):
         ...
 
 
+class Head(Protocol):
+    """Computes a loss by parameters of its own, which learn beside the model and do not join it.
+
+    A module: it moves with the encoder, and its state is part of the training state.
+    """
+
+    def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
+        """This process's share of the loss, a scalar float32 tensor.
+
+        targets: a text for each of the B images, "" for none.
+        """
+        ...
+
+
+class HeadPlan:
+    """What a loss term states in the place of a loss that is computed by a `Head`.
+
+    Attributes:
+        lr_scale: The head's learning rate over that of the model.
+        weight_decay: Of the head; None is that of the model.
+    """
+
+    lr_scale: float = 1.0
+    weight_decay: float | None = None
+
+    def build(self, width: int, seed: int) -> torch.nn.Module:
+        """Make the head, a module that is a `Head`.
+
+        Args:
+            width: W of `Features.text_state`.
+            seed: Of the initial parameters.
+
+        Returns:
+            The head, on the CPU.
+        """
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Any]:
+        """What decides of the head beside the seed, for checkpoints and signatures."""
+        raise NotImplementedError
+
+    def __call__(self, features: Features, layout: Layout) -> Tensor:
+        """Never: what is called is the head."""
+        raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
+
+
 # --- Losses are computed in at least float32, whatever the encoder's precision. ---
 
 
@@ -378,17 +432,9 @@ def full_precision(features: Features) -> Iterator[Features]:
     Autocast would otherwise turn the matrix products of a loss back into half precision: at
     s = 100 a bfloat16 logit is off by up to 0.25.
     """
-    bias = features.logit_bias
+    present = {k: v for k, v in vars(features).items() if v is not None and k != "token_mask"}
     with torch.autocast(device_type=features.image.device.type, enabled=False):
-        yield replace(
-            features,
-            image=at_least_float32(features.image),
-            text=at_least_float32(features.text),
-            logit_scale=at_least_float32(features.logit_scale),
-            patches=None if features.patches is None else at_least_float32(features.patches),
-            tokens=None if features.tokens is None else at_least_float32(features.tokens),
-            logit_bias=None if bias is None else at_least_float32(bias),
-        )
+        yield replace(features, **{name: at_least_float32(each) for name, each in present.items()})
 
 
 def normalise(x: Tensor, eps: float = 1e-12) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import by_owner, caption_index, captions, check
+from compoclip.losses.rows import caption_index, captions, check, negatives_by_image
 
 Imc = Literal["paper", "head"]
 """Whether the image-caption score takes part, or, as in the last released code, does not."""
@@ -46,8 +46,8 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
     Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
     """
     check(features, layout)
-    (negative,) = layout.indices(_negatives_by_image)
-    (images,), (negatives,) = layout.sizes(captions), layout.sizes(_negatives_by_image)
+    (negative,) = layout.indices(negatives_by_image)
+    (images,), (negatives,) = layout.sizes(captions), layout.sizes(negatives_by_image)
     with full_precision(features) as f:
         caption = f.text.index_select(0, caption_index(layout))
         wrong = layout.peers.gathered(f.text.index_select(0, negative), negatives)
@@ -57,11 +57,6 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
             logits = torch.cat([own[:, None], logits], dim=1)
         target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
         return match_loss(logits, target, int(images.sum()))
-
-
-def _negatives_by_image(host: HostLayout) -> tuple[Ints, ...]:
-    index, valid = by_owner(host, Role.NEGATIVE)
-    return (index[valid],)
 
 
 def _ranked(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:

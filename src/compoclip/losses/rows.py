@@ -158,6 +158,12 @@ def captions(host: HostLayout) -> tuple[Ints, ...]:
     return (index,)
 
 
+def negatives_by_image(host: HostLayout) -> tuple[Ints, ...]:
+    """All negatives of the batch, image by image."""
+    index, valid = by_owner(host, Role.NEGATIVE)
+    return (index[valid],)
+
+
 def _negative_rows(host: HostLayout) -> tuple[Ints, ...]:
     negative, valid = by_owner(host, Role.NEGATIVE)
     index = np.concatenate([captions(host)[0][:, None], negative], axis=1)
@@ -355,6 +361,8 @@ def select_texts(features: Features, keep: Tensor) -> Features:
         text=features.text.index_select(0, keep),
         tokens=of(features.tokens),
         token_mask=of(features.token_mask),
+        teacher_text=of(features.teacher_text),
+        text_state=of(features.text_state),
     )
 
 

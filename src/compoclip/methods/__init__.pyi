@@ -6,6 +6,7 @@ from .base import LossTerm as LossTerm
 from .base import Method as Method
 from .base import Optim as Optim
 from .base import PaperDifference as PaperDifference
+from .base import Teacher as Teacher
 from .base import Trains as Trains
 from .registry import load_recipe as load_recipe
 from .registry import method_names as method_names

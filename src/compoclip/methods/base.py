@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from compoclip import own
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError
-from compoclip.losses.contract import Loss, Role
+from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.models.lora import Lora
 from compoclip.rewrites.base import rewrite_sources
 
@@ -26,6 +26,7 @@ __all__ = [
     "Method",
     "Optim",
     "PaperDifference",
+    "Teacher",
     "Trains",
 ]
 
@@ -47,7 +48,10 @@ class LossTerm:
         needs_patches: Whether it asks for patch features alone, which more models have.
         on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
         reads: The roles of the texts it reads beside captions.
+        needs_teacher: Whether it reads what the method's teacher makes of the batch.
     """
+
+    # A `HeadPlan` as `loss` makes it a term of a head, which reads `Features.text_state`.
 
     name: str
     loss: Loss
@@ -56,15 +60,66 @@ class LossTerm:
     on: str = ""
     reads: tuple[Role, ...] = ()
     needs_patches: bool = False
+    needs_teacher: bool = False
+
+    @property
+    def head(self) -> HeadPlan | None:
+        """The plan of the head that computes the loss, if one does."""
+        return self.loss if isinstance(self.loss, HeadPlan) else None
+
+
+Matrix = Literal["", "projection", "after"]
+"""Of a text tower that is frozen otherwise: none, its projection, or one that comes after it."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A copy of the model as it is before the first step, which follows the one that learns.
+
+    After every step each of its weights w becomes decay w + (1 - decay) v, v being the model's.
+
+    Args:
+        decay: 1 leaves the copy as it is: a frozen teacher.
+    """
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a decay outside [0, 1]."""
+        if not 0 <= self.decay <= 1:
+            raise UsageError(f"a teacher's decay of {self.decay}: must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
 class Trains:
-    """Which parameters learn."""
+    """Which parameters learn.
+
+    Args:
+        image_tower: All of the image tower, with its projection.
+        text_tower: The same of the text tower.
+        logit_scale: The temperature.
+        matrix: One matrix of an otherwise frozen text tower: its projection, or a square matrix
+            after that, which starts as the identity and is merged into it in the end.
+        start_scale: s that a temperature of the run's own starts from, in the place of the model's,
+            which stays as it is; 0 trains the model's.
+    """
 
     image_tower: bool = True
     text_tower: bool = True
     logit_scale: bool = True
+    matrix: Matrix = ""
+    start_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an unknown matrix, or a scale that no temperature can have."""
+        if self.matrix not in (known := ("", "projection", "after")):
+            raise UsageError(f"trains.matrix '{self.matrix}' is not one of {', '.join(known[1:])}")
+        if self.matrix and self.text_tower:
+            raise UsageError(
+                "trains.matrix: the text tower must be frozen, trains.text_tower=false"
+            )
+        if not (self.start_scale == 0 or 1 <= self.start_scale <= 100):
+            raise UsageError(f"trains.start_scale {self.start_scale:g}: must be 0, or 1 to 100")
 
 
 @dataclass(frozen=True)
@@ -182,6 +237,7 @@ class Method:
             them.
         lora: Adapters that learn in place of all weights of the towers that train; the rest, the
             temperature too, is then frozen.
+        teacher: What terms with `needs_teacher` compare with.
         crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
         composed: What was changed in the recipe.
         paper: Where it was published.
@@ -200,6 +256,7 @@ class Method:
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     lora: Lora | None = None
+    teacher: Teacher | None = None
     crop: bool = True
     composed: tuple[str, ...] = ()
     paper: str = ""
@@ -244,6 +301,15 @@ class Method:
         """Whether any loss reads patch features."""
         return self.needs_local or any(term.needs_patches for term in self.losses)
 
+    def needs_teacher(self) -> bool:
+        """Whether any loss reads what the teacher makes of a batch."""
+        return any(term.needs_teacher for term in self.losses)
+
+    @property
+    def heads(self) -> dict[str, HeadPlan]:
+        """The heads by the names of their terms."""
+        return {term.name: term.head for term in self.losses if term.head is not None}
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The names of all kinds of text beside captions."""
@@ -261,7 +327,7 @@ class Method:
         return {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
 
     def record(self) -> dict[str, Any]:
-        """Terms, texts, images, what was composed, and sources of one's own if there are any.
+        """Terms, texts, images, what was composed; teacher, heads, own sources if there are any.
 
         For logs, checkpoints and signatures.
         """
@@ -273,6 +339,8 @@ class Method:
             "texts": asdict(self.plan),
             "images": self.images.record(),
             "composed": list(self.composed),
+            **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),
+            **({"heads": {k: v.record() for k, v in self.heads.items()}} if self.heads else {}),
             **({"sources": sources} if sources else {}),
         }
 

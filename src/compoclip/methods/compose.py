@@ -10,19 +10,26 @@ from typing import Any, TypeVar
 
 from compoclip import own
 from compoclip.console import note
-from compoclip.data.caption_plan import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
+from compoclip.data.caption_plan import (
+    GIVEN,
+    OTHER_CAPTION,
+    WRITTEN,
+    WRITTEN_POSITIVE,
+    CaptionPlan,
+    OneOf,
+)
 from compoclip.data.images import SINGLE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
-from compoclip.methods.base import LossTerm, Method
+from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
-_FROM_FILES = (GIVEN, *WRITTEN)
-_PARTS = ("terms", "texts", "images", "trains", "lora", "optim")
+_FROM_FILES = (GIVEN, OTHER_CAPTION, *WRITTEN)
+_PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 
 
 def compose(
@@ -34,8 +41,9 @@ def compose(
     """`method` with parts of others; what was done is recorded in `composed`, for provenance.
 
     texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite, a
-    rewrite in a file of one's own ("+./my_rewrite.py"), "given" or, from the file texts.written,
-    "written-positive" and "written-negative"; names without + replace the method's own texts.
+    rewrite in a file of one's own ("+./my_rewrite.py"), "given", "other-caption" or, from the file
+    texts.written, "written-positive" and "written-negative"; names without + replace the method's
+    own texts.
     terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM" one of them; they see captions
     and that method's kinds of text. "+./my_loss.py" adds the `LossTerm` of a file, "+NAME" that of
     another package; these see all texts, as the method's own terms do, but for those that name the
@@ -79,7 +87,7 @@ def _with_texts(method: Method, name: str, first: bool) -> Method:
         raise UsageError(f"--texts {name}: {method.name} draws units already")
     plan = replace(
         own,
-        rewrites=tuple(dict.fromkeys((*own.rewrites, *added.rewrites))),
+        rewrites=(*own.rewrites, *(r for r in added.rewrites if r not in own.rewrites)),
         graph=own.graph or added.graph,
         bags=own.bags or added.bags,
         units=own.units or added.units,
@@ -144,6 +152,23 @@ def _with_terms(method: Method, name: str) -> Method:
         full = f"{found.name}.{term.name}" if term.name in taken else term.name
         loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
         added.append(replace(term, name=full, loss=loss))
+    if any(term.head for term in added) and not method.plan.target:
+        method = replace(method, plan=replace(method.plan, target=found.plan.target))
+    return _with_losses(method, added, found.teacher, name)
+
+
+def _with_losses(
+    method: Method, added: Sequence[LossTerm], teacher: Teacher | None, name: str
+) -> Method:
+    """The method with terms of another, whose teacher comes with those that need one."""
+    if any(term.needs_teacher for term in added):
+        teacher = teacher or method.teacher or Teacher()
+        if method.teacher not in (None, teacher):
+            raise UsageError(
+                f"--terms {name}: {method.name} has another teacher already "
+                f"(decay {method.teacher.decay:g}, not {teacher.decay:g}); give both the same"
+            )
+        method = replace(method, teacher=teacher)
     return replace(method, losses=(*method.losses, *added))
 
 
@@ -159,7 +184,7 @@ def _with_own_term(method: Method, term: LossTerm, name: str) -> Method:
             f"--terms {name}: {method.name} has a term '{term.name}' already; give yours another "
             "name"
         )
-    return replace(method, losses=(*method.losses, term))
+    return _with_losses(method, [term], method.teacher, name)
 
 
 def loss_named(name: str) -> LossTerm | None:
@@ -210,7 +235,7 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
     """The roles that texts of a plan have, and the names of these texts."""
     found = []
     for name in plan.rewrite_names:
-        positive = name == WRITTEN_POSITIVE
+        positive = name in (OTHER_CAPTION, WRITTEN_POSITIVE)
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))

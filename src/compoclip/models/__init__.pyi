@@ -11,6 +11,9 @@ from .config import read_config as read_config
 from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
 from .conversion import interpolate as interpolate
+from .decoders import GruDecoder as GruDecoder
+from .decoders import Reconstruction as Reconstruction
+from .decoders import train_gru as train_gru
 from .dual_encoder import DualEncoder as DualEncoder
 from .dual_encoder import ImageFeatures as ImageFeatures
 from .formats.adapter import load_adapter as load_adapter
@@ -23,4 +26,6 @@ from .lora import lora_parameters as lora_parameters
 from .lora import merge_lora as merge_lora
 from .preprocess import Preprocess as Preprocess
 from .preprocess import Tokenizer as Tokenizer
+from .projection import attach_text_map as attach_text_map
+from .projection import text_matrix as text_matrix
 from .text_tower import TextFeatures as TextFeatures

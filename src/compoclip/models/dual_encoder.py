@@ -203,6 +203,8 @@ class DualEncoder(nn.Module):
         freeze_bn: Keep every batch norm in eval mode, for towers whose running statistics are not
             statistics of the data (folded batch norms).
         recomputes: Whether activations are computed again in backward.
+        teacher: What a method compares the model with while it trains; no part of the model.
+        heads: What learns beside the model while it trains, by name; no part of it, either.
     """
 
     def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
@@ -210,6 +212,8 @@ class DualEncoder(nn.Module):
         self.model = model
         self.freeze_bn = freeze_bn
         self.recomputes = False
+        self.heads = nn.ModuleDict()
+        self.teacher: DualEncoder | None = None
         self.train(model.training)
 
     @cached_property
@@ -232,6 +236,20 @@ class DualEncoder(nn.Module):
         """The learnable bias of the logits (SigLIP), None for a model without one."""
         found: nn.Parameter | None = getattr(self.model, "logit_bias", None)
         return found
+
+    @property
+    def learner(self) -> nn.Module:
+        """What optimisers and training states are made of: the network, or this encoder where
+        there is more beside it."""
+        return self if self.heads or self.teacher is not None else self.model
+
+    @property
+    def text_width(self) -> int:
+        """W, the size of `Features.text_state`.
+
+        Raises CompoclipError for a text tower that has none.
+        """
+        return self._text.width
 
     @property
     def device(self) -> torch.device:
@@ -324,6 +342,33 @@ class DualEncoder(nn.Module):
         """
         return self._text_work(self._inputs(ids, deduplicate), tokens).all()
 
+    def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
+        """What the text projection is given, without gradient.
+
+        Args:
+            ids: (T, context) int64 token ids.
+            micro_batch: See `work`.
+
+        Returns:
+            (T, W) the state of each text at EOT, after the last LayerNorm; not normalised.
+
+        Raises:
+            CompoclipError: For a tower without such a state.
+        """
+        inputs = self._inputs(ids, True, micro_batch)
+        return self._run(lambda: (self._text.states(inputs),), learns=False)[0]
+
+    def project_texts(self, states: Tensor) -> TextFeatures:
+        """Features of texts from their states, with gradient to the projection.
+
+        Args:
+            states: (T, W) as `text_states` gives them.
+
+        Returns:
+            Pooled features (T, D).
+        """
+        return TextFeatures(self._text.project(states))
+
     def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan | None:
         """How `encode_texts` would encode these ids; None when the tower keeps full length."""
         planner = self.text_planner()
@@ -364,33 +409,40 @@ class DualEncoder(nn.Module):
     def work(
         self,
         pixels: Tensor,
-        ids: Tensor | TextInputs,
+        ids: Tensor | TextInputs | Work[TextFeatures],
         local: bool = False,
         micro_batch: int = 0,
         patches: bool = False,
+        state: bool = False,
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
         Args:
             pixels: (B, 3, H, W) normalised pixels.
             ids: (T, context) int64 token ids, or what `text_planner` made of them, in pieces of its
-                own, on the model's device.
+                own, on the model's device; or texts that something else encodes.
             local: As for `features`.
             micro_batch: Images a piece, and texts with no more positions than that many texts of
                 full length; 0 is one piece a tower.
             patches: Return patches even if tokens are not asked for.
+            state: Return text states, too (float32, not normalised).
 
         Returns:
             The pieces, not computed yet.
         """
         image = self._image_work(pixels, local or patches, micro_batch)
-        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
-        text = self._text_work(texts, local)
+        text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
 
         return FeatureWork(image, text, join)
+
+    def _texts(
+        self, ids: Tensor | TextInputs, tokens: bool, micro_batch: int, state: bool
+    ) -> Work[TextFeatures]:
+        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
+        return self._text_work(texts, tokens, state)
 
     def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
         bias = self.logit_bias
@@ -402,6 +454,7 @@ class DualEncoder(nn.Module):
             tokens=None if text.tokens is None else text.tokens.float(),
             token_mask=text.token_mask,
             logit_bias=None if bias is None else bias.float().reshape(()),
+            text_state=None if text.state is None else text.state.float(),
         )
 
     def _image_work(self, pixels: Tensor, patches: bool, limit: int = 0) -> Work[ImageFeatures]:
@@ -418,9 +471,11 @@ class DualEncoder(nn.Module):
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 
-    def _text_work(self, texts: TextInputs, tokens: bool) -> Work[TextFeatures]:
+    def _text_work(
+        self, texts: TextInputs, tokens: bool, state: bool = False
+    ) -> Work[TextFeatures]:
         learns = self._learns("text")
-        work = self._text.work(texts, tokens)
+        work = self._text.work(texts, tokens, state)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -209,6 +210,24 @@ def merge_lora(network: nn.Module) -> None:
         weight = getattr(module, parameter)
         with torch.no_grad():
             weight.copy_(merged(weight.cpu(), adapter.a.cpu(), adapter.b.cpu(), adapter.scaling))
+
+
+def merged_copy(network: nn.Module) -> nn.Module:
+    """A copy of a network with the weights that it computes with: plain, adapters merged.
+
+    `merge_lora` of a deep copy would take the adapters' properties off the class that both share.
+    """
+    copy = deepcopy(network)
+    for module in list(copy.modules()):
+        if not parametrize.is_parametrized(module):
+            continue
+        chains = dict(module.get_submodule("parametrizations").named_children())
+        weights = {name: getattr(module, name).detach().clone() for name in chains}
+        module.__class__ = type(module).__bases__[0]
+        del module.parametrizations
+        for name, weight in weights.items():
+            module.register_parameter(name, nn.Parameter(weight))
+    return copy
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:

@@ -10,7 +10,7 @@ pools elsewhere, keeps open_clip's own full-length path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -179,11 +179,13 @@ class TextFeatures:
         pooled: (T, D).
         tokens: (T, L, D) projected states, zero where `token_mask` is False; None unless asked.
         token_mask: (T, L) bool, True at positions 1..EOT; None unless asked.
+        state: (T, W) what `pooled` is the projection of; None unless asked.
     """
 
     pooled: Tensor
     tokens: Tensor | None = None
     token_mask: Tensor | None = None
+    state: Tensor | None = None
 
 
 class TextTower:
@@ -236,46 +238,77 @@ class TextTower:
             limit=limit,
         )
 
-    def work(self, inputs: TextInputs, tokens: bool = False) -> Work[TextFeatures]:
+    def states(self, inputs: TextInputs) -> Tensor:
+        """(T, W) what the projection is given: each text's state at EOT, after the last LayerNorm.
+
+        Raises CompoclipError for a tower without such a state.
+        """
+        self.require_local("states before the projection")
+        encode: Any = self._encode_packed if inputs.packed else self._encode
+        parts = [encode(group, False, state=True)[-1] for group in inputs.groups]
+        return joined(parts).index_select(0, inputs.place)
+
+    @property
+    def width(self) -> int:
+        """W, the size of a state before the projection.
+
+        Raises CompoclipError for a tower without such a state.
+        """
+        self.require_local("heads")
+        return int(self._tower.ln_final.normalized_shape[0])
+
+    def project(self, states: Tensor) -> Tensor:
+        """(T, D) pooled features of what `states` gives."""
+        return self._project(states)
+
+    def work(
+        self, inputs: TextInputs, tokens: bool = False, state: bool = False
+    ) -> Work[TextFeatures]:
         """How texts are encoded whose `inputs` lie on the tower's device.
 
-        Raises CompoclipError when `tokens` is asked of a tower without them.
+        Raises CompoclipError when `tokens` or `state` is asked of a tower without them.
         """
-        if tokens:
-            self.require_local()
+        if tokens or state:
+            self.require_local("local losses" if tokens else "heads")
         last, place = inputs.last, inputs.place
 
         encode: Any = self._encode_packed if inputs.packed else self._encode
 
         def micro_batch(group: PackedTokens | PaddedTokens) -> MicroBatch:
-            return lambda: encode(group, tokens)
+            return lambda: encode(group, tokens, state) if state else encode(group, tokens)
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
             pooled = joined([each[0] for each in outputs]).index_select(0, place)
+            found = TextFeatures(pooled)
+            if state:
+                before = joined([each[-1] for each in outputs]).index_select(0, place)
+                found = replace(found, state=before)
             if not tokens:
-                return TextFeatures(pooled)
+                return found
             mask = _eot_mask(last, inputs.longest)
             states = joined([_of_length(each[1], inputs.longest) for each in outputs])
             states = states.masked_fill(~mask.unsqueeze(-1), 0.0).index_select(0, place)
-            return TextFeatures(pooled, states, mask.index_select(0, place))
+            return replace(found, tokens=states, token_mask=mask.index_select(0, place))
 
         return Work(tuple(map(micro_batch, inputs.groups)), join)
 
-    def _encode(self, padded: PaddedTokens, tokens: bool) -> Outputs:
+    def _encode(self, padded: PaddedTokens, tokens: bool, state: bool = False) -> Outputs:
         """Pooled (n, D) and, if asked, projected states (n, L, D) of the rows of some buckets, L
-        being the longest of these."""
+        being the longest of these; and (n, W) pooled before the projection, if asked."""
         parts = []
         first = padded.buckets[0].start
         for b in padded.buckets:
             run = slice(b.start - first, b.stop - first)
             rows, last = padded.ids[run, : b.length], padded.last[run]
             encode = self._encode_rows if self.causal else self._encode_full
-            parts.append(encode(rows, last, tokens))
-        pooled = joined([part[0] for part in parts])
-        if not tokens:
-            return (pooled,)
-        longest = max(b.length for b in padded.buckets)
-        return pooled, joined([_of_length(part[1], longest) for part in parts])
+            parts.append(encode(rows, last, tokens, state))
+        outputs = [joined([part[0] for part in parts])]
+        if tokens:
+            longest = max(b.length for b in padded.buckets)
+            outputs.append(joined([_of_length(part[1], longest) for part in parts]))
+        if state:
+            outputs.append(joined([part[-1] for part in parts]))
+        return tuple(outputs)
 
     def compile(self) -> bool:
         """Compile the layers, for texts of any number and length; whether the tower can be."""
@@ -294,37 +327,45 @@ class TextTower:
             )
         return TextLayers(self._tower)
 
-    def _encode_packed(self, packed: PackedTokens, tokens: bool) -> Outputs:
+    def _encode_packed(self, packed: PackedTokens, tokens: bool, state: bool = False) -> Outputs:
         """`_encode` with the real positions of all rows as one list, and no padding."""
         tower, layers = self._tower, TextLayers(self._tower)
         x = layers.embed_packed(packed.ids, packed.position)
         x = layers.run_packed(x, packed, self._halves)
         if not tokens:
-            return (self._project(tower.ln_final(x.index_select(0, packed.ends))),)
-        states = self._project(tower.ln_final(x))
+            last = tower.ln_final(x.index_select(0, packed.ends))
+            return (self._project(last), last) if state else (self._project(last),)
+        normed = tower.ln_final(x)
+        states = self._project(normed)
         grid = states.new_zeros(packed.rows * packed.length, states.shape[-1])
         grid = grid.index_copy(0, packed.place, states).view(packed.rows, packed.length, -1)
-        return states.index_select(0, packed.ends), grid
+        outputs = states.index_select(0, packed.ends), grid
+        return (*outputs, normed.index_select(0, packed.ends)) if state else outputs
 
-    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
+    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool, state: bool = False) -> Outputs:
         """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
         tower = self._tower
         layers = TextLayers(tower)
         x = layers.run(layers.embed(ids), 0, layers.depth)
         if not tokens:
-            return (self._project(tower.ln_final(_at(x, last))),)
-        states = self._project(tower.ln_final(x))
-        return _at(states, last), states
+            normed = tower.ln_final(_at(x, last))
+            return (self._project(normed), normed) if state else (self._project(normed),)
+        return self._outputs(tower.ln_final(x), last, tokens, state)
 
-    def _encode_full(self, ids: Tensor, last: Tensor, tokens: bool) -> Outputs:
+    def _encode_full(self, ids: Tensor, last: Tensor, tokens: bool, state: bool = False) -> Outputs:
         """The same of whole rows, through open_clip's own code."""
-        if not tokens:
+        if not (tokens or state):
             pooled = self._model.encode_text(ids, normalize=False)
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         tower = self._tower
         states = tower.transformer(TextLayers(tower).embed(ids), attn_mask=tower.attn_mask)
-        states = self._project(tower.ln_final(states))
-        return _at(states, last), states
+        return self._outputs(tower.ln_final(states), last, tokens, state)
+
+    def _outputs(self, normed: Tensor, last: Tensor, tokens: bool, state: bool) -> Outputs:
+        """What is asked of (n, L, W) states after the last LayerNorm."""
+        states = self._project(normed)
+        outputs = (_at(states, last), states) if tokens else (_at(states, last),)
+        return (*outputs, _at(normed, last)) if state else outputs
 
     def _project(self, x: Tensor) -> Tensor:
         projection = getattr(self._tower, "text_projection", None)

@@ -18,3 +18,4 @@ from .state import load_state as load_state
 from .state import save_state as save_state
 from .step import StepResult as StepResult
 from .step import weighted_loss as weighted_loss
+from .teacher import TeacherEncoder as TeacherEncoder

@@ -23,7 +23,9 @@ from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs
+from compoclip.models.text_tower import TextFeatures
 from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
 
 Amp = Callable[[], AbstractContextManager[object]]
@@ -156,6 +158,7 @@ class FrozenImages:
 
     Args:
         most: Bytes of features to keep; what comes later is encoded every time.
+        texts: The same for texts, where their tower is frozen but for its projection.
 
     Attributes:
         asked: Images that were wanted so far.
@@ -163,7 +166,8 @@ class FrozenImages:
         bytes: Size of all features kept.
     """
 
-    def __init__(self, most: int = 4 << 30) -> None:
+    def __init__(self, most: int = 4 << 30, texts: FrozenTexts | None = None) -> None:
+        self.texts = texts
         self._most = most
         self._kept: dict[Hashable, Outputs] = {}
         self.bytes = self.asked = self.found = 0
@@ -173,12 +177,13 @@ class FrozenImages:
         encoder: DualEncoder,
         batch: Batch,
         pixels: Tensor,
-        ids: Tensor | TextInputs,
+        ids: Tensor | TextInputs | Work[TextFeatures],
         local: bool,
         micro_batch: int,
         patches: bool = False,
+        state: bool = False,
     ) -> FeatureWork:
-        """`encoder.work(pixels, ids, local, micro_batch, patches)` that encodes new images only.
+        """`encoder.work` of the same arguments that encodes new images only.
 
         pixels: those of the batch, which names its `views`, normalised. The image tower must be
         frozen.
@@ -191,7 +196,7 @@ class FrozenImages:
         if rows:  # some that are known beside few that are not, see _LEAST
             rows += [i for i, key in enumerate(keys) if key in known][: max(0, _LEAST - len(rows))]
         new = pixels if rows == list(range(len(pixels))) else pixels[rows]
-        work = encoder.work(new, ids, local, micro_batch, patches)
+        work = encoder.work(new, ids, local, micro_batch, patches, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             found = dict(known)
@@ -223,3 +228,66 @@ def _keys(batch: Batch, patches: bool) -> list[Hashable]:
         (view, batch.mean, batch.std, patches) if view else number
         for number, view in enumerate(batch.views)
     ]
+
+
+# --- The same of texts, where nothing of their tower learns but the projection. ---
+
+
+class FrozenTexts:
+    """Remembers what the layers of a frozen text tower made of a text; only its projection learns.
+
+    Args:
+        tokenize: The encoder's tokenizer.
+        most: Bytes of states to keep, on the model's device; what comes later is encoded every
+            time.
+
+    Attributes:
+        asked: Distinct texts of batches so far.
+        found: Those of them that were remembered.
+        bytes: Size of all states kept.
+    """
+
+    def __init__(self, tokenize: Tokenizer, most: int = 4 << 30) -> None:
+        self._tokenize = tokenize
+        self._most = most
+        self._kept: dict[str, Tensor] = {}
+        self.bytes = self.asked = self.found = 0
+
+    def work(
+        self, encoder: DualEncoder, texts: Sequence[str], micro_batch: int
+    ) -> Work[TextFeatures]:
+        """The work of encoding texts, of which little is left: those that are new, and to project.
+
+        Args:
+            encoder: Whose text tower is frozen but for its projection.
+            texts: T texts; none stand for one that is empty.
+            micro_batch: See `DualEncoder.work`.
+
+        Returns:
+            One micro-batch, whose outputs are states (T, W) without gradient.
+        """
+        texts = texts or ("",)
+        distinct = dict.fromkeys(texts)
+
+        def encode() -> Outputs:
+            known = {text: self._kept[text] for text in distinct if text in self._kept}
+            new = [text for text in distinct if text not in known]
+            self.asked += len(distinct)
+            self.found += len(known)
+            if new:
+                states = encoder.text_states(self._tokenize(new), micro_batch)
+                known.update(zip(new, map(self._keep, new, states)))
+            return (torch.stack([known[text] for text in texts]),)
+
+        def join(outputs: Sequence[Outputs]) -> TextFeatures:
+            return encoder.project_texts(joined([each[0] for each in outputs]))
+
+        return Work((encode,), join, learns=False)
+
+    def _keep(self, text: str, state: Tensor) -> Tensor:
+        size = state.numel() * state.element_size()
+        if self.bytes + size <= self._most:
+            state = state.clone()
+            self._kept[text] = state
+            self.bytes += size
+        return state

@@ -26,6 +26,7 @@ from compoclip.models.config import part_of
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import lora_parameters
 from compoclip.models.preprocess import Tokenizer
+from compoclip.models.projection import text_matrix
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
 from compoclip.training.caches import FrozenImages
 from compoclip.training.distributed import (
@@ -42,7 +43,8 @@ from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, s
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
-from compoclip.training.step import step
+from compoclip.training.step import module_name, step
+from compoclip.training.teacher import TeacherEncoder
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # one after the other
@@ -86,14 +88,19 @@ def train_loop(
     # What learns decides what the optimiser holds, so freezing comes first.
     total = total_steps(method.optim, batches)
     freeze(encoder.model, method.trains)
-    optimizer = build_optimizer(encoder.model.named_parameters(), method.optim)
+    learner, teacher = encoder.learner, encoder.teacher
+    optimizer = build_optimizer(
+        learner.named_parameters(),
+        method.optim,
+        {module_name(name): plan for name, plan in method.heads.items()},
+    )
 
     # Resume: weights, moments and random state of the newest complete state, if there is one.
     states = settings.out / "state"
     progress = Progress(step=0, epoch=0, epoch_step=0, signature=signature)
     state = latest_state(states) if settings.resume else None
     if state is not None:
-        progress = load_state(state, encoder.model, optimizer, signature, batches.steps_per_epoch)
+        progress = load_state(state, learner, optimizer, signature, batches.steps_per_epoch)
         if progress.step > total:
             raise damaged(state, ValueError(f"step {progress.step} of {total}"))
     require_same_step(progress.step, ranks)
@@ -125,7 +132,7 @@ def train_loop(
         if progress.step:
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
-            writer.save(encoder.model, optimizer, now)
+            writer.save(learner, optimizer, now)
         if wait:
             writer.finish()
 
@@ -167,7 +174,7 @@ def train_loop(
         for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
             lr = learning_rate(progress.step, total, method.optim)
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["lr_scale"]
 
             # Forward and backward. What is told of the loss is that of the global batch on every
             # rank; gradients still differ, by what each rank encoded.
@@ -184,6 +191,8 @@ def train_loop(
             norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
             bad = step_if_finite(optimizer, result.total, norm)
             _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
+            if isinstance(teacher, TeacherEncoder):
+                teacher.follow(encoder)
 
             # Account for the step: a skipped one too, or the schedule would not end.
             spent, clock = time.monotonic() - clock, time.monotonic()
@@ -386,6 +395,8 @@ def freeze(model: nn.Module, trains: Trains) -> None:
     for name, parameter in model.named_parameters():
         free = not adapters or id(parameter) in adapters
         parameter.requires_grad_(free and learns[part_of(name)])
+    if trains.matrix:
+        text_matrix(model).requires_grad_(True)
 
 
 def _clamp_logit_scale(model: nn.Module, maximum: float) -> None:

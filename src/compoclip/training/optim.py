@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from compoclip.losses.contract import HeadPlan
 from compoclip.methods.base import Optim
 
 _NO_DECAY = ("bn", "ln", "bias", "logit_scale")
@@ -28,7 +30,9 @@ def ordered(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[nn.Par
 
 
 def build_optimizer(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], optim: Optim
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    optim: Optim,
+    heads: Mapping[str, HeadPlan] = types.MappingProxyType({}),
 ) -> torch.optim.AdamW:
     """Make AdamW over the trainable parameters, with and without weight decay.
 
@@ -36,20 +40,31 @@ def build_optimizer(
         named_parameters: All parameters of the network. Those that FSDP has split and whole ones
             are not mixed within a group.
         optim: Learning rate, betas, epsilon and weight decay.
+        heads: Names of heads among them, as `DualEncoder.heads` has them, and their plans: each has
+            a group of its own, whose "lr_scale" the learning rate is multiplied by.
 
     Returns:
         The optimiser, its moments empty.
     """
     named = list(named_parameters)
     decaying = {p for name, p in named if decays(name, p)}
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    head_of = {p: head for name, p in named for head in heads if name.startswith(f"heads.{head}.")}
+    groups: dict[tuple[bool, bool, str], list[nn.Parameter]] = {}
     for parameter in ordered(named):
         split = hasattr(parameter, "full_tensor")
-        groups.setdefault((parameter in decaying, split), []).append(parameter)
+        key = parameter in decaying, split, head_of.get(parameter, "")
+        groups.setdefault(key, []).append(parameter)
+
+    def options(decay: bool, head: str) -> dict[str, float]:
+        own = heads[head].weight_decay if head else None
+        wanted = optim.weight_decay if own is None else own
+        scale = heads[head].lr_scale if head else 1.0
+        return {"weight_decay": wanted if decay else 0.0, "lr_scale": scale}
+
     return torch.optim.AdamW(
         [
-            {"params": parameters, "weight_decay": optim.weight_decay if decay else 0.0}
-            for (decay, _), parameters in groups.items()
+            {"params": parameters, **options(decay, head)}
+            for (decay, _, head), parameters in groups.items()
         ],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),

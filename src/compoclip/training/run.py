@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -28,13 +29,16 @@ from compoclip.models.checkpoint import LoadedModel, current_identity, save_mode
 from compoclip.models.config import part_of
 from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
+from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.caches import FrozenImages
+from compoclip.training.caches import FrozenImages, FrozenTexts
 from compoclip.training.log import Trackers
 from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
+from compoclip.training.step import module_name
+from compoclip.training.teacher import TeacherEncoder
 from compoclip.workers import available_cores
 
 _FEW_IMAGES = 4096
@@ -116,6 +120,16 @@ def run_training(
         )
     if settings.fsdp and settings.compile:
         raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
+    if settings.fsdp and (method.needs_teacher or method.heads):
+        more = "a teacher" if method.needs_teacher else "heads"
+        raise UsageError(
+            f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out"
+        )
+    if method.trains.matrix and (method.lora or settings.fsdp):
+        raise UsageError(
+            f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
+            "split: leave --lora and --fsdp out"
+        )
     require_writable(settings.out)
     with ExitStack() as stack:
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
@@ -150,6 +164,10 @@ def _run(
             f"--contrast sigmoid: the logits of {model.name} have no bias; take a SigLIP model, or "
             "leave --contrast out"
         )
+    width = model.encoder.text_width if method.heads else 0
+    heads = {
+        module_name(name): plan.build(width, settings.seed) for name, plan in method.heads.items()
+    }
 
     # The data for this method, and the method for this data.
     source = method.images.source(source)
@@ -207,11 +225,20 @@ def _run(
 
     # The model, on its device. The seed is for dropout; order, crops and rewrites draw their own.
     lora = attach_adapters(model, method, settings.seed)
+    if method.trains.matrix == "after":
+        attach_text_map(model.encoder.model)
+    scale = model.encoder.logit_scale
+    own_scale = scale.detach().clone()
+    if method.trains.start_scale:
+        scale.data.fill_(math.log(method.trains.start_scale))
     torch.manual_seed(settings.seed)
-    frozen = _frozen_images(method, lora, settings)
+    frozen = _frozen_features(model, method, lora, settings)
     encoder = model.encoder
     if settings.fsdp:  # a copy is split; the model itself stays whole, to be given the result
         encoder = deepcopy(model.encoder.cpu())
+    if method.needs_teacher and method.teacher is not None:
+        encoder.teacher = TeacherEncoder(encoder, method.teacher.decay)
+    encoder.heads.update(heads)
     encoder.to(settings.device)
     if settings.grad_checkpointing:
         encoder.set_grad_checkpointing()
@@ -234,11 +261,20 @@ def _run(
         progress = train_loop(
             encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
         )
+    encoder.teacher = None  # the run's, not the model's, as heads are
+    encoder.heads.clear()
+    if method.trains.start_scale:
+        scale.data.copy_(own_scale)
     if frozen is not None:
         note(
             f"{frozen.asked - frozen.found} of {counted(frozen.asked, 'image')} encoded, the "
             f"others remembered ({frozen.bytes / 1e6:.0f} MB)"
         )
+        if (texts := frozen.texts) is not None:
+            note(
+                f"{texts.asked - texts.found} of {counted(texts.asked, 'text')} encoded, the "
+                f"others remembered ({texts.bytes / 1e6:.0f} MB)"
+            )
     if settings.fsdp:
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
         model.encoder.model.load_state_dict(collected)
@@ -280,6 +316,7 @@ def _run(
             if writes and not adapter.exists():
                 save_adapter(model, lora, adapter, provenance=provenance)
         merge_lora(model.encoder.model)
+        merge_text_map(model.encoder.model)
         if writes and whole:
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
@@ -362,7 +399,9 @@ def _towers(names: Collection[str]) -> Towers:
     return "both" if len(names) == 2 else "image" if "image" in names else "text"
 
 
-def _frozen_images(method: Method, lora: Lora | None, settings: RunSettings) -> FrozenImages | None:
+def _frozen_features(
+    model: LoadedModel, method: Method, lora: Lora | None, settings: RunSettings
+) -> FrozenImages | None:
     """The cache that --cache-frozen asks for.
 
     Raises UsageError where it would never hit: the image tower learns, or no image is shown twice.
@@ -379,7 +418,7 @@ def _frozen_images(method: Method, lora: Lora | None, settings: RunSettings) -> 
             "--cache-frozen: random crops make every image a new one: add --no-crop, or leave it "
             "out"
         )
-    return FrozenImages()
+    return FrozenImages(texts=FrozenTexts(model.tokenizer) if method.trains.matrix else None)
 
 
 def _companions(

@@ -40,7 +40,7 @@ class RunSettings:
             and a minute at the start.
         cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
             encoding an image again: for CLIC, or with --no-crop for adapters in the text tower
-            alone.
+            alone. Where one matrix of the text tower learns (LABCLIP) those of texts, too.
         crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
             None leaves it to the method.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:

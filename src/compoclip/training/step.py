@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
-from compoclip.losses.contract import ALONE, Features, Layout
+from compoclip.losses.contract import ALONE, Features, Head, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
+from compoclip.models.text_plan import TextInputs
+from compoclip.models.text_tower import TextFeatures
+from compoclip.models.work import Work
 from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
+from compoclip.training.teacher import TeacherEncoder
 
 
 @dataclass(frozen=True)
@@ -108,16 +114,22 @@ def step(
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
     patches = local or any(term.needs_patches for term in active)
+    state = any(term.head is not None for term in active)
 
     def amp() -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
+    shown: TextInputs | Work[TextFeatures] = texts
+    if frozen is not None and frozen.texts is not None and not (local or state):
+        shown = frozen.texts.work(encoder, batch.block.texts, settings.micro_batch)
     if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch, patches)
+        work = frozen.work(
+            encoder, batch, pixels, shown, local, settings.micro_batch, patches, state
+        )
     else:
-        work = encoder.work(pixels, texts, local, settings.micro_batch, patches)
+        work = encoder.work(pixels, shown, local, settings.micro_batch, patches, state)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -127,13 +139,22 @@ def step(
         with amp():
             features = work.all()
 
+    # What the teacher makes of the same batch, for losses that compare with it.
+    if any(term.needs_teacher for term in active):
+        assert isinstance(encoder.teacher, TeacherEncoder)
+        with amp():
+            features = encoder.teacher.beside(
+                features, pixels, texts, settings.micro_batch, work.image.learns, work.text.learns
+            )
+
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
     if images == 0:
         features = without_rows(features)
     if settings.contrast == "softmax":
         features = replace(features, logit_bias=None)
-    terms, loss = weighted_loss(active, features, layout)
+    targets = batch.block.targets or ("",) * batch.block.images
+    terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
     *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
@@ -146,8 +167,24 @@ def step(
     return StepResult(dict(zip(terms, values)), total)
 
 
+def module_name(term: str) -> str:
+    """The name of a term's head among modules, whose names have no dots.
+
+    Args:
+        term: Its name, such as "read-clip.reconstruction".
+
+    Returns:
+        The name.
+    """
+    return term.replace(".", "-")
+
+
 def weighted_loss(
-    active: Sequence[LossTerm], features: Features, layout: Layout
+    active: Sequence[LossTerm],
+    features: Features,
+    layout: Layout,
+    heads: Mapping[str, nn.Module] = types.MappingProxyType({}),
+    targets: Sequence[str] = (),
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Compute every loss term, and their weighted sum.
 
@@ -155,6 +192,8 @@ def weighted_loss(
         active: The terms of the step.
         features: Of this rank's part of the batch.
         layout: The same.
+        heads: Those of terms that have one (`module_name`).
+        targets: What they are to write for each image, "" for nothing.
 
     Returns:
         The terms before weighting by name, and the sum, as scalars with gradients; of both, this
@@ -166,7 +205,11 @@ def weighted_loss(
     terms: dict[str, Tensor] = {}
     for term in active:
         before = layout.peers.asked
-        terms[term.name] = term.loss(features, layout)
+        if term.head is None:
+            terms[term.name] = term.loss(features, layout)
+        else:
+            head = cast(Head, heads[module_name(term.name)])
+            terms[term.name] = head.loss(features, layout, targets)
         if layout.peers.world > 1 and layout.peers.asked == before:
             raise UsageError(
                 f"the loss {term.name} takes no account of other processes (`Layout.sizes`): train "

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
-from compoclip.data.caption_plan import GIVEN
+from compoclip.data.caption_plan import GIVEN, TARGET
 from compoclip.data.decode import decode, raw_photo
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
@@ -270,7 +270,9 @@ class BatchBuilder:
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
         """The finished batch."""
         parts = [*self.images, *self.added]
-        flat = [(owner, text) for owner, part in enumerate(parts) for text in part.texts]
+        every = [(owner, text) for owner, part in enumerate(parts) for text in part.texts]
+        flat = [(owner, text) for owner, text in every if text.rewrite != TARGET]
+        targets = {owner: text.text for owner, text in every if text.rewrite == TARGET}
         pair = tuple(part.pair for part in parts)
         block = TextBlock(
             texts=tuple(text.text for _, text in flat),
@@ -280,6 +282,7 @@ class BatchBuilder:
             images=len(parts),
             photos=tuple(part.photo for part in parts),
             pair=pair if any(each >= 0 for each in pair) else (),
+            targets=tuple(targets.get(owner, "") for owner in range(len(parts))) if targets else (),
         )
         pixels, resize = self.transform.together([part.pixels for part in parts])
         return Batch(

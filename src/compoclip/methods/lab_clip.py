@@ -1,0 +1,61 @@
+"""LABCLIP: one matrix behind the text tower, and all else as it is."""
+
+from __future__ import annotations
+
+from compoclip.losses.contrastive import negclip_loss
+from compoclip.methods.base import (
+    NEGATIVES,
+    CaptionPlan,
+    LossTerm,
+    Matrix,
+    Method,
+    Optim,
+    PaperDifference,
+    Trains,
+)
+from compoclip.methods.registry import recipe
+
+OPTIM = Optim(
+    epochs=10, batch_size=1024, lr=1e-3, weight_decay=0.0, beta2=0.999, eps=1e-8, warmup=0
+)  # without weight decay AdamW is Adam
+PLAN = CaptionPlan(rewrites=("negclip",), pre_caption=40)
+STAND_INS = {
+    "negclip": "one pair of words is exchanged, where the published runs permuted all nouns and "
+    "all adjectives of a caption among themselves"
+}
+DIFFERENCES = (PaperDifference("crop", "As the published runs: whole images, each encoded once."),)
+
+
+@recipe
+def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0, optim: Optim = OPTIM) -> Method:
+    r"""One matrix behind the text tower learns, against swapped captions; both towers are frozen.
+
+    With W the matrix, the identity at first, and t = W x / |W x| of what the text tower makes of a
+    caption or negative,
+
+    .. math::
+        L = \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(e^q\, u_i \cdot [t; n],\ i)
+            + \mathrm{mean}_i \mathrm{CE}(e^q\, t_i \cdot u,\ i) \big],
+
+    with a temperature q of its own that starts at 0. What it reaches is what the towers know of
+    which word belongs to which, before any of them learns; merged, the result is a plain
+    checkpoint. With --cache-frozen each image and text is encoded once. CLIP Behaves like a
+    Bag-of-Words Model Cross-modally but not Uni-modally (ICLR 2026, arXiv 2502.03566).
+
+    Args:
+        matrix: after trains a square matrix behind the projection; projection trains the projection
+            itself.
+        start_scale: Temperature e^q to start from; 0 trains the model's own.
+        optim: Optimiser and schedule.
+    """
+    return Method(
+        name="lab-clip",
+        paper="Koishigarina et al., ICLR 2026",
+        plan=PLAN,
+        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
+        optim=optim,
+        trains=Trains(image_tower=False, text_tower=False, matrix=matrix, start_scale=start_scale),
+        crop=False,
+        stand_ins=STAND_INS,
+        differences=DIFFERENCES,
+    )

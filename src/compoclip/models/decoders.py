@@ -1,0 +1,386 @@
+"""Writing a caption from a text's state: frozen decoders, and the head that learns to feed one.
+
+A decoder knows a language and is told one vector. What it needs to be told to write a caption, the
+text tower has to keep (READ-CLIP).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import (
+    Features,
+    HeadPlan,
+    HostLayout,
+    Ints,
+    Layout,
+    Role,
+    full_precision,
+)
+
+PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
+LONGEST = 64  # tokens that are asked of a decoder
+GRU = "gru"  # in the place of a folder: one that is drawn, not trained
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_TOKENIZERS = ("tokenizer.json", "spiece.model")
+_GRU_TYPE = "compoclip-gru"
+
+
+class Decoder(Protocol):
+    """A frozen module that writes texts, told one vector each.
+
+    Attributes:
+        width: E, the size of the vector.
+    """
+
+    width: int
+
+    def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """(B, L) int64 ids on the CPU, and a (B, L) bool mask of those that are not padding."""
+        ...
+
+    def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        """Negative log-likelihood of texts, summed over all their tokens.
+
+        h: (B, 1, E), all that the decoder is told. ids, mask: as `tokens` gives them, on the
+        device of h.
+        """
+        ...
+
+
+class GruDecoder(nn.Module):
+    """One GRU layer over words, whose first state is a map of the vector that it is told.
+
+    Depends on nothing. Words are told apart by a hash, into as many ids as there are: for the few
+    hundred words of a world, not for a language.
+
+    Args:
+        vocabulary: Number of ids.
+        width: E, and the size of embeddings and state.
+        seed: Of the weights that it starts with.
+    """
+
+    def __init__(self, vocabulary: int = 1024, width: int = 64, seed: int = 0) -> None:
+        super().__init__()
+        self.width = width
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(vocabulary, width)
+            self.gru = nn.GRU(width, width, batch_first=True)
+            self.output = nn.Linear(width, vocabulary)
+        self.requires_grad_(False)
+
+    def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """See `Decoder.tokens`: lower-case words by their hash, then the end."""
+        kinds = self.embedding.num_embeddings - 2
+        words = (text.lower().split()[: LONGEST - 1] for text in texts)
+        rows = [[*(2 + _hash(word) % kinds for word in each), END] for each in words]
+        return _padded(rows)
+
+    def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        """See `Decoder.nll`."""
+        states, _ = self.gru(self.embedding(_shifted(ids)), h.transpose(0, 1).contiguous())
+        return _summed(self.output(states), ids, mask)
+
+    def save(self, folder: Path) -> None:
+        """Write the decoder to a folder, for `--decoder FOLDER`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {
+            "model_type": _GRU_TYPE,
+            "vocabulary": self.embedding.num_embeddings,
+            "width": self.width,
+        }
+        (folder / _CONFIG).write_text(json.dumps(config))
+        save_file(self.state_dict(), folder / _WEIGHTS)
+
+
+class T5Decoder(nn.Module):
+    """The decoder of a T5 with its language-model head; the encoder is left out.
+
+    Args:
+        model: A `T5ForConditionalGeneration` of transformers.
+        tokenize: Texts -> ids of each, the end of text included.
+    """
+
+    def __init__(self, model: Any, tokenize: Callable[[list[str]], list[list[int]]]) -> None:
+        super().__init__()
+        model.encoder = nn.Identity()
+        self.model = model.float().eval().requires_grad_(False)
+        self.width = int(model.config.d_model)
+        self._tokenize = tokenize
+
+    def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """See `Decoder.tokens`."""
+        return _padded([ids[: LONGEST - 1] + ids[LONGEST - 1 :][-1:] for ids in self._ids(texts)])
+
+    def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        """See `Decoder.nll`; the vector is the only encoder state, and may be looked at."""
+        told = h.new_ones(h.shape[:2], dtype=torch.int64)
+        logits: Tensor = self.model(
+            encoder_outputs=(h,),
+            attention_mask=told,
+            decoder_input_ids=_shifted(ids),
+            use_cache=False,
+        ).logits
+        return _summed(logits, ids, mask)
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._tokenize(list(texts))
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, rows), default=0)
+    ids = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows], dtype=torch.int64)
+    lengths = torch.tensor([len(row) for row in rows])
+    return ids, torch.arange(longest) < lengths[:, None]
+
+
+def _shifted(ids: Tensor) -> Tensor:
+    """What a decoder has read when it is to say each of these."""
+    return F.pad(ids[:, :-1], (1, 0), value=PAD)
+
+
+def _summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    losses = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="none")
+    return (losses * mask.flatten()).sum()
+
+
+# --- Finding a decoder: a folder, or the one that is drawn. ---
+
+
+def load_decoder(spec: str) -> GruDecoder | T5Decoder:
+    """The decoder that `--decoder` names.
+
+    Args:
+        spec: A folder that holds a T5 (as transformers saves it, with its tokenizer) or what
+            `GruDecoder.save` wrote; or "gru", one that is drawn and knows no language.
+
+    Returns:
+        The decoder, frozen, on the CPU.
+
+    Raises:
+        UsageError: When none is named, or transformers is not installed.
+        CompoclipError: When the folder holds no such decoder.
+    """
+    if not spec:
+        raise UsageError(
+            "reconstruction needs a decoder: --decoder FOLDER of a T5 (google/t5-v1_1-large in the "
+            "published runs), or --reconstruction 0 to train without"
+        )
+    if spec == GRU:
+        return GruDecoder()
+    folder = Path(spec)
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        kind = config["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CompoclipError(
+            f"--decoder {folder}: {_CONFIG} cannot be read ({error}); name the folder of a T5, or "
+            "gru"
+        ) from error
+    if kind == "t5":
+        return _t5(folder)
+    if kind != _GRU_TYPE:
+        raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another folder")
+    try:
+        decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
+        decoder.load_state_dict(load_file(folder / _WEIGHTS))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise CompoclipError(f"--decoder {folder} is damaged ({reason}); write it anew") from error
+    return decoder
+
+
+def _t5(folder: Path) -> T5Decoder:
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        raise UsageError(
+            f"--decoder {folder} is a T5, which takes transformers: pip install 'compoclip[hf]', "
+            "or --reconstruction 0"
+        ) from error
+    # Without these files transformers may make up a tokenizer that knows nothing.
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise CompoclipError(
+            f"--decoder {folder} has no tokenizer ({' or '.join(_TOKENIZERS)}): add that of the T5"
+        )
+    try:
+        model = transformers.T5ForConditionalGeneration.from_pretrained(
+            folder, local_files_only=True
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise CompoclipError(f"--decoder {folder} cannot be loaded: {reason}") from error
+    return T5Decoder(model, lambda texts: tokenizer(texts)["input_ids"])
+
+
+def decoder_record(spec: str) -> dict[str, str]:
+    """Name and hash of a decoder, for the record of a checkpoint.
+
+    Args:
+        spec: As for `load_decoder`.
+
+    Returns:
+        "name" and "hash" of its weights.
+    """
+    if spec in ("", GRU):
+        return {"name": spec, "hash": ""}
+    folder = Path(spec)
+    files = sorted({*folder.glob("*.safetensors"), *folder.glob("*.bin")})
+    return {"name": folder.name, "hash": _hash_of(tuple((f, f.stat().st_mtime_ns) for f in files))}
+
+
+@lru_cache(8)
+def _hash_of(files: tuple[tuple[Path, int], ...]) -> str:
+    digest = blake2b(digest_size=8)
+    for file, _ in files:
+        with open(file, "rb") as content:
+            while part := content.read(1 << 24):
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def train_gru(
+    captions: Sequence[str], epochs: int = 20, width: int = 64, lr: float = 3e-3, seed: int = 0
+) -> GruDecoder:
+    """Teach a small decoder the language of some captions, for worlds of few words.
+
+    It is told a bag of the words of each caption, so that it learns to put words in order.
+
+    Args:
+        captions: What it learns to write.
+        epochs: Passes over them.
+        width: E.
+        lr: Learning rate.
+        seed: Of weights and order.
+
+    Returns:
+        The decoder, frozen; `GruDecoder.save` writes it.
+    """
+    decoder = GruDecoder(width=width, seed=seed).requires_grad_(True)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=lr)
+    ids, mask = decoder.tokens(captions)
+    for _ in range(epochs):
+        for rows in torch.split(torch.randperm(len(ids), generator=generator), 64):
+            told = decoder.embedding(ids[rows]) * mask[rows][..., None]
+            h = told.sum(1, keepdim=True) / mask[rows].sum(1)[:, None, None]
+            loss = decoder.nll(h, ids[rows], mask[rows]) / mask[rows].sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return decoder.requires_grad_(False)
+
+
+# --- The head. ---
+
+
+@dataclass(frozen=True)
+class Reconstruction(HeadPlan):
+    r"""A caption of the image, written by a frozen decoder from the state of another (L_rec).
+
+    .. math::
+        L = - \frac{1}{\sum_i |y_i|} \sum_i \sum_k \log p(y_{ik} \mid y_{i<k},\ A z_i)
+
+    with z_i the text state of the first CAPTION of image i, y_i the tokens of its target and A the
+    matrix that learns. Gradient reaches A and the text tower, but not its projection. Kwon et al.
+    (NeurIPS 2025), token-level reconstruction.
+
+    Args:
+        decoder: See `load_decoder`.
+        lr_scale: The learning rate of A over that of the model.
+        weight_decay: Of A; None is that of the model.
+    """
+
+    decoder: str = ""
+    lr_scale: float = 1.0
+    weight_decay: float | None = None
+
+    def build(self, width: int, seed: int) -> ReconstructionHead:
+        """The head; raises UsageError without a decoder."""
+        return ReconstructionHead(load_decoder(self.decoder), width, seed)
+
+    def record(self) -> dict[str, Any]:
+        """The decoder's name and hash, and how A learns."""
+        return {
+            "decoder": decoder_record(self.decoder),
+            "lr_scale": self.lr_scale,
+            "weight_decay": self.weight_decay,
+        }
+
+
+class ReconstructionHead(nn.Module):
+    """See `Reconstruction`.
+
+    Args:
+        decoder: Frozen. It moves with the head and is no part of its state: it can be read again.
+        width: W of a text state.
+        seed: Of A.
+    """
+
+    def __init__(self, decoder: Decoder, width: int, seed: int = 0) -> None:
+        super().__init__()
+        a = torch.empty(decoder.width, width)
+        nn.init.kaiming_uniform_(a, math.sqrt(5), generator=torch.Generator().manual_seed(seed))
+        self.a = nn.Parameter(a)
+        self._decoder: tuple[Any] = (decoder,)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ReconstructionHead:
+        self._decoder[0]._apply(fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
+        """This process's share of the loss; see `compoclip.losses.Head`."""
+        (captions,) = layout.indices(_captions)
+        layout.sizes(_captions)
+        assert features.text_state is not None
+        rows = [image for image, text in enumerate(targets) if text]
+        decoder = self._decoder[0]
+        ids, mask = decoder.tokens([targets[image] for image in rows] or [""])
+        if not rows:
+            mask = torch.zeros_like(mask)
+        device = features.text_state.device
+        place = torch.tensor(rows or [0] * min(1, len(captions)), device=device, dtype=torch.int64)
+        tokens = layout.peers.summed(mask.sum().to(device, torch.float32))
+        with full_precision(features) as f:
+            assert f.text_state is not None
+            state = f.text_state.index_select(0, captions.index_select(0, place))
+            if not len(state):  # a part of the batch without any image
+                return f.text_state.sum() * 0 + self.a.sum() * 0
+            h = (state.to(self.a.dtype) @ self.a.T)[:, None]
+            nll: Tensor = decoder.nll(h, ids.to(device), mask.to(device))
+            return nll / tokens.clamp_min(1)
+
+
+def _captions(host: HostLayout) -> tuple[Ints, ...]:
+    """The first caption of every image."""
+    position = host.of(Role.CAPTION)[::-1]
+    index = np.zeros(host.images, np.int64)
+    index[host.owner[position]] = position
+    return (index,)
+
+
+Target = Literal["other", "any"]
+"""Which caption a decoder is to write: another one if there is one, or any."""

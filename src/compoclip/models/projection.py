@@ -1,0 +1,103 @@
+"""Learning one matrix: the text projection of a network, or a map behind it.
+
+A map W (D, D) after the projection P (W, D) is a torch parametrization of P, as adapters are: every
+path through the network computes with P W, and merged it is a plain network again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from compoclip.errors import CompoclipError
+
+_LEAF = "text_projection"
+
+
+def attach_text_map(network: nn.Module) -> None:
+    """Put a square matrix behind the text projection of a network, in place: the identity at first.
+
+    The state dict gets other keys until `merge_text_map`.
+
+    Args:
+        network: An open_clip network.
+
+    Raises:
+        CompoclipError: When it has no text projection that is one matrix.
+    """
+    module, name, transposed = _projection(network)
+    matrix = getattr(module, name)
+    size = matrix.shape[0 if transposed else 1]
+    after = _After(torch.eye(size, device=matrix.device), transposed)
+    parametrize.register_parametrization(module, name, after, unsafe=True)
+
+
+def merge_text_map(network: nn.Module) -> None:
+    """Merge the matrix into the projection, in place; a network without one stays as it is."""
+    for module in list(network.modules()):
+        for name, chain in _chains(module):
+            if isinstance(chain[0], _After):
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+
+
+def text_matrix(network: nn.Module) -> nn.Parameter:
+    """The matrix that learns: the map behind the text projection, if there is one, or that itself.
+
+    Args:
+        network: An open_clip network.
+
+    Returns:
+        The parameter.
+
+    Raises:
+        CompoclipError: When the network has no text projection that is one matrix.
+    """
+    module, name, _ = _projection(network)
+    if parametrize.is_parametrized(module, name):
+        parameter = module.get_parameter(f"parametrizations.{name}.0.weight")
+    else:
+        parameter = module.get_parameter(name)
+    return parameter
+
+
+def _projection(network: nn.Module) -> tuple[nn.Module, str, bool]:
+    """The module and name of the text projection, and whether rows are its outputs."""
+    holder: nn.Module = getattr(network, "text", network)
+    found: Any = getattr(holder, _LEAF, None)
+    if isinstance(found, nn.Linear) and getattr(found, "bias", None) is None:
+        return found, "weight", True
+    if isinstance(found, Tensor) and found.ndim == 2:
+        return holder, _LEAF, False
+    raise CompoclipError(
+        "this model's text tower has no projection that is one matrix without a bias: choose "
+        "another model, or a method that trains the tower"
+    )
+
+
+def _chains(module: nn.Module) -> list[tuple[str, nn.ModuleList]]:
+    if not parametrize.is_parametrized(module):
+        return []
+    return [
+        (name, chain)
+        for name, chain in module.get_submodule("parametrizations").named_children()
+        if isinstance(chain, nn.ModuleList)
+    ]
+
+
+class _After(nn.Module):
+    """The parametrization P -> P W, of a transposed P: W^T P."""
+
+    def __init__(self, weight: Tensor, transposed: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.transposed = transposed
+
+    def forward(self, projection: Tensor) -> Tensor:
+        # A small change would be lost if it were multiplied in bfloat16.
+        with torch.autocast(projection.device.type, enabled=False):
+            if self.transposed:
+                return self.weight.T @ projection
+            return projection @ self.weight

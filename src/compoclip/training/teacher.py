@@ -1,0 +1,133 @@
+"""A teacher: a copy of the model beside the one that learns, for losses that compare the two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from compoclip.losses.contract import Features
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.lora import merged_copy
+from compoclip.models.text_plan import TextInputs
+
+
+class TeacherEncoder(DualEncoder):
+    """A copy of an encoder as it is now, which nothing trains and which may follow the encoder.
+
+    Its weights are the plain ones that the encoder computes with: adapters are merged. It never
+    drops anything out and never takes statistics of a batch.
+
+    Args:
+        student: The encoder, before its first step.
+        decay: See `compoclip.methods.base.Teacher`.
+    """
+
+    def __init__(self, student: DualEncoder, decay: float) -> None:
+        self.decay = decay
+        super().__init__(merged_copy(student.model).requires_grad_(False))
+        self.train()
+
+    def train(self, mode: bool = True) -> TeacherEncoder:
+        """Stay in eval mode, whatever the encoder around it does."""
+        super().train(False)
+        # But for the switch that says which way blocks go: the student's, so that both give the
+        # same to the last bit as long as their weights are the same. Layers have their own.
+        self.model.get_submodule("visual").training = True
+        return self
+
+    def beside(
+        self,
+        features: Features,
+        pixels: Tensor,
+        texts: TextInputs,
+        micro_batch: int,
+        image_learns: bool = True,
+        text_learns: bool = True,
+    ) -> Features:
+        """A student's features of a batch, with those of the teacher beside them.
+
+        Args:
+            features: Of the student.
+            pixels: (B, 3, H, W) normalised pixels.
+            texts: What the student's tower was given.
+            micro_batch: See `DualEncoder.work`.
+            image_learns: Whether the student's image tower does: one that does not is the teacher's
+                as well, and its features are taken.
+            text_learns: The same of the text tower.
+
+        Returns:
+            The features with `teacher_image` and `teacher_text`, which carry no gradient.
+        """
+        image, text = features.image.detach(), features.text.detach()
+        with torch.no_grad():
+            if image_learns:
+                pooled = self._image_work(pixels, False, micro_batch).all().pooled
+                image = F.normalize(pooled.float(), dim=-1)
+            if text_learns:
+                pooled = self._text_work(texts, False).all().pooled
+                text = F.normalize(pooled.float(), dim=-1)
+        return replace(features, teacher_image=image, teacher_text=text)
+
+    @torch.no_grad()
+    def follow(self, student: DualEncoder) -> None:
+        """Move every weight by 1 - decay of its way to the student's, after a step of that one.
+
+        A step that was not taken counts as one, too: the student is where it was.
+
+        Args:
+            student: What the teacher is a copy of, frozen as it will be.
+        """
+        if self.decay == 1:
+            return
+        names, own = self._following(student)
+        theirs = [_weight(student.model, name) for name in names]
+        torch._foreach_lerp_(own, theirs, 1 - self.decay)
+        for name, buffer in self._statistics.items():
+            buffer.copy_(student.model.get_buffer(name))
+
+    def _following(self, student: DualEncoder) -> tuple[list[str], list[Tensor]]:
+        """The weights that may differ from the student's: those that learn, adapted ones too."""
+        if not self._followed:
+            for name, parameter in self.model.named_parameters():
+                if _learns(student.model, name):
+                    self._followed[name] = parameter
+        return list(self._followed), list(self._followed.values())
+
+    @cached_property
+    def _followed(self) -> dict[str, Tensor]:
+        return {}
+
+    @cached_property
+    def _statistics(self) -> dict[str, Tensor]:
+        """Running statistics of batch norms, which are copied."""
+        return {
+            f"{path}.{name}": buffer
+            for path, module in self.model.named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for name, buffer in module.named_buffers(recurse=False)
+        }
+
+
+def _place(network: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return network.get_submodule(path), leaf
+
+
+def _weight(network: nn.Module, name: str) -> Tensor:
+    """A weight as the network computes with it: with its adapter, if it has one."""
+    module, leaf = _place(network, name)
+    weight: Tensor = getattr(module, leaf)
+    return weight
+
+
+def _learns(network: nn.Module, name: str) -> bool:
+    module, leaf = _place(network, name)
+    if parametrize.is_parametrized(module, leaf):
+        chain = module.get_submodule(f"parametrizations.{leaf}")
+        return any(parameter.requires_grad for parameter in chain.parameters())
+    return bool(getattr(module, leaf).requires_grad)

@@ -1,0 +1,511 @@
+"""Heads: losses with parameters of their own, which learn beside the model and do not join it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import losses_loops as loops
+from compoclip.cli.main import main
+from compoclip.data.batch import Batch
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.alignment import caption_alignment
+from compoclip.losses.contract import Features, HeadPlan, Layout
+from compoclip.methods.base import LossTerm, Method, Optim, Trains
+from compoclip.methods.compose import compose
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import load_model
+from compoclip.models.config import RECORD
+from compoclip.models.decoders import (
+    END,
+    PAD,
+    GruDecoder,
+    Reconstruction,
+    ReconstructionHead,
+    T5Decoder,
+    decoder_record,
+    load_decoder,
+    train_gru,
+)
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training.loop import freeze
+from compoclip.training.optim import build_optimizer
+from compoclip.training.settings import RunSettings
+from compoclip.training.state import latest_state
+from compoclip.training.step import step
+from distributed_runs import OPTIM, difference, run, write_base
+from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
+from method_data import arguments, write_world
+from models_thin import config, timm_config
+from ranks_helpers import in_ranks
+from test_train_gradcache import batch_for, loaded
+
+CAPTIONS = [
+    "a red cube on a blue mat",
+    "a blue cube on a red mat",
+    "two cats",
+    "a dog beside a big red cat",
+    "a cat",
+]
+DOUBLE = torch.float64
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+# --- The loss of paraphrases. ---
+
+
+def aligned() -> tuple[Features, Layout]:
+    """t_1 = (.8, .6), t_2 = (.6, .8), and paraphrases that are the axes."""
+    text = torch.tensor([[0.8, 0.6], [0.6, 0.8], [1.0, 0.0], [0.0, 1.0]], dtype=DOUBLE)
+    role = torch.tensor([int(CAPTION)] * 2 + [int(POSITIVE)] * 2)
+    layout = Layout(torch.tensor([0, 1, 0, 1]), role, torch.tensor([-1, -1, 0, 0]), 2, ("a",))
+    return Features(torch.eye(2, dtype=DOUBLE), text, torch.tensor(10.0, dtype=DOUBLE)), layout
+
+
+def test_alignment_by_hand() -> None:
+    features, layout = aligned()
+    for align in ("paraphrase", "transpose"):
+        value = caption_alignment(features, layout, align=align, mask_duplicates=False)  # type: ignore[arg-type]
+        assert value.item() == pytest.approx(0.12693, abs=1e-5)
+        same = replace(features, text=torch.ones_like(features.text))
+        equal = caption_alignment(same, layout, align=align, mask_duplicates=False)  # type: ignore[arg-type]
+        assert equal.item() == pytest.approx(torch.tensor(2.0).log().item())
+
+
+def test_the_transpose_is_another_loss_where_scores_are_not_symmetric() -> None:
+    texts = [(i, CAPTION, -1) for i in range(3)] + [(i, POSITIVE, 3) for i in range(3)]
+    layout = layout_of(texts)
+    features = features_for(layout)
+    values = {}
+    for align in ("paraphrase", "transpose"):
+        values[align] = (
+            load_recipe("read-clip")(align=align)
+            .losses[-1]
+            .loss(features, replace(layout, kinds=("", "", "", "other-caption", "", "")))
+        )
+        torch.testing.assert_close(values[align], loops.alignment(features, layout, align))
+    assert values["paraphrase"] != values["transpose"]
+
+
+def test_read_clip_is_the_weighted_sum_of_the_paper() -> None:
+    method = load_recipe("read-clip")()
+    weights = {t.name: t.weight for t in method.losses}
+    assert weights == {"negclip": 1.0, "reconstruction": 0.1, "alignment": 0.5}
+    assert method.plan.rewrites == ("negclip", "negclip", "negclip", "other-caption")
+    assert method.plan.target == "other"
+    optim = method.optim
+    assert (optim.lr, optim.beta2, optim.eps, optim.clip_grad) == (1e-5, 0.999, 1e-8, 1.0)
+    assert (optim.epochs, optim.batch_size, optim.warmup, optim.weight_decay) == (5, 256, 50, 0.1)
+    assert load_recipe("read-clip")(target="any").plan.target == "any"
+    without = load_recipe("read-clip-align")()
+    assert [t.name for t in without.losses] == ["negclip", "alignment"]
+    assert (without.heads, without.plan.target) == ({}, "")
+    assert load_recipe("read-clip")(alignment=0.0).plan.rewrites == ("negclip",) * 3
+
+
+# --- The head and its decoders. ---
+
+
+def nll_by_hand(decoder: GruDecoder, h: Tensor, words: Sequence[int]) -> float:
+    """Token by token, gate by gate."""
+    w_i, w_h = decoder.gru.weight_ih_l0.double(), decoder.gru.weight_hh_l0.double()
+    b_i, b_h = decoder.gru.bias_ih_l0.double(), decoder.gru.bias_hh_l0.double()
+    state, total, said = h.double(), 0.0, PAD
+    for word in words:
+        x = decoder.embedding.weight[said].double()
+        from_x, from_h = (w_i @ x + b_i).chunk(3), (w_h @ state + b_h).chunk(3)
+        reset = torch.sigmoid(from_x[0] + from_h[0])
+        update = torch.sigmoid(from_x[1] + from_h[1])
+        new = torch.tanh(from_x[2] + reset * from_h[2])
+        state = (1 - update) * new + update * state
+        logits = decoder.output.weight.double() @ state + decoder.output.bias.double()
+        total -= float(logits.log_softmax(0)[word])
+        said = word
+    return total
+
+
+def layout_for(count: int) -> Layout:
+    """Captions of `count` images, each behind a negative of another."""
+    owner = torch.arange(count).repeat_interleave(2)
+    role = torch.tensor([int(NEGATIVE), int(CAPTION)]).repeat(count)
+    return Layout(owner, role, torch.where(role == int(CAPTION), -1, 0), count, ("a",))
+
+
+def states_for(layout: Layout, width: int = 6) -> Features:
+    features = features_for(layout)
+    state = torch.randn(
+        len(layout.owner), width, dtype=DOUBLE, generator=torch.Generator().manual_seed(2)
+    )
+    return replace(features, text_state=state.requires_grad_())
+
+
+def test_reconstruction_against_a_loop() -> None:
+    decoder, layout = GruDecoder(50, 8, seed=3).double(), layout_for(5)
+    head = ReconstructionHead(decoder, 6).double()
+    features = states_for(layout)
+    targets = [CAPTIONS[0], "", CAPTIONS[2], CAPTIONS[3], ""]
+    value = head.loss(features, layout, targets)
+    assert features.text_state is not None
+    total, tokens = 0.0, 0
+    for image, text in enumerate(targets):
+        if text:
+            ids, mask = decoder.tokens([text])
+            words = ids[0][mask[0]].tolist()
+            assert words[-1] == END
+            assert len(words) == len(text.split()) + 1
+            h = head.a.detach() @ features.text_state[2 * image + 1].detach()
+            total += nll_by_hand(decoder, h, words)
+            tokens += len(words)
+    assert value.item() == pytest.approx(total / tokens, abs=1e-5)
+    # Only the captions' states and A are read; a target that is missing counts for nothing.
+    value.backward()  # type: ignore[no-untyped-call]
+    assert features.text_state.grad is not None
+    rows = features.text_state.grad.abs().sum(1) > 0
+    assert rows.tolist() == [False, True, False, False, False, True, False, True, False, False]
+    assert head.a.grad is not None
+    assert head.a.grad.any()
+    assert all(p.grad is None for p in decoder.parameters())
+    nothing = head.loss(features, layout, [""] * 5)
+    assert nothing.item() == 0.0
+
+
+def test_the_order_of_captions_changes_nothing() -> None:
+    layout = layout_for(5)
+    features = states_for(layout)
+    head = ReconstructionHead(GruDecoder(50, 8), 6)
+    value = head.loss(features, layout, CAPTIONS)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    texts = (2 * order[:, None] + torch.arange(2)).flatten()
+    assert features.text_state is not None
+    moved = replace(features, text_state=features.text_state[texts])
+    again = head.loss(moved, layout, [CAPTIONS[i] for i in order])
+    torch.testing.assert_close(again, value, atol=1e-6, rtol=1e-5)
+
+
+class MeanState(HeadPlan):
+    """The plan of a head that returns the mean of all text states."""
+
+    lr_scale, weight_decay = 100.0, 0.0
+
+    def build(self, width: int, seed: int) -> nn.Module:
+        return MeanHead(width)
+
+    def record(self) -> dict[str, Any]:
+        return {}
+
+
+class MeanHead(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(2, width))
+
+    def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
+        assert features.text_state is not None
+        assert len(targets) == layout.images
+        return (features.text_state * self.gain[0]).mean()
+
+
+def with_head(plan: HeadPlan, cfg: dict[str, Any] | None = None) -> tuple[Any, Method]:
+    """A model with the head of a plan, and the method of that head alone."""
+    model = loaded(cfg)
+    model.encoder.heads["head"] = plan.build(model.encoder.text_width, 0)
+    method = replace(load_recipe("clip-ft")(), losses=(LossTerm("head", plan),))
+    assert method.heads == {"head": plan}
+    return model, method
+
+
+def written(model: Any) -> Batch:
+    batch = batch_for(model)
+    return replace(batch, block=replace(batch.block, targets=tuple(CAPTIONS)))
+
+
+@pytest.mark.parametrize("plan", [MeanState(), Reconstruction("gru")])
+def test_gradient_reaches_the_text_tower_but_not_its_projection(plan: HeadPlan) -> None:
+    model, method = with_head(plan)
+    step(model.encoder, model.tokenizer, method, written(model), RunSettings(out=Path()))
+    having = {
+        n for n, p in model.encoder.model.named_parameters() if p.grad is not None and p.grad.any()
+    }
+    assert "ln_final.weight" in having
+    assert "token_embedding.weight" in having
+    assert not any(n == "text_projection" or n.startswith("visual.") for n in having)
+    assert all(p.grad is not None for p in model.encoder.heads.parameters())
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        pytest.param(config(), id="packed"),
+        pytest.param(config(text={"no_causal_mask": True}), id="both ways"),
+        pytest.param(timm_config("test_vit"), id="custom"),
+    ],
+)
+def test_states_are_what_the_projection_is_given(cfg: dict[str, Any]) -> None:
+    model = loaded(cfg)
+    batch = batch_for(model)
+    ids = model.tokenizer(list(batch.block.texts))
+    pixels = batch.normalised(torch.device("cpu"))
+    plain = model.encoder.work(pixels, ids, True).all()
+    for micro_batch in (0, 2):
+        for local in (False, True):
+            found = model.encoder.work(pixels, ids, local, micro_batch, state=True).all()
+            assert found.text_state is not None
+            pooled = model.encoder.project_texts(found.text_state).pooled
+            unit = nn.functional.normalize(pooled, dim=-1)
+            torch.testing.assert_close(unit, plain.text, atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(found.text, plain.text, atol=1e-6, rtol=1e-5)
+            if local:
+                torch.testing.assert_close(found.tokens, plain.tokens, atol=1e-5, rtol=1e-5)
+    assert plain.text_state is None
+
+
+@pytest.mark.parametrize("terms", [["+read-clip.reconstruction"], ["+read-clip", "+degla.distill"]])
+def test_a_micro_batch_has_the_gradients_of_the_whole(terms: list[str]) -> None:
+    texts = ["+other-caption"] if len(terms) > 1 else []
+    recipe = load_recipe("fsc-clip")()
+    if len(terms) > 1:
+        texts, terms = ["+read-clip"], terms
+    method = compose(recipe, texts, terms)
+    assert method.plan.target == "other"
+    plan = Reconstruction("gru")
+    losses = [replace(t, loss=plan) if t.head else t for t in method.losses if not t.needs_teacher]
+    method = replace(method, losses=tuple(losses))
+    model = loaded()
+    (name,) = method.heads
+    model.encoder.heads[name.replace(".", "-")] = plan.build(model.encoder.text_width, 0)
+    found = []
+    for size in (0, 1, 3):
+        model.encoder.zero_grad(set_to_none=True)
+        settings = RunSettings(out=Path(), micro_batch=size)
+        result = step(model.encoder, model.tokenizer, method, written(model), settings)
+        grads = {
+            n: p.grad.clone() for n, p in model.encoder.named_parameters() if p.grad is not None
+        }
+        found.append((result.loss, grads))
+    for loss, grads in found[1:]:
+        assert loss == pytest.approx(found[0][0], abs=1e-5)
+        assert grads.keys() == found[0][1].keys()
+        for key, gradient in found[0][1].items():
+            torch.testing.assert_close(grads[key], gradient, atol=2e-5, rtol=1e-4, msg=key)
+
+
+def test_a_head_has_a_group_of_its_own() -> None:
+    model, method = with_head(MeanState())
+    freeze(model.encoder.model, Trains())
+    learner = model.encoder.learner
+    assert learner is model.encoder
+    optimizer = build_optimizer(learner.named_parameters(), Optim(weight_decay=0.3), method.heads)
+    own = model.encoder.heads["head"].gain
+    (group,) = [g for g in optimizer.param_groups if any(p is own for p in g["params"])]
+    assert (group["lr_scale"], group["weight_decay"], len(group["params"])) == (100.0, 0.0, 1)
+    others = [g for g in optimizer.param_groups if g is not group]
+    assert {g["lr_scale"] for g in others} == {1.0}
+    assert {g["weight_decay"] for g in others} == {0.3, 0.0}
+    assert loaded().encoder.learner is not None
+
+
+def test_a_loss_of_a_head_is_called_through_it() -> None:
+    with pytest.raises(TypeError, match="is computed by its head"):
+        Reconstruction("gru")(*aligned())
+
+
+# --- Decoders. ---
+
+
+def test_a_decoder_learns_the_language_of_captions_and_is_found_again(tmp_path: Path) -> None:
+    decoder = train_gru(CAPTIONS * 8, epochs=30)
+    assert not any(p.requires_grad for p in decoder.parameters())
+    decoder.save(tmp_path / "gru")
+    again = load_decoder(str(tmp_path / "gru"))
+    ids, mask = again.tokens(CAPTIONS)
+    h = torch.randn(5, 1, 64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(again.nll(h, ids, mask), decoder.nll(h, ids, mask))
+    per_word = [d.nll(0 * h, ids, mask) / mask.sum() for d in (decoder, GruDecoder())]
+    assert per_word[0] < 0.5 * per_word[1]
+    record = decoder_record(str(tmp_path / "gru"))
+    assert record["name"] == "gru"
+    assert len(record["hash"]) == 16
+    assert train_gru(CAPTIONS, epochs=1).nll(h, ids, mask) == train_gru(CAPTIONS, epochs=1).nll(
+        h, ids, mask
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "cannot be read"),
+        ("[1]", "cannot be read"),
+        ('{"model_type": "bert"}', "holds a bert, not a T5"),
+        ('{"model_type": "compoclip-gru", "vocabulary": 9, "width": 4}', "is damaged"),
+        ('{"model_type": "compoclip-gru"}', "is damaged"),
+    ],
+)
+def test_a_folder_without_a_decoder_is_one_clear_line(
+    config: str | None, message: str, tmp_path: Path
+) -> None:
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(CompoclipError, match=message) as raised:
+        load_decoder(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def test_long_captions_are_cut() -> None:
+    ids, mask = GruDecoder().tokens(["a " * 500, "a"])
+    assert ids.shape == (2, 64)
+    assert mask.sum(1).tolist() == [64, 2]
+    assert ids[0, -1] == END
+
+
+def test_a_t5_takes_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("compoclip.models.decoders.importlib.import_module", absent)
+    with pytest.raises(UsageError, match=r"pip install 'compoclip\[hf\]', or --reconstruction 0"):
+        load_decoder(str(tmp_path))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers (compoclip[hf])"
+)
+def test_a_tiny_t5_is_told_one_vector() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_decoder_layers": 2}
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=100, num_heads=4, decoder_start_token_id=0, **sizes)
+    ).eval()
+    words = GruDecoder(100)
+    ids, mask = words.tokens(CAPTIONS)
+    h = torch.randn(5, 1, 32, requires_grad=True)
+    labels = ids.masked_fill(~mask, -100)
+    expected = t5(encoder_outputs=(h,), labels=labels).loss
+
+    def tokenize(texts: list[str]) -> list[list[int]]:
+        found, there = words.tokens(texts)
+        return [row[keep].tolist() for row, keep in zip(found, there)]
+
+    decoder = T5Decoder(t5, tokenize)
+    assert torch.equal(decoder.tokens(CAPTIONS)[0], ids)
+    value = decoder.nll(h, ids, mask) / mask.sum()
+    torch.testing.assert_close(value, expected)
+    (gradient,) = torch.autograd.grad(value, h)
+    assert gradient.any()
+    head = ReconstructionHead(decoder, 6)
+    layout = layout_for(5)
+    features = replace(states_for(layout), text_state=torch.randn(10, 6, requires_grad=True))
+    head.loss(features, layout, CAPTIONS).backward()  # type: ignore[no-untyped-call]
+    assert head.a.grad is not None
+    assert all(p.grad is None for p in decoder.parameters())
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers (compoclip[hf])"
+)
+def test_a_folder_of_a_t5_is_read_with_its_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    T5ForConditionalGeneration(T5Config(vocab_size=20, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(CompoclipError, match="has no tokenizer") as raised:
+        load_decoder(str(tmp_path))  # without a tokenizer
+    assert "\n" not in str(raised.value)
+    words = {"<pad>": PAD, "</s>": END, "<unk>": 2, "a": 3, "red": 4, "cat": 5}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", END)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    decoder = load_decoder(str(tmp_path))
+    ids, mask = decoder.tokens(["a red cat", "a dog"])
+    assert ids.tolist() == [[3, 4, 5, END], [3, 2, END, PAD]]
+    assert mask.tolist() == [[True] * 4, [True] * 3 + [False]]
+    assert decoder.nll(torch.zeros(2, 1, 16), ids, mask) > 0
+    record = decoder_record(str(tmp_path))
+    assert record["name"] == tmp_path.name
+    assert len(record["hash"]) == 16
+
+
+# --- Runs. ---
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "model" / "open_clip_model.safetensors")
+
+
+def of_gru(world: Path, out: Path, *more: str) -> list[str]:
+    """The command line of read-clip with the small decoder."""
+    own = [each for each in arguments(world, "read-clip", out) if each != "--reconstruction=0"]
+    return [*own, "--decoder=gru", *more]
+
+
+@pytest.mark.parametrize("more", [(), ("--lora", "--micro-batch=3")])
+def test_a_resumed_run_is_bit_identical(more: tuple[str, ...], world: Path, tmp_path: Path) -> None:
+    whole, cut = (of_gru(world, tmp_path / name, "--epochs=2", *more) for name in ("whole", "cut"))
+    assert main(whole) == 0
+    assert main([*cut, "--stop-after=4"]) == 0
+    state = latest_state(tmp_path / "cut" / "state")
+    assert state is not None
+    kept = load_file(state / "tensors.safetensors")
+    heads = [name for name in kept if name.startswith("model/heads.")]
+    assert heads == ["model/heads.reconstruction.a"]  # and no decoder
+    begun = ReconstructionHead(GruDecoder(), kept[heads[0]].shape[1]).a
+    assert not torch.equal(kept[heads[0]], begun)
+    assert main([*cut, "--resume"]) == 0
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert one.keys() == set(load_model(world / "base").encoder.model.state_dict())
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    record = json.loads((tmp_path / "whole" / "model" / RECORD).read_text())["provenance"]
+    assert record["heads"]["reconstruction"]["decoder"] == {"name": "gru", "hash": ""}
+    assert record["texts"]["target"] == "other"
+
+
+def test_without_a_decoder_the_recipe_says_what_to_do(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [each for each in of_gru(world, tmp_path / "no") if not each.startswith("--decoder")]
+    assert main(command) == 2
+    assert "--decoder FOLDER of a T5" in capsys.readouterr().err
+    assert main(of_gru(world, tmp_path / "split", "--fsdp")) == 2
+
+
+def reading(ranks: Ranks, folder: Path, name: str, expected: Path) -> dict[str, Any]:
+    """The log of a run, and how far its gradients are from those of one process."""
+    method = load_recipe("read-clip")(decoder="gru", optim=replace(OPTIM, lr=0.0))
+    data = folder / "data" / "data.tsv"
+    found = run(ranks, folder, folder / name, data, method, stop_after=3)
+    if ranks.world == 1:
+        torch.save(found["gradients"], expected)
+    alone = torch.load(expected, weights_only=True)
+    return {"log": found["log"], "apart": difference(found["gradients"], alone)}
+
+
+def test_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    folder, kept = write_base(tmp_path), tmp_path / "expected.pt"
+    alone = reading(SINGLE, folder, "one", kept)
+    for world_size in (2, 4):
+        for found in in_ranks(world_size, reading, folder, f"of-{world_size}", kept):
+            assert isinstance(found, dict), found
+            assert found["apart"] < 1e-5
+            for ours, theirs in zip(found["log"], alone["log"], strict=True):
+                for name in ("loss", "loss/reconstruction"):
+                    assert ours[name] == pytest.approx(theirs[name], rel=1e-4)

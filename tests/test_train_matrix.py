@@ -1,0 +1,219 @@
+"""One matrix of a frozen model learns: the text projection, or a map behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contrastive import negclip_loss
+from compoclip.methods.base import Method, Trains
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import load_model
+from compoclip.models.projection import attach_text_map, merge_text_map, text_matrix
+from compoclip.models.text_tower import TextTower
+from compoclip.training.caches import FrozenTexts
+from compoclip.training.log import read_log
+from compoclip.training.loop import freeze
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import step
+from losses_oracle import CASES, features_for, layout_of
+from losses_oracle import negclip as negclip_loop
+from method_data import arguments, write_world
+from models_thin import config
+from test_train_gradcache import TEXTS, batch_for, loaded
+
+FROZEN = Trains(image_tower=False, text_tower=False)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "model" / "open_clip_model.safetensors")
+
+
+def with_map(cfg: dict[str, Any] | None = None) -> Any:
+    model = loaded(cfg)
+    attach_text_map(model.encoder.model)
+    return model
+
+
+# Of a CustomTextCLIP the projection is in its text tower.
+CUSTOM = {"custom_text": True}
+
+
+@pytest.mark.parametrize("custom", [False, True])
+def test_the_identity_reproduces_the_base(custom: bool) -> None:
+    cfg = {**config(), **(CUSTOM if custom else {})}
+    plain = loaded(cfg)
+    mapped = with_map({**config(), **(CUSTOM if custom else {})})
+    ids = plain.tokenizer(TEXTS)
+    assert torch.equal(
+        plain.encoder.encode_texts(ids).pooled, mapped.encoder.encode_texts(ids).pooled
+    )
+
+
+@pytest.mark.parametrize("custom", [False, True])
+def test_merged_it_is_the_map_after_the_projection(custom: bool) -> None:
+    model = with_map({**config(), **(CUSTOM if custom else {})})
+    network = model.encoder.model
+    matrix = text_matrix(network)
+    with torch.no_grad():
+        ids = model.tokenizer(TEXTS)
+        base = model.encoder.encode_texts(ids).pooled
+        matrix.add_(torch.randn(matrix.shape, generator=torch.Generator().manual_seed(0)))
+        expected = base @ matrix
+        for _ in range(2):  # as a parametrization, then merged
+            found = model.encoder.encode_texts(ids).pooled
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+            merge_text_map(network)
+    plain = loaded({**config(), **(CUSTOM if custom else {})})
+    assert network.state_dict().keys() == plain.encoder.model.state_dict().keys()
+    merge_text_map(network)  # nothing left to merge
+
+
+def test_only_the_matrix_and_the_temperature_learn() -> None:
+    for attached in (False, True):
+        model = with_map() if attached else loaded()
+        which: Any = "after" if attached else "projection"
+        freeze(model.encoder.model, replace(FROZEN, matrix=which))
+        learning = {n for n, p in model.encoder.model.named_parameters() if p.requires_grad}
+        name = "parametrizations.text_projection.0.weight" if attached else "text_projection"
+        assert learning == {name, "logit_scale"}
+
+
+def test_a_tower_without_such_a_matrix_is_refused() -> None:
+    network = torch.nn.Module()
+    network.text = torch.nn.Module()  # type: ignore[assignment]
+    network.text.text_projection = torch.nn.Linear(2, 2)  # with a bias
+    with pytest.raises(CompoclipError, match="no projection that is one matrix"):
+        attach_text_map(network)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"matrix": "both"}, "'both' is not one of projection, after"),
+        ({"matrix": "after", "text_tower": True}, "the text tower must be frozen"),
+        ({"start_scale": 0.5}, "must be 0, or 1 to 100"),
+    ],
+)
+def test_what_cannot_train_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        replace(FROZEN, **values)
+
+
+def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
+    method = load_recipe("lab-clip")()
+    assert method.trains == Trains(False, False, True, "after", 1.0)
+    optim = method.optim
+    assert (optim.epochs, optim.batch_size, optim.lr, optim.weight_decay) == (10, 1024, 1e-3, 0)
+    assert (optim.warmup, optim.beta2, optim.eps) == (0, 0.999, 1e-8)
+    assert (method.crop, method.plan.pre_caption) == (False, 40)
+    layout = layout_of(CASES["ragged"])
+    features = features_for(layout, scale=1.0)
+    (term,) = method.losses
+    loss = term.loss(features, layout)
+    assert loss == negclip_loss(features, layout)
+    torch.testing.assert_close(loss, negclip_loop(features, layout), atol=1e-5, rtol=1e-5)
+    own = load_recipe("lab-clip")(matrix="projection", start_scale=0.0)
+    assert own.trains == Trains(False, False, True, "projection", 0.0)
+
+
+def step_of(model: Any, method: Method, micro_batch: int) -> dict[str, Tensor]:
+    settings = RunSettings(out=Path(), micro_batch=micro_batch)
+    model.encoder.model.zero_grad(set_to_none=True)
+    step(model.encoder, model.tokenizer, method, batch_for(model), settings)
+    return {
+        n: p.grad.clone() for n, p in model.encoder.model.named_parameters() if p.grad is not None
+    }
+
+
+@pytest.mark.parametrize("cfg", [config(), config(text={"no_causal_mask": True})])
+def test_remembered_texts_have_the_features_and_the_gradients(cfg: dict[str, Any]) -> None:
+    model = with_map(cfg)
+    freeze(model.encoder.model, replace(FROZEN, matrix="after"))
+    ids, memory = model.tokenizer(TEXTS), FrozenTexts(model.tokenizer)
+    plain = model.encoder.encode_texts(ids).pooled
+    for found in (0, len(set(TEXTS))):
+        before = memory.found
+        texts = memory.work(model.encoder, TEXTS, 0)
+        again = texts.all().pooled
+        torch.testing.assert_close(again, plain, atol=1e-6, rtol=1e-6)
+        assert memory.found - before == found
+    expected, got = (
+        torch.autograd.grad(each.square().sum(), text_matrix(model.encoder.model))[0]
+        for each in (plain, again)
+    )
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    none = FrozenTexts(model.tokenizer, most=0)
+    none.work(model.encoder, TEXTS, 2).all()
+    assert (none.bytes, none.found) == (0, 0)
+    assert memory.work(model.encoder, (), 0).all().pooled.shape[0] == 1
+
+
+def test_cached_runs_are_the_run_and_encode_each_caption_once(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoded: list[int] = []
+    states = TextTower.states
+
+    def counted(self: TextTower, inputs: Any) -> Tensor:
+        encoded.append(len(inputs.place))
+        return states(self, inputs)
+
+    monkeypatch.setattr(TextTower, "states", counted)
+    base = load_model(world / "base").encoder.model.state_dict()
+    more = {
+        "plain": (),
+        "cached": ("--cache-frozen",),
+        "pieces": ("--cache-frozen", "--micro-batch=3"),
+    }
+    for name, options in more.items():
+        run = arguments(world, "lab-clip", tmp_path / name, "--epochs=3", *options)
+        assert main(run) == 0
+    assert "texts encoded, the others remembered" in capsys.readouterr().err
+    logs = [[r["loss"] for r in read_log(tmp_path / name / "train.jsonl")] for name in more]
+    assert logs[1] == pytest.approx(logs[0], abs=1e-5)
+    assert logs[2] == pytest.approx(logs[0], abs=1e-5)
+    texts = 3 * 40 * 2  # of three epochs, captions and negatives
+    assert 0 < sum(encoded) < 2 * texts
+    one, other = weights(tmp_path / "plain"), weights(tmp_path / "cached")
+    changed = {name for name in one if not torch.equal(one[name], base[name])}
+    assert changed == {"text_projection"}  # not the temperature, which was the run's own
+    torch.testing.assert_close(one["text_projection"], other["text_projection"], atol=1e-4, rtol=0)
+    scales = [r["logit_scale"] for r in read_log(tmp_path / "plain" / "train.jsonl")]
+    assert scales[0] == pytest.approx(1.0, abs=0.01)
+    # Stopped and gone on with: the same to the last bit.
+    cut = arguments(world, "lab-clip", tmp_path / "cut", "--epochs=3")
+    assert main([*cut, "--stop-after=4"]) == 0
+    assert main([*cut, "--resume"]) == 0
+    again = weights(tmp_path / "cut")
+    assert all(torch.equal(again[name], one[name]) for name in one)
+
+
+def test_adapters_do_not_go_with_one_matrix(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(world, "lab-clip", tmp_path / "no", "--lora")) == 2
+    assert "lab-clip trains one matrix" in capsys.readouterr().err
+
+
+def test_a_micro_batch_has_the_gradient_of_the_whole() -> None:
+    model = with_map()
+    method = load_recipe("lab-clip")()
+    freeze(model.encoder.model, method.trains)
+    whole, pieces = (step_of(model, method, size) for size in (0, 2))
+    assert whole.keys() == pieces.keys()
+    for name, gradient in whole.items():
+        torch.testing.assert_close(pieces[name], gradient, atol=1e-5, rtol=1e-5)

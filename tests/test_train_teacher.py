@@ -1,0 +1,324 @@
+"""A teacher beside the model: what it is at the start, how it follows, what a run keeps of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from compoclip.cli.main import main
+from compoclip.errors import UsageError
+from compoclip.losses.contract import Features, Layout
+from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
+from compoclip.methods.base import LossTerm, Method, Teacher, Trains
+from compoclip.methods.compose import compose
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import load_model
+from compoclip.models.config import RECORD
+from compoclip.models.lora import Lora, attach_lora, merge_lora
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training.log import read_log
+from compoclip.training.loop import freeze
+from compoclip.training.settings import RunSettings
+from compoclip.training.state import latest_state
+from compoclip.training.step import step
+from compoclip.training.teacher import TeacherEncoder
+from distributed_runs import OPTIM, close, run, write_base
+from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
+from method_data import arguments, write_world
+from ranks_helpers import in_ranks
+from test_train_gradcache import batch_for, loaded
+
+DISTIL = ("--terms", "+degla.distill")
+DOUBLE = torch.float64
+
+
+def two_pairs(wrong: bool = True) -> tuple[Features, Layout]:
+    """Captions t_1, t_2 that a teacher agrees with; the negative of each is the other."""
+    t = torch.tensor([[0.8, 0.6], [0.6, 0.8]], dtype=DOUBLE)
+    text = torch.cat([t, t.flip(0)] if wrong else [t]).requires_grad_()
+    count = len(text)
+    layout = Layout(
+        owner=torch.arange(count) % 2,
+        role=torch.tensor([int(CAPTION)] * 2 + [int(NEGATIVE)] * (count - 2)),
+        rewrite=torch.tensor([-1] * 2 + [0] * (count - 2)),
+        images=2,
+        kinds=("a",),
+    )
+    image = torch.eye(2, dtype=DOUBLE).requires_grad_()
+    scale = torch.tensor(10.0, dtype=DOUBLE)
+    return Features(
+        image, text, scale, teacher_image=image.detach(), teacher_text=text.detach()
+    ), layout
+
+
+def test_values_by_hand() -> None:
+    features, layout = two_pairs()
+    value = teacher_text_contrast(features, layout)
+    assert value.item() == pytest.approx(0.51302, abs=1e-5)  # ln(1 + e^-.4)
+    # In the released code's order the second row is left with the second negative: the same here.
+    assert teacher_text_contrast(features, layout, negatives="tiled") == value
+    assert_no_signal(feature_distillation(features, layout), [features.image, features.text])
+    alone, layout = two_pairs(wrong=False)
+    for negatives in ("own", "tiled"):
+        loss = teacher_text_contrast(alone, layout, negatives=negatives)  # type: ignore[arg-type]
+        assert_no_signal(loss, [alone.text])
+
+
+def test_equal_scores_of_four_negatives() -> None:
+    images, kinds = 3, ("a", "b", "c", "d")
+    owner = torch.arange(images).repeat(5)
+    role = torch.tensor([int(CAPTION)] * images + [int(NEGATIVE)] * 4 * images)
+    rewrite = torch.arange(-1, 4).repeat_interleave(images)
+    text = torch.ones(5 * images, 1, dtype=DOUBLE)
+    layout = Layout(owner, role, rewrite, images, kinds)
+    features = Features(
+        text[:images], text, torch.tensor(1.0), teacher_image=text[:images], teacher_text=text
+    )
+    for negatives in ("own", "tiled"):
+        loss = teacher_text_contrast(features, layout, negatives=negatives)  # type: ignore[arg-type]
+        assert loss.item() == pytest.approx(torch.tensor(5.0).log().item(), abs=1e-6)
+
+
+def test_a_loss_says_that_it_needs_a_teacher() -> None:
+    features, layout = two_pairs()
+    bare = replace(features, teacher_image=None, teacher_text=None)
+    for loss in (feature_distillation, teacher_text_contrast):
+        with pytest.raises(ValueError, match="the features come without one"):
+            loss(bare, layout)
+
+
+def test_the_mean_and_the_published_sum_agree_on_a_published_batch() -> None:
+    method = load_recipe("degla")()
+    summed = load_recipe("degla")(distill="sum")
+    texts = torch.nn.functional.normalize(torch.randn(5 * 256, 4, dtype=DOUBLE), dim=-1)
+    role = torch.tensor([int(CAPTION)] * 256 + [int(NEGATIVE)] * 1024)
+    layout = Layout(torch.arange(256).repeat(5), role, role, 256)
+    images = texts[:256]
+    features = Features(
+        images, texts, torch.tensor(1.0), teacher_image=images.flip(0), teacher_text=texts.flip(0)
+    )
+    mean, total = (m.losses[-1].loss(features, layout) for m in (method, summed))
+    assert mean == pytest.approx(total)
+    apart = (images - images.flip(0)).square().sum() + (texts - texts.flip(0)).square().sum()
+    assert summed.losses[-1].weight * total == pytest.approx(0.005 * apart)
+
+
+def test_degla_is_the_weighted_sum_of_the_paper() -> None:
+    method = load_recipe("degla")()
+    assert {t.name: t.weight for t in method.losses} == {
+        "negclip": 1.0,
+        "image_contrast": 0.1,
+        "text_contrast": 0.1,
+        "distill": 7.68,
+    }
+    assert method.teacher == Teacher(0.9996)
+    assert len(method.plan.rewrites) == 4
+    assert (method.optim.lr, method.optim.batch_size, method.optim.warmup) == (1e-6, 256, 50)
+    given = load_recipe("degla")(negatives="given")
+    assert given.plan.rewrites == ("given",) * 4
+    assert [t.weight for t in given.losses] == [t.weight for t in method.losses]
+
+
+def test_without_terms_that_need_one_there_is_no_teacher() -> None:
+    method = load_recipe("degla")(text_weight=0.0, distill_weight=0.0)
+    assert not method.needs_teacher
+    assert "teacher" not in method.record()
+    assert load_recipe("degla")().record()["teacher"] == {"decay": 0.9996}
+
+
+def test_a_teacher_comes_with_the_terms_that_need_it(tmp_path: Path) -> None:
+    made = compose(load_recipe("fsc-clip")(), terms=["+degla.distill"])
+    assert made.teacher == Teacher(0.9996)
+    assert made.needs_teacher
+    frozen = compose(made, settings=["teacher.decay=1"])
+    assert frozen.teacher == Teacher(1.0)
+    with pytest.raises(UsageError, match="has another teacher already"):
+        compose(frozen, terms=["+degla.distill"])
+    with pytest.raises(UsageError, match="must lie between 0 and 1"):
+        compose(made, settings=["teacher.decay=2"])
+    own = tmp_path / "near.py"
+    own.write_text(
+        "from compoclip.losses import feature_distillation\n"
+        "from compoclip.methods import LossTerm\n"
+        "NEAR = LossTerm('near', feature_distillation, needs_teacher=True)\n"
+    )
+    assert compose(load_recipe("clip-ft")(), terms=[f"+{own}"]).teacher == Teacher(1.0)
+    plain = compose(load_recipe("fsc-clip")(), terms=["+degla.negclip"], texts=["+degla"])
+    assert plain.teacher is None
+
+
+# --- The network beside the model. ---
+
+
+def moved(model: Any) -> None:
+    """Another model, all of what learns in it a little elsewhere."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize("micro_batch", [0, 2])
+def test_at_the_start_nothing_is_apart(micro_batch: int) -> None:
+    model = loaded()
+    model.encoder.teacher = TeacherEncoder(model.encoder, 0.9996)
+    method = Method(
+        name="near",
+        plan=load_recipe("clip-ft")().plan,
+        losses=(LossTerm("distill", feature_distillation, needs_teacher=True),),
+        optim=OPTIM,
+    )
+    settings = RunSettings(out=Path(), micro_batch=micro_batch)
+    result = step(model.encoder, model.tokenizer, method, batch_for(model), settings)
+    assert result.loss == 0.0
+    network = model.encoder.model
+    assert not any(p.grad.any() for p in network.parameters() if p.grad is not None)
+    assert all(p.grad is None for p in model.encoder.teacher.parameters())
+    moved(network)
+    assert step(model.encoder, model.tokenizer, method, batch_for(model), settings).loss > 1e-4
+
+
+def test_it_follows_as_the_closed_form_says() -> None:
+    model, decay, steps = loaded(), 0.9, 7
+    teacher = TeacherEncoder(model.encoder, decay)
+    start = {n: p.clone() for n, p in teacher.model.named_parameters()}
+    moved(model.encoder.model)
+    for _ in range(steps):
+        teacher.follow(model.encoder)
+    for name, value in teacher.model.named_parameters():
+        end = model.encoder.model.get_parameter(name)
+        expected = decay**steps * start[name] + (1 - decay**steps) * end
+        torch.testing.assert_close(value, expected, msg=name)
+    assert "logit_scale" in start
+    frozen = TeacherEncoder(model.encoder, 1.0)
+    before = {n: p.clone() for n, p in frozen.model.named_parameters()}
+    moved(model.encoder.model)
+    frozen.follow(model.encoder)
+    assert all(torch.equal(p, before[n]) for n, p in frozen.model.named_parameters())
+
+
+@pytest.mark.parametrize("init", ["zero", "xavier_ab"])
+def test_with_adapters_it_starts_from_the_start_weights_and_follows_the_merged(init: Any) -> None:
+    model = loaded()
+    attach_lora(model.encoder.model, Lora(init=init))
+    freeze(model.encoder.model, Trains())
+    teacher = TeacherEncoder(model.encoder, 0.5)
+    start = {n: p.clone() for n, p in teacher.model.named_parameters()}
+    moved(model.encoder.model)
+    teacher.follow(model.encoder)
+    merge_lora(model.encoder.model)
+    changed = 0
+    for name, value in teacher.model.named_parameters():
+        end = model.encoder.model.get_parameter(name)
+        torch.testing.assert_close(value, (start[name] + end) / 2, msg=name)
+        changed += not torch.equal(start[name], end)
+    assert changed == len(list(start)) - sum(
+        torch.equal(start[n], p) for n, p in model.encoder.model.named_parameters()
+    )
+    assert changed > 4
+
+
+def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = loaded()
+    freeze(model.encoder.model, Trains(image_tower=False))
+    model.encoder.teacher = TeacherEncoder(model.encoder, 0.9)
+    model.encoder.train()
+
+    def never(*_: object) -> None:
+        raise AssertionError("encoded")
+
+    monkeypatch.setattr(model.encoder.teacher._image, "_encode", never)
+    seen: list[Features] = []
+
+    def look(features: Features, layout: Layout) -> Tensor:
+        seen.append(features)
+        return feature_distillation(features, layout)
+
+    base = load_recipe("clip-ft")()
+    method = replace(base, losses=(LossTerm("look", look, needs_teacher=True),))
+    step(model.encoder, model.tokenizer, method, batch_for(model), RunSettings(out=Path()))
+    assert seen[0].teacher_image is not None
+    assert torch.equal(seen[0].teacher_image, seen[0].image)
+    assert not seen[0].teacher_image.requires_grad
+
+
+# --- Runs. ---
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "model" / "open_clip_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("degla", ("--decay=0.9",)),
+        ("fsc-clip", (*DISTIL, "--set", "teacher.decay=0.9")),
+        ("fsc-clip", (*DISTIL, "--lora", "--micro-batch=3")),
+        ("clip-ft", (*DISTIL, "--set", "teacher.decay=1")),
+    ],
+)
+def test_a_resumed_run_is_bit_identical(
+    method: str, more: tuple[str, ...], world: Path, tmp_path: Path
+) -> None:
+    whole, cut = (
+        arguments(world, method, tmp_path / name, "--epochs=2", *more) for name in ("whole", "cut")
+    )
+    assert main(whole) == 0
+    assert main([*cut, "--stop-after=4"]) == 0
+    state = latest_state(tmp_path / "cut" / "state")
+    assert state is not None
+    kept = load_file(state / "tensors.safetensors")
+    assert any(name.startswith("model/teacher.") for name in kept)
+    assert main([*cut, "--resume"]) == 0
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert one.keys() == other.keys() == weights_of_base(world)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    logs = [read_log(tmp_path / name / "train.jsonl") for name in ("whole", "cut")]
+    assert [r["loss"] for r in logs[0]] == [r["loss"] for r in logs[1]]
+    assert any(record["loss/distill"] > 0 for record in logs[0])
+    record = json.loads((tmp_path / "whole" / "model" / RECORD).read_text())
+    assert record["provenance"]["teacher"].keys() == {"decay"}
+
+
+def weights_of_base(world: Path) -> set[str]:
+    return set(load_model(world / "base").encoder.model.state_dict())
+
+
+def trained(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    method = compose(load_recipe("degla")(optim=OPTIM, decay=0.5))
+    found = run(ranks, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
+    return {"log": found["log"]}
+
+
+def test_several_processes_have_the_teacher_of_one(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    alone = trained(SINGLE, folder, "one", {"stop_after": 6})
+    two = in_ranks(2, trained, folder, "two", {"stop_after": 6})
+    assert isinstance(two[0], dict), two[0]
+    assert two[0] == two[1]
+    for found, expected in zip(two[0]["log"], alone["log"], strict=True):
+        assert expected["loss/distill"] > 0 or expected["step"] == 1
+        rough = {k: pytest.approx(v, rel=1e-2, abs=1e-5) for k, v in expected.items()}
+        assert close(found, expected) or found == rough
+    # The same run in one process goes on from the state of two.
+    trained(SINGLE, folder, "two", {"resume": True, "stop_after": 8})
+
+
+def test_a_split_model_has_no_teacher(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    with pytest.raises(UsageError, match="has a teacher beside it: leave --fsdp out"):
+        trained(Ranks(0, 2), folder, "no", {"fsdp": True})
