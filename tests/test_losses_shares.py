@@ -26,6 +26,7 @@ from compoclip.losses import (
     intra_cross,
     local,
     multi_text,
+    negation,
     triplet,
 )
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
@@ -92,6 +93,11 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "multi text masked": lambda: partial(multi_text.multi_text_loss, mask_duplicates=True),
     "multi text sum": lambda: partial(multi_text.multi_text_loss, reduction="sum"),
     "triplet": lambda: triplet.triplet_clip_loss,
+    "grouping": lambda: triplet.grouping_loss,
+    "conclip": lambda: negation.conclip_loss,
+    "conclip without distractors": lambda: partial(negation.conclip_loss, distractor_weight=0.0),
+    "paraphrase": lambda: negation.paraphrase_loss,
+    "projected negation": lambda: negation.projected_negation_loss,
     "bag": lambda: partial(bags.bag_loss, bag=POSITIVES[0]),
     "bag negative": lambda: partial(
         bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]

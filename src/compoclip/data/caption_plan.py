@@ -12,14 +12,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from compoclip.data.sources import NEGATIVES, Source
+from compoclip.data.sources import NEGATIVES, POSITIVES, Source
 from compoclip.data.textfiles import read_records, require_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import kind_named
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 
-GIVEN = "given"  # the plan's name for hard negatives that came with the data
+# The plan's names for hard negatives, and for captions in other words, that came with the data
+GIVEN, GIVEN_POSITIVE = "given", "given-positive"
+OF_DATA = (GIVEN, GIVEN_POSITIVE)
 # ... and for texts of a file of written ones
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
@@ -134,8 +136,8 @@ class CaptionPlan:
 
     Args:
         rewrites: At most one text each, by name or by the file of one's own. "given" is one of the
-            negatives that came with the data, "written-positive" and "written-negative" are of the
-            file `written`.
+            negatives that came with the data, "given-positive" one of its captions in other words,
+            "written-positive" and "written-negative" are of the file `written`.
         hn_fraction: Share of captions that have negatives at all; always the same captions, and
             those of a smaller share are among those of a larger one.
         graph: Sub-graph texts, if any.
@@ -145,6 +147,10 @@ class CaptionPlan:
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
+        given: Most negatives of the data that "given" takes at once, drawn without replacement.
+        absent: Captions are shown saying of an object that it is not there, where one can be found
+            (the rewrite absent-object; no caption of the image names it). Other texts are made from
+            the original.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -155,9 +161,13 @@ class CaptionPlan:
     written: str = ""
     pre_caption: int = 0
     cleaned: Literal["all", "variations"] = "all"
+    given: int = 1
+    absent: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
+        """Raises UsageError for a share outside [0, 1] or an impossible number."""
+        if self.given < 1:
+            raise UsageError(f"{self.given} given negatives of a caption: must be 1 or more")
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if not 0 <= self.hn_fraction <= 1:
@@ -186,8 +196,8 @@ class CaptionPlan:
     @property
     def needs_parsing(self) -> bool:
         """True if any text is made from parsed captions."""
-        more = self.graph is not None or self.bags is not None
-        return more or bool(set(self.rewrite_names) - {GIVEN})
+        more = self.graph is not None or self.bags is not None or self.absent
+        return more or bool(set(self.rewrite_names).difference(OF_DATA))
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack what the plan cannot do without."""
@@ -195,6 +205,11 @@ class CaptionPlan:
             raise UsageError(
                 f"{source.describe()}: brings no negatives; it needs a column neg_caption, or take "
                 "--negatives negclip where the method has it"
+            )
+        if GIVEN_POSITIVE in self.rewrite_names and POSITIVES not in source.brings():
+            raise UsageError(
+                f"{source.describe()}: brings no captions in other words; it needs a column "
+                "pos_caption, or take texts that are made, where the method has them"
             )
 
 

@@ -18,4 +18,8 @@ from .intra_cross import RankingLoss as RankingLoss
 from .intra_cross import intra_modal_loss as intra_modal_loss
 from .local import local_hn_loss as local_hn_loss
 from .multi_text import multi_text_loss as multi_text_loss
+from .negation import conclip_loss as conclip_loss
+from .negation import paraphrase_loss as paraphrase_loss
+from .negation import projected_negation_loss as projected_negation_loss
+from .triplet import grouping_loss as grouping_loss
 from .triplet import triplet_clip_loss as triplet_clip_loss

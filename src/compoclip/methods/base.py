@@ -58,11 +58,19 @@ class LossTerm:
 
 @dataclass(frozen=True)
 class Trains:
-    """Which parameters learn."""
+    """Which parameters learn.
+
+    Args:
+        image_tower: Everything of the image tower.
+        text_tower: Everything of the text tower.
+        logit_scale: The temperature.
+        text_norm: The last LayerNorm of the text tower, where that tower learns.
+    """
 
     image_tower: bool = True
     text_tower: bool = True
     logit_scale: bool = True
+    text_norm: bool = True
 
 
 @dataclass(frozen=True)

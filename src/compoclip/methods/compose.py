@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 
 from compoclip import own
 from compoclip.console import note
-from compoclip.data.caption_plan import GIVEN, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
+from compoclip.data.caption_plan import (
+    GIVEN_POSITIVE,
+    OF_DATA,
+    WRITTEN,
+    WRITTEN_POSITIVE,
+    CaptionPlan,
+    OneOf,
+)
 from compoclip.data.images import SINGLE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -21,7 +28,7 @@ from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
-_FROM_FILES = (GIVEN, *WRITTEN)
+_FROM_FILES = (*OF_DATA, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "optim")
 
 
@@ -205,7 +212,7 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
     """The roles that texts of a plan have, and the names of these texts."""
     found = []
     for name in plan.rewrite_names:
-        positive = name == WRITTEN_POSITIVE
+        positive = name in (GIVEN_POSITIVE, WRITTEN_POSITIVE)
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))

@@ -8,14 +8,9 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
+from compoclip.data.extras import read_extras
 from compoclip.data.sources.rows import ALL, FolderImages, RowBuilder, RowSource, Split
-from compoclip.data.textfiles import (
-    delimited_header,
-    read_delimited,
-    read_extras,
-    read_lines,
-    relative_image,
-)
+from compoclip.data.textfiles import delimited_header, read_delimited, read_lines, relative_image
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json, unreadable
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, read_extras
 from compoclip.data.members import EmbeddedImages, holds_bytes, holds_text
 from compoclip.data.sources.rows import (
     ALL,
@@ -20,8 +21,6 @@ from compoclip.data.sources.rows import (
     Split,
 )
 from compoclip.data.textfiles import (
-    EXTRA_COLUMNS,
-    NEG_IMAGE,
     PARQUET_BATCH,
     as_text,
     cell_captions,
@@ -30,7 +29,6 @@ from compoclip.data.textfiles import (
     opened_parquet,
     pick_columns,
     read_delimited,
-    read_extras,
     read_jsonl,
     relative_image,
 )
