@@ -29,6 +29,7 @@ from compoclip.data.sources.rows import (
     files_of,
     split_of,
 )
+from compoclip.data.sources.selection import KEY, open_selection
 from compoclip.data.sources.shards import ShardSource, find_shards
 from compoclip.data.sources.tables import open_table
 from compoclip.data.textfiles import (
@@ -250,8 +251,11 @@ def _open_folder(
     raise _unknown(str(path))
 
 
-def _open_json(path: Path, images: Path | None, split: str | None) -> RowSource:
+def _open_json(path: Path, images: Path | None, split: str | None) -> Source:
     data = read_json(path, damaged="fetch the file again")
+    if isinstance(data, dict) and KEY in data:
+        _refuse(str(path), "selections", images=images, split=split)
+        return open_selection(path, data, open_source)
     if isinstance(data, dict) and "annotations" in data:
         _refuse(str(path), "COCO annotations", split=split)
         return open_coco(path, images)
