@@ -38,7 +38,8 @@ def write_world(folder: Path) -> Path:
     """Images and tables of `SCENES` scenes, bags, and a tiny checkpoint `base`; returns `folder`.
 
     plain.jsonl: three captions an image. pairs.jsonl: with the next scene's caption and image as
-    negatives. near.tsv: NegCLIP's columns. groups.jsonl: 8 groups of 2 and 24 ordinary pairs.
+    negatives. mirrored.jsonl: the same captions, and the image itself mirrored. near.tsv: NegCLIP's
+    columns. groups.jsonl: 8 groups of 2 and 24 ordinary pairs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scenes = [scene_for(WORLD, 0, "train", i) for i in range(SCENES)]
@@ -46,7 +47,8 @@ def write_world(folder: Path) -> Path:
         [caption.text for caption in captions_for(scene, WORLD, 0, i, 3)]
         for i, scene in enumerate(scenes)
     ]
-    tables: dict[str, list[str]] = {PLAIN: [], "pairs.jsonl": [], "groups.jsonl": []}
+    tables: dict[str, list[str]] = {PLAIN: [], "pairs.jsonl": [], "mirrored.jsonl": []}
+    tables["groups.jsonl"] = []
     near = ["\ttitle\tfilepath\tneg_caption\tneg_image"]
     bags = []
     for i, (scene, texts) in enumerate(zip(scenes, captions)):
@@ -57,6 +59,8 @@ def write_world(folder: Path) -> Path:
         group = {"group": f"object {i // 2}" if i < 16 else "", "score": float(i % 3 + 1)}
         tables[PLAIN].append(json.dumps(row))
         tables["pairs.jsonl"].append(json.dumps({**row, **wrong}))
+        turned = {"neg_caption": captions[after][0], "mirror": True}
+        tables["mirrored.jsonl"].append(json.dumps({**row, **turned}))
         tables["groups.jsonl"].append(json.dumps({**row, **group}))
         rows = [after, (i + 2) % SCENES, (i + 3) % SCENES]
         near.append(f"{i}\t{texts[0]}\t{name}\t{[captions[after][1]]!r}\t{rows}")

@@ -116,6 +116,38 @@ def test_known_numbers_of_the_papers() -> None:
     assert clic.rows[1].marks == {"coco_i2t": "in-domain", "coco_t2i": "in-domain"}
 
 
+def test_the_bar_tells_its_sources_apart() -> None:
+    bar = published_table("newer-2026")
+    rows = {row.labels: row.values for row in bar.rows}
+    assert len(rows) == len(bar.rows)  # one row a method and source
+    letters = set(re.findall(r"\b([A-Z]): ", bar.notes[0]))
+    assert {source for _, source in rows} == letters
+    best = {
+        "aro": (90.0, ("READ-CLIP", "C")),
+        "sugarcrepe": (93.4, ("TROHN-Text", "B")),
+        "itt": (70.3, ("CLIC (RedCaps)", "C")),
+        "valse": (77.3, ("DeGLA", "C")),
+        "vlc": (84.7, ("DAC-SAM (CC3M)", "F")),
+        "whatsup": (43.9, ("READ-CLIP", "R")),
+        "half_truth": (69.3, ("CS-CLIP", "H")),
+        "bivlc": (69.3, ("TROHN-Img", "B")),
+        "negbench": (57.9, ("NegCLIP + NegFull", "N")),
+        "coco_i2t": (62.9, ("CS-CLIP without foils", "C")),
+    }
+    for name, (value, labels) in best.items():
+        place = column(bar, name)
+        found = max((v[place], k) for k, v in rows.items() if v[place] is not None)
+        assert found == (value, labels), name
+    assert any("GELU" in note and "LAION-400M" in note for note in bar.notes)
+    degla = next(row for row in bar.rows if row.labels == ("DeGLA", "C"))
+    assert degla.values[column(bar, "vismin")] is None
+    assert "lacks counting" in degla.note
+    text = shown(bar, [])
+    assert "compare rows of one letter" in text
+    columns = [source for each in bar.columns for source, _ in each.terms]
+    assert len(columns) == len(set(columns)) + 1  # ImageNet, alone and among the 21 sets
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

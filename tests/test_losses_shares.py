@@ -27,6 +27,7 @@ from compoclip.losses import (
     intra_cross,
     local,
     multi_text,
+    negation,
     phrases,
     teacher,
     triplet,
@@ -104,6 +105,11 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "distillation sum": lambda: partial(teacher.feature_distillation, vectors=7),
     "teacher contrast": lambda: teacher.teacher_text_contrast,
     "teacher contrast tiled": lambda: partial(teacher.teacher_text_contrast, negatives="tiled"),
+    "grouping": lambda: triplet.grouping_loss,
+    "conclip": lambda: negation.conclip_loss,
+    "conclip without distractors": lambda: partial(negation.conclip_loss, distractor_weight=0.0),
+    "paraphrase": lambda: negation.paraphrase_loss,
+    "projected negation": lambda: negation.projected_negation_loss,
     "bag": lambda: partial(bags.bag_loss, bag=POSITIVES[0]),
     "bag negative": lambda: partial(
         bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]

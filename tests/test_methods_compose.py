@@ -223,9 +223,12 @@ def test_bad_compositions_on_the_command_line(
         assert message in error[0]
 
 
-@pytest.mark.parametrize("name", ["ce-clip", "clic", "negclip-original"])
+@pytest.mark.parametrize(
+    "name", ["ce-clip", "clic", "negclip-original", "con-clip", "mirror-pairs", "neg-mcq"]
+)
 def test_a_stopped_run_goes_on_bit_by_bit(name: str, world: Path, tmp_path: Path) -> None:
-    more = ["--neighbours=mined"] if name == "negclip-original" else []
+    mined = {"negclip-original": ["--neighbours=mined"], "con-clip": ["--distractors=mined"]}
+    more = mined.get(name, [])
     more.append("--epochs=3")
     assert main(arguments(world, name, tmp_path / "whole", *more)) == 0
     assert main(arguments(world, name, tmp_path / "parts", *more, "--stop-after=7")) == 0

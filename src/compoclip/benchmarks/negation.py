@@ -391,6 +391,44 @@ def _negations(data: Loading, *, annotations: Path | None = None) -> Iterator[Ca
     path = annotations or data.root / "cc_neg" / "ccneg_preprocessed.pt"
     data.files["rows"] = path
     photos = data.photos("cc3m")
+    paths, rows = _pickled(path)
+    first = max(0, len(rows) - TEST_ROWS)
+    data.left_out[f"rows before the last {TEST_ROWS:,}, which are for training"] += first
+    for index in range(first, len(rows)):
+        where = f"{path}: row {index}"
+        name, *texts = _negated(paths[index], rows[index], where)
+        image = _named(photos, name, where, 2)
+        yield Case(f"{index}", Form.CHOOSE_TEXT, (image,), tuple(texts), "cc_neg")
+
+
+def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of CC-Neg that are for training: all but the last 40,000.
+
+    Args:
+        path: The authors' pickle.
+
+    Yields:
+        {"filepath", "title", "neg_caption"}: the last two parts of a photo's path, its caption, and
+        the negation alone in a list, as NegCLIP's tables have it.
+
+    Raises:
+        CompoclipError: For a file as `read_plain_pickle` refuses it, or of another form.
+    """
+    paths, rows = _pickled(path)
+    if len(rows) <= TEST_ROWS:
+        raise CompoclipError(
+            f"{path}: {len(rows):,} rows, of which the last {TEST_ROWS:,} are the test: none are "
+            f"left to train on; {files.OFFICIAL}"
+        )
+    for index in range(len(rows) - TEST_ROWS):
+        where = f"{path}: row {index}"
+        name, caption, negation = _negated(paths[index], rows[index], where)
+        photo = "/".join(PurePosixPath(name.replace("\\", "/")).parts[-2:])
+        yield {"filepath": photo, "title": caption, "neg_caption": [negation]}
+
+
+def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
+    """The paths and the annotations of CC-Neg, as many of both."""
     value = files.record(read_plain_pickle(path), str(path))
     paths, rows = (
         files.items(files.field(value, key, str(path)), f"{path}: {key!r}")
@@ -400,23 +438,23 @@ def _negations(data: Loading, *, annotations: Path | None = None) -> Iterator[Ca
         raise CompoclipError(
             f"{path}: {len(paths)} image paths and {len(rows)} annotations; {files.OFFICIAL}"
         )
-    first = max(0, len(rows) - TEST_ROWS)
-    data.left_out[f"rows before the last {TEST_ROWS:,}, which are for training"] += first
-    for index in range(first, len(rows)):
-        where = f"{path}: row {index}"
-        row = files.record(rows[index], where)
-        own, made = (
-            files.record(files.field(row, key, where), f"{where}: {key!r}")
-            for key in ("json", "sop_data")
-        )
-        texts = (
-            files.text(own, "caption", where),
-            files.text(made, "negative-prompt", where).replace(",", ""),
-        )
-        name = files.nonempty(paths[index], f"{where}: image path")
-        require_texts((*texts, name), where)
-        image = _named(photos, name, where, 2)
-        yield Case(f"{index}", Form.CHOOSE_TEXT, (image,), texts, "cc_neg")
+    return list(paths), list(rows)
+
+
+def _negated(path: Any, annotation: Any, where: str) -> tuple[str, str, str]:
+    """The path of a photo, its caption and the negation without commas."""
+    row = files.record(annotation, where)
+    own, made = (
+        files.record(files.field(row, key, where), f"{where}: {key!r}")
+        for key in ("json", "sop_data")
+    )
+    texts = (
+        files.text(own, "caption", where),
+        files.text(made, "negative-prompt", where).replace(",", ""),
+    )
+    name = files.nonempty(path, f"{where}: image path")
+    require_texts((*texts, name), where)
+    return (name, *texts)
 
 
 CC_NEG = CaseReader(_SANITY, _negations, ties=TiePolicy.FIRST, empty="no rows; fetch it again")

@@ -37,18 +37,18 @@ asked; "above_below" has no second picture, so look at its text-only baseline. T
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Loading
+from compoclip.data.boxes import OPPOSITES, BoxedPhoto, BoxedThing, named
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import rng_for
-from compoclip.rewrites.edit import article_for
 
 PAIRS = "_pairs"
 """What the name of a sub-task of pairs ends with."""
@@ -154,52 +154,7 @@ _OWN_META = Meta(
     images=("positions_own/images",),
     **_meta_of(("left_right", "above_below"), ("left_right",)),
 )
-_LEAST_SHARE = 0.01  # of the photo's area
-_PLURALS = frozenset({"scissors", "skis"})  # of COCO's categories; they take no article
 _MEND = "mend the file"
-_OPPOSITES = {
-    "left_right": ("to the left of", "to the right of"),
-    "above_below": ("above", "below"),
-}
-
-
-@dataclass(frozen=True)
-class _Thing:
-    """A thing of a photo; box: (left, upper, right, lower)."""
-
-    label: str
-    box: tuple[float, float, float, float]
-    crowd: bool = False
-
-
-@dataclass(frozen=True)
-class _Boxed:
-    """A photo with all its things."""
-
-    image: str
-    area: float
-    things: tuple[_Thing, ...]
-
-    def apart(self, axis: int) -> list[tuple[str, str]]:
-        """(first, second) along the axis, 0 for x and 1 for y, of things that do not overlap."""
-        seen = Counter(each.label for each in self.things)
-        alone = [
-            each
-            for each in self.things
-            if seen[each.label] == 1
-            and not each.crowd
-            and _area(each.box) >= _LEAST_SHARE * self.area
-        ]
-        return [
-            (a.label, b.label)
-            for a in alone
-            for b in alone
-            if a is not b and a.box[axis + 2] <= b.box[axis]
-        ]
-
-
-def _area(box: tuple[float, float, float, float]) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 def _own(
@@ -211,9 +166,9 @@ def _own(
     path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"
     folder = data.photos("positions_own/images")
     data.stated += [f"seed {seed}", f"most {most}"]
-    photos = _lines(data, path) if path.suffix.lower() == ".jsonl" else _coco(path)
+    photos = _lines(data, path) if path.suffix.lower() == ".jsonl" else coco_boxes(path)
     order = random.Random(seed).sample(photos, len(photos))
-    for axis, (part, words) in enumerate(_OPPOSITES.items()):
+    for axis, (part, words) in enumerate(OPPOSITES.items()):
         made = 0
         for place, photo in enumerate(order):
             if made == most:
@@ -228,24 +183,30 @@ def _own(
             first, second = rng.choice(pairs)
             true = rng.randrange(2)  # which of the two words the caption uses
             things = (second, first) if true else (first, second)
-            texts = [f"{_named(things[0])} {word} {_named(things[1])}" for word in words]
+            texts = [f"{named(things[0])} {word} {named(things[1])}" for word in words]
             own = ImageRef(files.image_path(folder, photo.image, f"{path}: {photo.image!r:.80}"))
             images = (own, replace(own, mirror=True)) if part == "left_right" else (own,)
             both = (texts[true], texts[1 - true])
             yield from _asked(part, f"{part}/{photo.image}", images, both, words[true])
 
 
-def _named(label: str) -> str:
-    return label if label in _PLURALS else f"{article_for(label)} {label}"
+def coco_boxes(path: Path) -> list[BoxedPhoto]:
+    """The photos of a file in the format of COCO's instances.
 
+    Args:
+        path: The file.
 
-def _coco(path: Path) -> list[_Boxed]:
-    """The photos of a file in the format of COCO's instances."""
+    Returns:
+        The photos with their things, in order.
+
+    Raises:
+        CompoclipError: For a file of another form, or one whose parts do not fit.
+    """
     value = files.record(files.read_json(path, damaged=_MEND), str(path))
     names = {
         key: files.text(row, "name", where) for where, key, row in _by_id(value, "categories", path)
     }
-    things: dict[object, list[_Thing]] = defaultdict(list)
+    things: dict[object, list[BoxedThing]] = defaultdict(list)
     photos = list(_by_id(value, "images", path))
     known = {key for _, key, _ in photos}
     for k, each in enumerate(files.items(files.field(value, "annotations", str(path)), str(path))):
@@ -257,7 +218,7 @@ def _coco(path: Path) -> list[_Boxed]:
         if category not in names:
             raise CompoclipError(f"{where}: category {category!r:.40} is not listed; {_MEND}")
         things[image].append(
-            _Thing(
+            BoxedThing(
                 names[category],
                 _corners(files.field(row, "bbox", where), where),
                 row.get("iscrowd") not in (None, 0, False),
@@ -282,8 +243,8 @@ def _is_key(value: object) -> bool:
     return isinstance(value, int | str)
 
 
-def _lines(data: Loading, path: Path) -> list[_Boxed]:
-    found: list[_Boxed] = []
+def _lines(data: Loading, path: Path) -> list[BoxedPhoto]:
+    found: list[BoxedPhoto] = []
     seen: dict[object, str] = {}
     for _, where, row in data.lines("boxes", path):
         things = []
@@ -291,17 +252,19 @@ def _lines(data: Loading, path: Path) -> list[_Boxed]:
             inner = f"{where}: box {k}"
             thing = files.record(each, inner)
             corners = _corners(files.field(thing, "box", inner), inner)
-            things.append(_Thing(files.text(thing, "label", inner), corners))
+            things.append(BoxedThing(files.text(thing, "label", inner), corners))
         found.append(_boxed(row, "image", things, where))
         files.once(found[-1].image, where, seen, _MEND)
     return found
 
 
-def _boxed(row: Mapping[str, Any], key: str, things: Sequence[_Thing], where: str) -> _Boxed:
+def _boxed(
+    row: Mapping[str, Any], key: str, things: Sequence[BoxedThing], where: str
+) -> BoxedPhoto:
     width, height = (files.number(row, side, where) for side in ("width", "height"))
     if min(width, height) <= 0:
         raise CompoclipError(f"{where}: a photo of {width:g} x {height:g} pixels; {_MEND}")
-    return _Boxed(files.text(row, key, where), width * height, tuple(things))
+    return BoxedPhoto(files.text(row, key, where), width * height, tuple(things))
 
 
 def _corners(value: Any, where: str) -> tuple[float, float, float, float]:

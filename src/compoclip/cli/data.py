@@ -43,6 +43,14 @@ TASKS = Verbs(
             "find faulty items: equal captions, duplicates, guessable answers, ...",
             "data_audit",
         ),
+        "mirror-pairs": (
+            "write left-right and above-below captions of photos with boxes, for training",
+            "data_pairs:mirror_main",
+        ),
+        "cc-neg": (
+            "write the training rows of CC-Neg's pickle as a table, once",
+            "data_pairs:cc_neg_main",
+        ),
     },
 )
 main = TASKS.main

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -32,7 +32,11 @@ from compoclip.benchmarks.solvability import (
 from compoclip.cli.data import targets
 from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, note, table
+from compoclip.errors import UsageError
 from compoclip.files import write_text
+
+if TYPE_CHECKING:
+    from compoclip.data.sources import Source
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,16 @@ class AuditOptions:
         compoclip data audit sugarcrepe sugarcrepe_pp --data /data --out defects.jsonl
         compoclip data audit --train neg_clip/valid_neg_clip.tsv
         compoclip data audit sugarcrepe --data /data --text-only
+        compoclip data audit --train trohn --overlap karpathy_test.json val2017 --kept kept.json
 
     Args:
         names: Benchmarks, written as for evaluate --on; by default all that have a file there.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         train: Training sources to audit, written as for train --data; without names these alone.
+        overlap: Held-out photos of COCO that must not be trained on: Karpathy's or COCO's JSON, or
+            folders of photos. Reports which rows of the training source show one.
+        kept: File that stands for the training source without those rows: train --data KEPT.
         decode: Also decode every image.
         text_only: Also measure how far a model gets that sees no image (length and n-grams,
             cross-validated).
@@ -65,6 +73,8 @@ class AuditOptions:
     data: Path = Path("data")
     images: Path | None = None
     train: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    overlap: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    kept: Path | None = None
     decode: bool = False
     text_only: bool = False
     out: Path | None = None
@@ -73,7 +83,10 @@ class AuditOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Audit, print counts, write the list."""
-    options = parse(AuditOptions, "data audit", joined(argv, "--train"))
+    options = parse(AuditOptions, "data audit", joined(joined(argv, "--train"), "--overlap"))
+    if options.kept is not None and not (options.overlap and len(options.train) == 1):
+        raise UsageError("--kept goes with --overlap and one --train")
+    held_out = _held_out(options.overlap)
     loaded: list[Benchmark] = []
     if options.names or not options.train:
         chosen = targets(options.names, options.data, options.images)
@@ -91,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     edits = _edits(loaded)
     texts += [differences_text(each) for each in edits]
     for source in options.train:
-        record, text, faults = _training(source, options.images)
+        record, text, faults = _training(source, options, held_out)
         reports.append(record)
         texts.append(text)
         defects += faults
@@ -225,11 +238,21 @@ def _edits(loaded: Sequence[Benchmark]) -> list[Differences]:
     return found
 
 
-def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
+def _held_out(paths: Sequence[Path]) -> dict[str, frozenset[int]]:
+    if not paths:
+        return {}
+    from compoclip.data.overlap import held_out_photos  # torch comes with sources
+
+    return {str(path): held_out_photos(path) for path in paths}
+
+
+def _training(
+    source: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
+) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     from compoclip.benchmarks.audit import audit_training  # torch comes with sources
     from compoclip.data.sources.open import open_source
 
-    rows = open_source(source, images=images)
+    rows = open_source(source, images=options.images)
     found = audit_training(source, (rows[index] for index in range(len(rows))))
     record = {
         "source": source,
@@ -244,12 +267,46 @@ def _training(source: str, images: Path | None) -> tuple[dict[str, Any], str, tu
         f"{source}: {found.rows:,} rows, {found.captions:,} captions, {found.negatives:,} "
         f"negatives, {found.missing:,} images missing"
     )
-    left_out = [f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()]
-    return (
-        record,
-        "\n".join([head, *(_counts(found.counts, {}) if found.counts else []), *left_out]),
-        found.defects,
-    )
+    lines = [head, *(_counts(found.counts, {}) if found.counts else [])]
+    lines += [f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()]
+    if held_out:
+        lines += _overlapping(source, rows, options, held_out, record)
+    return record, "\n".join(lines), found.defects
+
+
+def _overlapping(
+    spec: str,
+    rows: Source,
+    options: AuditOptions,
+    held_out: Mapping[str, frozenset[int]],
+    record: dict[str, Any],
+) -> list[str]:
+    """Lines on held-out photos; puts their numbers in the record, and writes what is kept."""
+    from compoclip.data.overlap import overlap
+    from compoclip.data.sources.selection import write_selection
+
+    found = overlap(rows, held_out)
+    record["overlap"] = {
+        "held_out": {name: len(photos) for name, photos in held_out.items()},
+        "rows": {name: len(ids) for name, ids in found.by_set.items()},
+        "all_rows": len(found.ids),
+        "unknown": found.unknown,
+    }
+    if options.kept is not None:
+        names = ", ".join(held_out)
+        because = f"photo held out by {names}"
+        write_selection(options.kept, spec, found.ids, because, options.images)
+        note(f"{options.kept}: {spec} without {len(found.ids):,} rows; train --data {options.kept}")
+    lines = [
+        f"  held-out photos of {name}: {len(ids):,} of {found.samples:,} rows show one of its "
+        f"{len(held_out[name]):,}"
+        for name, ids in found.by_set.items()
+    ]
+    if found.unknown:
+        lines.append(
+            f"  photos without a COCO number, of which nothing is known: {found.unknown:,}"
+        )
+    return lines
 
 
 def _record(

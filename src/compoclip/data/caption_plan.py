@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from compoclip.data.sources import NEGATIVES, Source
+from compoclip.data.sources import NEGATIVES, POSITIVES, Source
 from compoclip.data.textfiles import read_records, require_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import kind_named
@@ -21,8 +21,10 @@ from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 from compoclip.rewrites.units import NOUN_PHRASE, UNIT, UNIT_FOIL
 
-GIVEN = "given"  # the plan's name for hard negatives that came with the data
-OTHER_CAPTION = "other-caption"  # ... for another caption of the image, as a positive
+# The plan's names for what came with the data: hard negatives, captions in other words, and other
+# captions of the image, as positives.
+GIVEN, GIVEN_POSITIVE, OTHER_CAPTION = "given", "given-positive", "other-caption"
+OF_DATA = (GIVEN, GIVEN_POSITIVE, OTHER_CAPTION)
 # ... and for texts of a file of written ones
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
@@ -193,7 +195,8 @@ class CaptionPlan:
     Args:
         rewrites: At most one text each, by name or by the file of one's own; a name that stands
             several times is drawn as often, each time another text. "given" is one of the negatives
-            that came with the data, "other-caption" another caption of the image,
+            that came with the data, "given-positive" one of its captions in other words,
+            "other-caption" another caption of the image,
             "written-positive" and "written-negative" are of the file `written`.
         hn_fraction: Share of captions that have negatives at all; always the same captions, and
             those of a smaller share are among those of a larger one.
@@ -209,6 +212,10 @@ class CaptionPlan:
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
         target: A caption that a head is to write for an image, which no tower encodes: "other" is
             another caption of the image if there is one, "any" one of all, "" none.
+        given: Most negatives of the data that "given" takes at once, drawn without replacement.
+        absent: Captions are shown saying of an object that it is not there, where one can be found
+            (the rewrite absent-object; no caption of the image names it). Other texts are made from
+            the original.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -222,9 +229,13 @@ class CaptionPlan:
     pre_caption: int = 0
     cleaned: Literal["all", "variations"] = "all"
     target: Literal["", "other", "any"] = ""
+    given: int = 1
+    absent: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
+        """Raises UsageError for a share outside [0, 1] or an impossible number."""
+        if self.given < 1:
+            raise UsageError(f"{self.given} given negatives of a caption: must be 1 or more")
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if self.phrases < 0:
@@ -261,9 +272,9 @@ class CaptionPlan:
     @property
     def needs_parsing(self) -> bool:
         """True if any text is made from parsed captions."""
-        more = self.graph is not None or self.bags is not None or self.phrases > 0
+        more = self.graph is not None or self.bags is not None or self.phrases > 0 or self.absent
         more |= self.units is not None and not self.units.file
-        return more or bool(set(self.rewrite_names) - {GIVEN, OTHER_CAPTION})
+        return more or bool(set(self.rewrite_names).difference(OF_DATA))
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack what the plan cannot do without."""
@@ -271,6 +282,11 @@ class CaptionPlan:
             raise UsageError(
                 f"{source.describe()}: brings no negatives; it needs a column neg_caption, or take "
                 "--negatives negclip where the method has it"
+            )
+        if GIVEN_POSITIVE in self.rewrite_names and POSITIVES not in source.brings():
+            raise UsageError(
+                f"{source.describe()}: brings no captions in other words; it needs a column "
+                "pos_caption, or take texts that are made, where the method has them"
             )
 
 

@@ -6,11 +6,12 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from compoclip.errors import CompoclipError
 
@@ -27,8 +28,41 @@ _BITS, _PHOTOMETRIC = 258, 262  # TIFF tags
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold for a bomb
 
 
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A picture that is shown with left and right exchanged, before anything else is done to it.
+
+    Args:
+        image: The file, or the encoded bytes.
+    """
+
+    image: Path | bytes
+
+    def __str__(self) -> str:
+        return f"{_label(self.image)} (mirrored)"
+
+
+Picture = Path | bytes | Mirrored
+"""What names a picture: a file, encoded bytes, or one of them to be mirrored."""
+
+
+def mirrored(image: Picture) -> Picture:
+    """The picture with left and right exchanged; what is mirrored twice is the picture itself."""
+    return image.image if isinstance(image, Mirrored) else Mirrored(image)
+
+
+def unmirrored(image: Picture) -> Path | bytes:
+    """What a picture is stored as: a mirrored one not yet mirrored."""
+    return image.image if isinstance(image, Mirrored) else image
+
+
+def as_shown(image: Picture, rgb: Image.Image) -> Image.Image:
+    """The decoded pixels of what a picture is stored as, mirrored where it asks for that."""
+    return ImageOps.mirror(rgb) if isinstance(image, Mirrored) else rgb
+
+
 def decode(
-    image: Path | bytes,
+    image: Picture,
     *,
     box: tuple[float, float, float, float] | None = None,
     name: str = "",
@@ -53,17 +87,19 @@ def decode(
     with opened(image, name) as file:
         if least is not None:
             reduce(file, least)
-        rgb = to_rgb(file)
+        rgb = as_shown(image, to_rgb(file))
     return rgb if box is None else _crop(rgb, box, name or _label(image))
 
 
 @contextmanager
-def opened(image: Path | bytes, name: str = "") -> Iterator[Image.Image]:
-    """The image with its size known and its pixels not yet decoded (`to_rgb` does that).
+def opened(image: Picture, name: str = "") -> Iterator[Image.Image]:
+    """The image as it is stored, with its size known and its pixels not yet decoded (`to_rgb` does
+    that, `as_shown` mirrors them where the picture asks for it).
 
     Raises what `decode` does, also for errors within the block.
     """
     label = name or _label(image)
+    image = unmirrored(image)
     try:
         if isinstance(image, Path) and image.suffix.lower() == ARRAY:
             yield _from_array(image, label)
@@ -140,8 +176,8 @@ def raw_pixels(image: bytes) -> NDArray[np.uint8] | None:
     return np.frombuffer(image, np.uint8, offset=found.end()).reshape(height, width, 3)
 
 
-def _label(image: Path | bytes) -> str:
-    return str(image) if isinstance(image, Path) else "image"
+def _label(image: Picture) -> str:
+    return "image" if isinstance(image, bytes) else str(image)
 
 
 def _from_array(path: Path, label: str) -> Image.Image:

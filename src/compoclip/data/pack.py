@@ -23,11 +23,26 @@ import PIL
 from PIL import Image
 
 from compoclip.console import counted, note, track
-from compoclip.data.decode import decode, opened, raw_image, raw_photo, to_rgb
+from compoclip.data.decode import (
+    Mirrored,
+    decode,
+    opened,
+    raw_image,
+    raw_photo,
+    to_rgb,
+)
+from compoclip.data.extras import (
+    GROUP,
+    IMAGE_SCORE,
+    MIRROR,
+    NEG_CAPTION,
+    NEG_IMAGE,
+    POS_CAPTION,
+    SCORE,
+)
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
-from compoclip.data.textfiles import GROUP, IMAGE_SCORE, NEG_CAPTION, NEG_IMAGE, SCORE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     LOCK,
@@ -299,6 +314,7 @@ def _members(
         "id": sample.id,
         "caption": list(sample.captions),
         NEG_CAPTION: list(sample.negatives),
+        POS_CAPTION: list(sample.positives),
         NEG_IMAGE: list(sample.neighbours),
         GROUP: data.groups[index],
         SCORE: data.scores[index],
@@ -306,16 +322,21 @@ def _members(
     }
     fields = {name: value for name, value in fields.items() if value not in ([], "", None)}
     made.samples += 1
+    negative = sample.negative_image
+    if isinstance(negative, Mirrored):  # stored as it is; not at all if it is the sample's image
+        fields[MIRROR] = True
+        negative = None if negative.image == sample.image else negative.image
     try:
         yield _image(sample, sample.image, spec, made)
     except CompoclipError as error:
         _leave_out(made, IMAGE, sample.id, error)
         fields["left_out"] = str(error)
-    if sample.negative_image is not None and "left_out" not in fields:
+    if negative is not None and "left_out" not in fields:
         try:
-            extension, content = _image(sample, sample.negative_image, spec, made)
+            extension, content = _image(sample, negative, spec, made)
             yield f"{NEG_IMAGE}.{extension}", content
         except CompoclipError as error:
+            fields.pop(MIRROR, None)
             _leave_out(made, NEGATIVE, f"{sample.id} (negative image)", error)
     text = json.dumps(fields, ensure_ascii=False).encode()
     if len(text) > CAPTION_LIMIT:

@@ -18,6 +18,8 @@ from compoclip.data.caption_plan import (
     BAG,
     BAG_NEGATIVE,
     GIVEN,
+    GIVEN_POSITIVE,
+    OF_DATA,
     OTHER_CAPTION,
     OWN_CAPTIONS,
     TARGET,
@@ -34,6 +36,7 @@ from compoclip.data.sources import Sample, Source
 from compoclip.data.written_units import WrittenUnits
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
+from compoclip.rewrites.absent_object import ABSENT_OBJECT
 from compoclip.rewrites.base import (
     Rewrite,
     Rewritten,
@@ -255,7 +258,7 @@ class TextPlan:
         return graph_parts(self.parse(caption))
 
     def _find(self) -> Mapping[str, Rewrite]:
-        names = {*self.plan.all_rewrites} - {GIVEN, OTHER_CAPTION, *WRITTEN}
+        names = {*self.plan.all_rewrites} - {*OF_DATA, *WRITTEN}
         return {name: self._resolve(name) for name in sorted(names)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -278,6 +281,8 @@ class _Drawing:
         cleaned = plan.plan.cleaned == "all" or bool(sample.group)
         words = plan.plan.pre_caption if cleaned else 0
         shown = (pre_caption(self.caption, words) if words else "") or self.caption
+        if plan.plan.absent:
+            shown = self._with_absent_object() or shown
         self.texts = [Drawn(shown, Role.CAPTION)]
         if not plan.plan.kinds:
             return
@@ -288,6 +293,18 @@ class _Drawing:
         # By caption, whatever the epoch, as if the data had negatives for a part of the captions.
         which = plan.rng(f"{sample.id}\x1f{self.caption}", 0, "hn-fraction")
         self._negatives = which.random() < fraction
+
+    def _with_absent_object(self) -> str:
+        """The caption saying what is absent; "" where nothing can be said."""
+        name, sample = ABSENT_OBJECT.name, self._sample
+        texts = dict.fromkeys((self.caption, *sample.captions))
+        rng = self._plan.rng(self._key, self._epoch, name)
+        made = ABSENT_OBJECT.among([self._plan.parse(text) for text in texts], rng)
+        if isinstance(made, Rewritten):
+            self._count(name)
+            return made.text
+        self.counts.refused[name, made.reason] += 1
+        return ""
 
     def rewrite(self, each: str | OneOf) -> None:
         """At most one text from a rewrite, or from one of several."""
@@ -403,11 +420,13 @@ class _Drawing:
         self._offered[name] += 1
         rng = self._plan.rng(self._key, self._epoch, f"{kind}\x1f{again}" if again else kind)
         if name == GIVEN:
-            drawn: Drawn | str = NOT_CHOSEN
+            drawn: Sequence[Drawn | str] = [NOT_CHOSEN]
             if self._negatives:
                 known = {*self._captions, *self._taken} if again else self._captions
-                drawn = _draw_given(self._sample, known, rng)
-            return self._add(drawn, name)
+                drawn = _draw_given(self._sample, known, rng, self._plan.plan.given)
+            return True in [self._add(each, name) for each in drawn]  # all are taken
+        if name == GIVEN_POSITIVE:
+            return self._add(_draw_positive(self._sample, rng), name)
         if name == OTHER_CAPTION:
             others = self._other_captions()
             fresh = [each.text for each in others if token_key(each.text) not in self._taken]
@@ -473,15 +492,28 @@ class _Drawing:
         self.counts.covered[name] = 1
 
 
-def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:
-    """One of the negatives that came with the data, or the reason why there is none."""
+def _draw_given(
+    sample: Sample, captions: set[tuple[str, ...]], rng: random.Random, most: int
+) -> list[Drawn | str]:
+    """Up to `most` of the negatives that came with the data, or the reason why there is none."""
     if not sample.negatives:
-        return NONE_GIVEN
+        return [NONE_GIVEN]
     different = [text for text in sample.negatives if token_key(text) not in captions]
     if not different:
-        return EQUALS_CAPTION
+        return [EQUALS_CAPTION]
     fitting = [text for text in different if fits_context(text)]
-    return Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
+    if not fitting:
+        return [TOO_LONG]
+    drawn = [rng.choice(fitting)] if most == 1 else rng.sample(fitting, min(most, len(fitting)))
+    return [Drawn(text, Role.NEGATIVE) for text in drawn]
+
+
+def _draw_positive(sample: Sample, rng: random.Random) -> Drawn | str:
+    """One of the captions in other words that came with the data, or why there is none."""
+    if not sample.positives:
+        return NONE_GIVEN
+    fitting = [text for text in sample.positives if fits_context(text)]
+    return Drawn(rng.choice(fitting), Role.POSITIVE) if fitting else TOO_LONG
 
 
 def _apply(rewrite: Rewrite, caption: Caption, rng: random.Random) -> Drawn | str:

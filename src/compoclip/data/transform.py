@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +14,16 @@ from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import get_worker_info
 
-from compoclip.data.decode import opened, raw_pixels, reduce, to_rgb
+from compoclip.data.decode import (
+    Mirrored,
+    Picture,
+    as_shown,
+    opened,
+    raw_pixels,
+    reduce,
+    to_rgb,
+    unmirrored,
+)
 from compoclip.models.preprocess import Preprocess, random_crop
 
 _RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -53,7 +61,7 @@ class ImageTransform:
     crop: RandomCrop | None = RandomCrop()
     draft: bool = True
 
-    def read(self, image: Path | bytes, rng: random.Random, name: str = "") -> torch.Tensor:
+    def read(self, image: Picture, rng: random.Random, name: str = "") -> torch.Tensor:
         """Read an image file or its bytes, which errors call `name`: (3, H, W) uint8 pixels.
 
         `rng` places the crop and is not used without one. Raises what `decode` raises.
@@ -63,7 +71,7 @@ class ImageTransform:
             box = self.box(stored, rng)
             if self.draft:
                 reduce(file, self.least(stored, box))
-            rgb = to_rgb(file)
+            rgb = as_shown(image, to_rgb(file))
         return self.pixels(rgb, stored, box)
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
@@ -257,14 +265,17 @@ class DeviceTransform(ImageTransform):
     Whole images, and those that a plan puts together, workers make as ever.
     """
 
-    def read(self, image: Path | bytes, rng: random.Random, name: str = "") -> torch.Tensor:
+    def read(self, image: Picture, rng: random.Random, name: str = "") -> torch.Tensor:
         """Read an image file or its bytes, which errors call `name`: (3, h, w) uint8 of the crop.
 
         `rng` places the crop and is not used without one. Raises what `decode` raises.
         """
-        pixels = raw_pixels(image) if isinstance(image, bytes) else None
+        kept = unmirrored(image)
+        pixels = raw_pixels(kept) if isinstance(kept, bytes) else None
         if self.crop is None or pixels is None:
             return super().read(image, rng, name)
+        if isinstance(image, Mirrored):
+            pixels = pixels[:, ::-1]
         box = self.box(pixels.shape[1::-1], rng)
         assert box is not None  # there is a crop
         left, top, right, bottom = box

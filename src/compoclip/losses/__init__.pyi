@@ -21,9 +21,13 @@ from .intra_cross import RankingLoss as RankingLoss
 from .intra_cross import intra_modal_loss as intra_modal_loss
 from .local import local_hn_loss as local_hn_loss
 from .multi_text import multi_text_loss as multi_text_loss
+from .negation import conclip_loss as conclip_loss
+from .negation import paraphrase_loss as paraphrase_loss
+from .negation import projected_negation_loss as projected_negation_loss
 from .phrases import patch_phrase_loss as patch_phrase_loss
 from .phrases import phrase_loss as phrase_loss
 from .teacher import feature_distillation as feature_distillation
 from .teacher import teacher_text_contrast as teacher_text_contrast
+from .triplet import grouping_loss as grouping_loss
 from .triplet import triplet_clip_loss as triplet_clip_loss
 from .units import unit_loss as unit_loss

@@ -1,4 +1,4 @@
-"""Contrast with generated negative images as well as negative texts (TripletCLIP)."""
+"""Contrast with negative images as well as negative texts (TripletCLIP, CounterCurate, TROHN)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
     Vision-Language Negatives (NeurIPS 2024).
     """
     check(features, layout)
-    data, generated, right, wrong, negative = layout.indices(_sides)
-    rows, others, _, _, negatives = layout.sizes(_sides)
+    data, generated, right, wrong, negative = layout.indices(sides)
+    rows, others, _, _, negatives = layout.sizes(sides)
     with full_precision(features) as f:
         right_text, wrong_text, other = (
             f.text.index_select(0, each) for each in (right, wrong, negative)
@@ -67,7 +67,50 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
         )
 
 
-def _sides(host: HostLayout) -> tuple[Ints, ...]:
+def grouping_loss(features: Features, layout: Layout) -> Tensor:
+    r"""Contrast of all images, counterfactual ones too, with the captions of all.
+
+    A pair (x, c) and its counterpart (x', c'), which differs in one fact, share the batch, so that
+    each member is the hardest negative of the other in both directions:
+
+    .. math::
+        L = L_{clip}([x; x'],\ [c; c'])
+
+    A row without x' is an ordinary pair whose NEGATIVE texts compete for every image, as in
+    `negclip_loss`.
+
+    Args:
+        features: `image` (B, D), `text` (T, D), `logit_scale`.
+        layout: `side` tells data images (0) from counterparts (1), `pair` which data image a
+            counterpart belongs to; the caption of a counterpart is c'. NEGATIVE texts of rows that
+            have an x', and of the x' themselves, are not read.
+
+    Returns:
+        A scalar; ln(2 B) when all scores are equal in B full rows.
+
+    Raises:
+        ValueError: As `triplet_clip_loss` does.
+
+    Relation: `clip_loss` when every row has its x', `negclip_loss` when none has; unlike
+    `triplet_clip_loss` the x' compete with the images of the data.
+    Reference: Zhang et al., CounterCurate: Enhancing Physical and Semantic Visio-Linguistic
+    Compositional Reasoning via Counterfactual Examples (Findings of ACL 2024), grouping; Miranda et
+    al., BiVLC: Extending Vision-Language Compositionality Evaluation with Text-to-Image Retrieval
+    (NeurIPS 2024), TROHN-Img.
+    """
+    check(features, layout)
+    (column,) = layout.indices(_grouped)
+    (images,), (texts,) = layout.sizes(captions), layout.sizes(_grouped)
+    with full_precision(features) as f:
+        text = f.text.index_select(0, column)
+        return symmetric_contrast(layout, f.logit_scale, f.image, text, images, texts)
+
+
+def _grouped(host: HostLayout) -> tuple[Ints, ...]:
+    return (np.concatenate([*captions(host), sides(host)[-1]]),)
+
+
+def sides(host: HostLayout) -> tuple[Ints, ...]:
     """The images of the data and the generated ones, the captions of both, and the NEGATIVE texts
     of the rows without a generated image."""
     (caption,) = captions(host)

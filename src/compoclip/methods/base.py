@@ -98,6 +98,7 @@ class Trains:
         image_tower: All of the image tower, with its projection.
         text_tower: The same of the text tower.
         logit_scale: The temperature.
+        text_norm: The last LayerNorm of the text tower, where that tower learns.
         matrix: One matrix of an otherwise frozen text tower: its projection, or a square matrix
             after that, which starts as the identity and is merged into it in the end.
         start_scale: s that a temperature of the run's own starts from, in the place of the model's,
@@ -107,6 +108,7 @@ class Trains:
     image_tower: bool = True
     text_tower: bool = True
     logit_scale: bool = True
+    text_norm: bool = True
     matrix: Matrix = ""
     start_scale: float = 0.0
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from compoclip import own
 from compoclip.console import note
 from compoclip.data.caption_plan import (
-    GIVEN,
+    GIVEN_POSITIVE,
+    OF_DATA,
     OTHER_CAPTION,
     WRITTEN,
     WRITTEN_POSITIVE,
@@ -28,7 +29,7 @@ from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
 T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
-_FROM_FILES = (GIVEN, OTHER_CAPTION, *WRITTEN)
+_FROM_FILES = (*OF_DATA, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 
 
@@ -235,7 +236,7 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
     """The roles that texts of a plan have, and the names of these texts."""
     found = []
     for name in plan.rewrite_names:
-        positive = name in (OTHER_CAPTION, WRITTEN_POSITIVE)
+        positive = name in (GIVEN_POSITIVE, OTHER_CAPTION, WRITTEN_POSITIVE)
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))

@@ -394,6 +394,7 @@ def freeze(model: nn.Module, trains: Trains) -> None:
     adapters = {id(parameter) for parameter in lora_parameters(model)}
     for name, parameter in model.named_parameters():
         free = not adapters or id(parameter) in adapters
+        free = free and (trains.text_norm or "ln_final" not in name.split("."))
         parameter.requires_grad_(free and learns[part_of(name)])
     if trains.matrix:
         text_matrix(model).requires_grad_(True)

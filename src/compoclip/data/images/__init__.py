@@ -24,7 +24,7 @@ from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.caption_plan import GIVEN, TARGET
-from compoclip.data.decode import decode, raw_photo
+from compoclip.data.decode import Mirrored, Picture, decode, raw_photo, unmirrored
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
 from compoclip.data.transform import ImageTransform
@@ -247,7 +247,22 @@ class BatchBuilder:
         self.added.append(_Part(pixels, texts, photo, pair, view))
         self.counts.add(counts)
 
-    def shown(self, id: str, image: Path | bytes, key: str) -> torch.Tensor:
+    def put_pair(self, id: str, image: Picture, caption: str, key: str, what: str) -> None:
+        """Add an image, with its caption, that goes with the sample added last.
+
+        key: seeds the crop. what: it is, for the note on one that cannot be read.
+        """
+        try:
+            pixels = self.shown(id, image, key)
+        except UnreadableError as error:
+            self.bad.append((f"{error.args[0]} ({what})", error.args[1]))
+            return
+        photo = photo_key(image)
+        pair, view = len(self.images) - 1, self.view(photo, key)
+        texts = [Drawn(caption, Role.CAPTION)]
+        self.put_beside(pixels, texts, PlanCounts(), photo, pair, view=view)
+
+    def shown(self, id: str, image: Picture, key: str) -> torch.Tensor:
         """Pixels as the transform reads them, which training shows; `key` places the crop.
 
         Raises UnreadableError.
@@ -306,12 +321,15 @@ def _unreadable(id: str) -> Iterator[None]:
         raise UnreadableError(id, str(error)) from None
 
 
-def _name(id: str, image: Path | bytes) -> str:
-    return id if isinstance(image, bytes) else ""
+def _name(id: str, image: Picture) -> str:
+    return id if isinstance(unmirrored(image), bytes) else ""
 
 
-def photo_key(image: Path | bytes) -> str:
-    """A name of the photo: equal for one file, and for the same encoded bytes."""
+def photo_key(image: Picture) -> str:
+    """A name of the photo: equal for one file, and for the same encoded bytes; a mirrored photo is
+    another one."""
+    if isinstance(image, Mirrored):
+        return f"{photo_key(image.image)}\x1fmirrored"
     if isinstance(image, Path):
         return str(image)
     return raw_photo(image) or blake2b(image, digest_size=16).hexdigest()
@@ -428,17 +446,6 @@ class NegativeImages(ImagePlan):
         """The sample with its first negative, which the image belongs to; then that image."""
         texts = batch.add(replace(sample, negatives=sample.negatives[:1]))
         negative = next((text.text for text in texts if text.rewrite == GIVEN), None)
-        image = sample.negative_image
-        if negative is None or image is None:
-            return
-        key = f"{sample.id}\x1fnegative"
-        try:
-            pixels = batch.shown(sample.id, image, key)
-        except UnreadableError as error:
-            batch.bad.append((f"{error.args[0]} (negative image)", error.args[1]))
-            return
-        caption = [Drawn(negative, Role.CAPTION)]
-        pair = len(batch.images) - 1
-        photo = photo_key(image)
-        view = batch.view(photo, key)
-        batch.put_beside(pixels, caption, PlanCounts(), photo, pair, view=view)
+        if negative is not None and sample.negative_image is not None:
+            key = f"{sample.id}\x1fnegative"
+            batch.put_pair(sample.id, sample.negative_image, negative, key, "negative image")

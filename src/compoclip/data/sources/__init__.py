@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from compoclip.data.decode import Picture
+
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
+POSITIVES = "positives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Sample:
         neighbours: Indices, in the source, of the samples with similar images that the data names.
         negative_image: The image of the (first) negative caption, where the data has one.
         group: What variations of one object share, "" for an ordinary pair.
+        positives: Captions in other words that came with the data, possibly none.
     """
 
     id: str
@@ -30,8 +34,9 @@ class Sample:
     captions: tuple[str, ...]
     negatives: tuple[str, ...] = ()
     neighbours: tuple[int, ...] = ()
-    negative_image: Path | bytes | None = None
+    negative_image: Picture | None = None
     group: str = ""
+    positives: tuple[str, ...] = ()
 
 
 class Source(ABC):
@@ -75,13 +80,14 @@ class Source(ABC):
         return (caption for captions in self.caption_lists() for caption in captions)
 
     def brings(self) -> frozenset[str]:
-        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
         found: set[str] = set()
         for sample in (self[index] for index in range(len(self))):
             found |= {NEGATIVES} if sample.negatives else set()
             found |= {NEIGHBOURS} if sample.neighbours else set()
             found |= {NEGATIVE_IMAGE} if sample.negative_image else set()
             found |= {GROUP} if sample.group else set()
+            found |= {POSITIVES} if sample.positives else set()
         return frozenset(found)
 
     def groups(self) -> tuple[list[str], list[float | None]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from compoclip.console import counted, note, track
+from compoclip.data.decode import Picture, mirrored
 from compoclip.data.pack import PackSpec, PackSummary, PackTask, Request, Run, pack, shard_paths
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.shards import ROWS, load_index, read_at
@@ -86,8 +87,9 @@ class DecodedImages(Source):
         self._source, self._side = source, spec.size
         self._shards = shard_paths(folder, len(source), spec)
         self.left_out = source.left_out
-        # Of each sample: the shard, offset and size of its image, and of its negative image.
-        self._places = np.zeros((len(source), 5), np.int64)
+        # Of each sample: the shard, offset and size of its image, and of its negative image, and
+        # whether that is mirrored (the image itself where there is no other).
+        self._places = np.zeros((len(source), 6), np.int64)
         first = 0
         for number, shard in enumerate(track(self._shards, "opening the cache", unit="shards")):
             try:
@@ -100,7 +102,7 @@ class DecodedImages(Source):
                 break
             self._places[rows, 0] = number
             for column, name in enumerate(_PLACES, 1):
-                self._places[rows, column] = table.column(name).to_numpy()
+                self._places[rows, column] = table.column(name).to_numpy(zero_copy_only=False)
         if first != len(source):
             raise _damaged(folder, f"{first} images of {len(source)}")
 
@@ -110,18 +112,22 @@ class DecodedImages(Source):
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        number, offset, size, negative_offset, negative_size = self._places[index].tolist()
+        number, offset, size, negative_offset, negative_size, mirror = self._places[index].tolist()
         sample = self._source.bare(index)
-        lacking = not size or (sample.negative_image is not None and not negative_size)
+        has_negative = negative_size or mirror
+        lacking = not size or (sample.negative_image is not None and not has_negative)
         if lacking:
             sample = self._source[index]
         if not size:
             return sample
         shard = self._shards[number]
         image = read_at(shard, offset, size)
-        if not negative_size:
+        if not has_negative:
             return replace(sample, image=image)
-        negative = read_at(shard, negative_offset, negative_size)
+        negative: Picture = image
+        if negative_size:
+            negative = read_at(shard, negative_offset, negative_size)
+        negative = mirrored(negative) if mirror else negative
         return replace(sample, image=image, negative_image=negative)
 
     def bare(self, index: int) -> Sample:
@@ -157,7 +163,7 @@ class DecodedImages(Source):
         return f"{self._source.describe()}, decoded at {self._side} pixels"
 
 
-_PLACES = ("offset", "size", "negative_offset", "negative_size")
+_PLACES = ("offset", "size", "negative_offset", "negative_size", "mirror")
 
 
 def _damaged(folder: Path, reason: str) -> CompoclipError:

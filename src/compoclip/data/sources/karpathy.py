@@ -8,11 +8,12 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
+from compoclip.data.extras import read_extras
 from compoclip.data.sources.rows import ALL, FolderImages, RowBuilder, RowSource, Split
 from compoclip.data.textfiles import (
     delimited_header,
+    pick_captions,
     read_delimited,
-    read_extras,
     read_lines,
     relative_image,
 )
@@ -94,12 +95,20 @@ def _original(entries: list[Any], path: Path, split: Split) -> Iterator[tuple[st
 # --- COCO's own caption annotations (captions_train2017.json and the like). ---
 
 
-def open_coco(path: Path, images: Path | None = None) -> RowSource:
+UPDATED = "updated_caption"  # of NegationCLIP's file: the caption saying what is absent
+NOT_UPDATED = f"annotation without {UPDATED}, of which the caption is taken"
+
+
+def open_coco(
+    path: Path, images: Path | None = None, caption_column: str | None = None
+) -> RowSource:
     """{"images": [{id, file_name}], "annotations": [{image_id, caption}]}: one sample an image.
 
     images: the folder that holds the photos, by default the folder of the file. Ids are the file
-    names. Raises CompoclipError for a file of another form, an image id that occurs twice, or a
-    caption of an unknown image.
+    names. caption_column: keys of an annotation, joined by commas; unless given updated_caption
+    where annotations have it (NegationCLIP's file), and caption for those that lack it. Raises
+    CompoclipError for a file of another form, an image id that occurs twice, or a caption of an
+    unknown image, UsageError for a key that no annotation has.
     """
     root = images if images is not None else path.parent
     data = read_json(path, damaged="fetch the file again")
@@ -111,19 +120,42 @@ def open_coco(path: Path, images: Path | None = None) -> RowSource:
         if not isinstance(name, str):
             raise CompoclipError(f"{origin}: the file_name {name!r} is no text; mend the file")
         captions[key] = (origin, relative_image(name, root, origin), [])
-    for origin, key, caption in _entries(data, "annotations", "image_id", "caption", path):
+    keys = _caption_keys(data, caption_column, path)
+    for origin, key, entry in _records(data, "annotations", "image_id", "caption", path):
         if key not in captions:
             raise CompoclipError(f"{origin}: no image has the id {key!r}; fetch the file again")
-        captions[key][2].append(caption)
+        texts = [entry[name] for name in keys if entry.get(name)]
+        if caption_column is None and not texts:
+            builder.left_out[NOT_UPDATED] += UPDATED in keys
+            texts = [entry["caption"]]
+        captions[key][2].extend(texts)
     for origin, name, texts in captions.values():
         builder.add(name, name, texts, origin=origin)
     return builder.build(FolderImages(root), f"COCO captions {path}")
+
+
+def _caption_keys(data: Any, wanted: str | None, path: Path) -> tuple[str, ...]:
+    """The keys of an annotation that hold its captions."""
+    entries = data.get("annotations") if isinstance(data, dict) else None
+    rows = entries if isinstance(entries, list) else []
+    found = {key for each in rows if isinstance(each, dict) for key in each}
+    if wanted is None:
+        return (UPDATED,) if UPDATED in found else ("caption",)
+    return pick_captions(found, wanted, path)
 
 
 def _entries(
     data: Any, part: str, key: str, value: str, path: Path
 ) -> Iterator[tuple[str, Hashable, Any]]:
     """(file and entry for messages, its id, its value) of a list of the file; entries from 1."""
+    for origin, id, entry in _records(data, part, key, value, path):
+        yield origin, id, entry[value]
+
+
+def _records(
+    data: Any, part: str, key: str, value: str, path: Path
+) -> Iterator[tuple[str, Hashable, dict[str, Any]]]:
+    """The same with the whole entry in the place of the value."""
     entries = data.get(part) if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise CompoclipError(f"{path}: lacks {part!r}; are these COCO's caption annotations?")
@@ -133,7 +165,7 @@ def _entries(
             raise CompoclipError(f"{origin} lacks {key!r} or {value!r}; is the file whole?")
         if not isinstance(entry[key], str | int):
             raise CompoclipError(f"{origin}: the id {entry[key]!r} is no number; mend the file")
-        yield origin, entry[key], entry[value]
+        yield origin, entry[key], entry
 
 
 # --- Flickr8k (and Flickr30k) token files, one caption a line, and Kaggle's captions.txt of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compoclip.data.decode import EXTENSIONS
@@ -19,6 +19,7 @@ from compoclip.data.sources.karpathy import (
     open_karpathy,
     open_negclip,
 )
+from compoclip.data.sources.published import open_published, open_published_json
 from compoclip.data.sources.rows import (
     ALL,
     COLUMN,
@@ -29,6 +30,7 @@ from compoclip.data.sources.rows import (
     files_of,
     split_of,
 )
+from compoclip.data.sources.selection import KEY, open_selection
 from compoclip.data.sources.shards import ShardSource, find_shards
 from compoclip.data.sources.tables import open_table
 from compoclip.data.textfiles import (
@@ -198,10 +200,10 @@ def open_source(
         _refuse(spec, "NegCLIP tables", split=split)
         return open_negclip(files[0], images)
     if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
-        return open_table(files, images, **table, split=split)
+        return _open_rows(files, images, image_column, caption_column, split)
     if has_ending(files[0], ".json") and len(files) == 1:
-        _refuse(spec, "caption JSON", **table)
-        return _open_json(files[0], images, split)
+        _refuse(spec, "caption JSON", image_column=image_column)
+        return _open_json(files[0], images, caption_column, split)
     if has_ending(files[0], ".txt") and len(files) == 1 and _holds_tokens(files[0]):
         _refuse(spec, "token files", **table)
         return open_flickr8k(files[0], images, split)
@@ -231,9 +233,9 @@ def _open_folder(
     if tables:
         # Where files are named after splits that decides, else what the rows say.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
-            return open_table(tables, images, image_column, caption_column, split)
+            return _open_rows(tables, images, image_column, caption_column, split)
         chosen, others = files_of(tables, split, path)
-        return _counting(open_table(chosen, images, image_column, caption_column, ALL), others)
+        return _counting(_open_rows(chosen, images, image_column, caption_column, ALL), others)
     tokens = sorted(path.glob("*.token.txt"))
     if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
         tokens.append(path / KAGGLE_FILE)
@@ -251,14 +253,40 @@ def _open_folder(
     raise _unknown(str(path))
 
 
-def _open_json(path: Path, images: Path | None, split: str | None) -> RowSource:
+def _open_rows(
+    files: Sequence[Path],
+    images: Path | None,
+    image_column: str | None,
+    caption_column: str | None,
+    split: str | None,
+) -> RowSource:
+    """Tables of columns that are named, or those of a published set, or any."""
+    if image_column is None and caption_column is None:
+        published = open_published(files, images, split)
+        if published is not None:
+            return published
+    return open_table(files, images, image_column, caption_column, split)
+
+
+def _open_json(
+    path: Path, images: Path | None, caption_column: str | None, split: str | None
+) -> Source:
     data = read_json(path, damaged="fetch the file again")
     if holds_units(data):
         _refuse(str(path), "files of units", split=split)
         return open_unit_file(path, images)
+    if isinstance(data, dict) and KEY in data:
+        options = {"images": images, "caption_column": caption_column, "split": split}
+        _refuse(str(path), "selections", **options)
+        return open_selection(path, data, open_source)
     if isinstance(data, dict) and "annotations" in data:
         _refuse(str(path), "COCO annotations", split=split)
-        return open_coco(path, images)
+        return open_coco(path, images, caption_column)
+    _refuse(str(path), "caption JSON", caption_column=caption_column)
+    published = open_published_json(path, data, images)
+    if published is not None:
+        _refuse(str(path), "published caption sets", split=split)
+        return published
     return open_karpathy(path, images, split)
 
 
@@ -289,4 +317,9 @@ def _not_found(spec: str, file: Path) -> CompoclipError:
 
 
 def _unknown(spec: str) -> UsageError:
+    if has_ending(Path(spec), ".pt", ".pth", ".pkl", ".pickle"):
+        return UsageError(
+            f"{spec}: a pickle may run anything, so none is opened as data; if it is CC-Neg's, "
+            "write its training rows as a table once: compoclip data cc-neg"
+        )
     return UsageError(f"{spec}: unknown format; known are: {'; '.join(FORMATS)}")

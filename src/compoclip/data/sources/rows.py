@@ -19,18 +19,22 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.data.sources import GROUP, NEGATIVE_IMAGE, NEGATIVES, NEIGHBOURS, Sample, Source
-from compoclip.data.textfiles import (
-    EMPTY_CAPTION,
-    NO_CAPTION,
-    NOTHING,
-    Extras,
-    require_texts,
-    usable_texts,
+from compoclip.data.decode import Picture, mirrored
+from compoclip.data.extras import NOTHING, Extras
+from compoclip.data.sources import (
+    GROUP,
+    NEGATIVE_IMAGE,
+    NEGATIVES,
+    NEIGHBOURS,
+    POSITIVES,
+    Sample,
+    Source,
 )
+from compoclip.data.textfiles import EMPTY_CAPTION, NO_CAPTION, require_texts, usable_texts
 from compoclip.errors import CompoclipError, UsageError
 
 EMPTY_NEGATIVE = "empty negative"
+EMPTY_POSITIVE = "empty positive"
 NO_NEIGHBOUR = "similar image that the data has not"
 
 _CHUNK = 1 << 16
@@ -45,6 +49,8 @@ _SCHEMA = pa.schema(
         ("group", pa.large_string()),
         ("score", pa.float64()),
         ("image_score", pa.float64()),
+        ("positives", pa.large_list(pa.large_string())),
+        ("mirror", pa.bool_()),
         ("row", pa.int64()),
     ]
 )
@@ -88,7 +94,7 @@ class RowSource(Source):
         ]
         self._ids, self._images, self._captions, self._negatives = chunks[:4]
         self._neighbours, self._negative_images, self._groups = chunks[4:7]
-        self._scores, self._image_scores = chunks[7:9]
+        self._scores, self._image_scores, self._positives, self._mirrors = chunks[7:11]
         self._open = images
         self._description = description
         self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
@@ -106,15 +112,18 @@ class RowSource(Source):
     def _sample(self, index: int, images: Callable[[str], Path | bytes]) -> Sample:
         if not 0 <= index < len(self._ids):
             raise IndexError(index)
-        negative = self._negative_images[index].as_py()
+        image = images(self._images[index].as_py())
+        name, mirror = self._negative_images[index].as_py(), self._mirrors[index].as_py()
+        negative: Picture | None = images(name) if name else image if mirror else None
         return Sample(
             id=self._ids[index].as_py(),
-            image=images(self._images[index].as_py()),
+            image=image,
             captions=tuple(self._captions[index].as_py()),
             negatives=tuple(self._negatives[index].as_py()),
             neighbours=tuple(self._neighbours[index].as_py()),
-            negative_image=images(negative) if negative else None,
+            negative_image=mirrored(negative) if negative is not None and mirror else negative,
             group=self._groups[index].as_py(),
+            positives=tuple(self._positives[index].as_py()),
         )
 
     def ids(self) -> list[str]:
@@ -132,12 +141,13 @@ class RowSource(Source):
             yield from map(tuple, self._captions.slice(start, _CHUNK).to_pylist())
 
     def brings(self) -> frozenset[str]:
-        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
         sizes = {
             NEGATIVES: self._negatives.value_lengths(),
             NEIGHBOURS: self._neighbours.value_lengths(),
-            NEGATIVE_IMAGE: pc.binary_length(self._negative_images),
+            NEGATIVE_IMAGE: negative_sizes(pc.binary_length(self._negative_images), self._mirrors),
             GROUP: pc.binary_length(self._groups),
+            POSITIVES: self._positives.value_lengths(),
         }
         return any_of(sizes)
 
@@ -190,13 +200,15 @@ class RowBuilder:
             self.left_out[NO_CAPTION] += 1
             return
         wrong = usable_texts(extras.negatives, EMPTY_NEGATIVE, self.left_out)
-        texts = (id, image, *kept, *wrong, extras.negative_image, extras.group)
+        right = usable_texts(extras.positives, EMPTY_POSITIVE, self.left_out)
+        texts = (id, image, *kept, *wrong, *right, extras.negative_image, extras.group)
         require_texts(texts, origin or self.origin)
         near = list(extras.neighbours)
         self._has_neighbours |= bool(near)
         values = (id, image, kept, wrong, near, extras.negative_image)
         variation = (extras.group, extras.score, extras.image_score)
-        for column, value in zip(self._rows, (*values, *variation, row), strict=True):
+        further = (*variation, right, extras.mirror, row)
+        for column, value in zip(self._rows, (*values, *further), strict=True):
             column.append(value)
         if len(self._rows[0]) >= _CHUNK:
             self._flush()
@@ -240,6 +252,11 @@ class RowBuilder:
 def any_of(sizes: Mapping[str, pa.Array]) -> frozenset[str]:
     """The names of the columns of which any cell has a size above 0."""
     return frozenset(name for name, cells in sizes.items() if (pc.max(cells).as_py() or 0) > 0)
+
+
+def negative_sizes(sizes: pa.Array, mirrors: pa.Array) -> pa.Array:
+    """Above 0 where a row has a negative image: one of its own, or its image mirrored."""
+    return pc.add(sizes.cast(pa.int64()), mirrors.cast(pa.int64()))
 
 
 def _no_rows() -> tuple[list[Any], ...]:

@@ -20,19 +20,31 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compoclip.console import track
-from compoclip.data.decode import EXTENSIONS
+from compoclip.data.decode import EXTENSIONS, Picture, mirrored
+from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
 from compoclip.data.members import forward
-from compoclip.data.sources import GROUP, NEGATIVE_IMAGE, NEGATIVES, NEIGHBOURS, Sample, Source
-from compoclip.data.sources.rows import EMPTY_NEGATIVE, NO_NEIGHBOUR, any_of
+from compoclip.data.sources import (
+    GROUP,
+    NEGATIVE_IMAGE,
+    NEGATIVES,
+    NEIGHBOURS,
+    POSITIVES,
+    Sample,
+    Source,
+)
+from compoclip.data.sources.rows import (
+    EMPTY_NEGATIVE,
+    EMPTY_POSITIVE,
+    NO_NEIGHBOUR,
+    any_of,
+    negative_sizes,
+)
 from compoclip.data.textfiles import (
     EMPTY_CAPTION,
-    NEG_IMAGE,
     NO_CAPTION,
-    Extras,
     encodable,
     expand_braces,
     parse_json,
-    read_extras,
     usable_texts,
 )
 from compoclip.errors import CompoclipError
@@ -192,7 +204,7 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 3
+_VERSION = 4
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
@@ -207,6 +219,8 @@ _SCHEMA = pa.schema(
         ("group", pa.large_string()),
         ("score", pa.float64()),
         ("image_score", pa.float64()),
+        ("positives", pa.large_list(pa.large_string())),
+        ("mirror", pa.bool_()),
         ("row", pa.int64()),
     ]
 )
@@ -281,11 +295,13 @@ def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[st
             again = f"#{repeats[group.key]}" if repeats[group.key] > 1 else ""
             extras = _extras(group, shard)
             wrong = usable_texts(extras.negatives, EMPTY_NEGATIVE, left_out)
+            right = usable_texts(extras.positives, EMPTY_POSITIVE, left_out)
             named.append("" if group.negative else extras.negative_image)
             texts = (kept, wrong, list(extras.neighbours))
             variation = (extras.group, extras.score, extras.image_score)
             negative = group.negative or _NOWHERE
-            values = (group.key + again, *group.image, *texts, *negative, *variation, row)
+            further = (*variation, right, extras.mirror, row)
+            values = (group.key + again, *group.image, *texts, *negative, *further)
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
     offsets, sizes = (columns[_SCHEMA.get_field_index(f"negative_{n}")] for n in ("offset", "size"))
@@ -363,8 +379,8 @@ def _take(
 
 # --- Webdataset tar shards, read at random by offset; nothing is ever unpacked to disk. ---
 
-_TEXTS = ("captions", "negatives", "neighbours")
-_READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size", "group")
+_TEXTS = ("captions", "negatives", "neighbours", "positives")
+_READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size", "group", "mirror")
 
 
 class ShardSource(Source):
@@ -418,17 +434,21 @@ class ShardSource(Source):
         table, path = self._tables[shard], self._shards[shard]
         place = index - (self._ends[shard] - table.num_rows)
         row = {name: table.column(name)[place].as_py() for name in _READ}
-        negative = None
+        image = read(path, row["offset"], row["size"])
+        negative: Picture | None = image if row["mirror"] else None
         if row["negative_size"]:
             negative = read(path, row["negative_offset"], row["negative_size"])
+        if negative is not None and row["mirror"]:
+            negative = mirrored(negative)
         return Sample(
             id=f"{self._names[shard]}/{row['key']}",
-            image=read(path, row["offset"], row["size"]),
+            image=image,
             captions=tuple(row["captions"]),
             negatives=tuple(row["negatives"]),
             neighbours=self._positions(row["neighbours"], index),
             negative_image=negative,
             group=row["group"],
+            positives=tuple(row["positives"]),
         )
 
     def _numbered(self) -> tuple[NDArray[np.int64], int]:
@@ -471,14 +491,17 @@ class ShardSource(Source):
             yield from map(tuple, table.column("captions").to_pylist())
 
     def brings(self) -> frozenset[str]:
-        """Which of "negatives", "neighbours", "negative_image", "group" any sample has."""
+        """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
         found: frozenset[str] = frozenset()
         for table in self._tables:
             sizes = {
                 NEGATIVES: table.column("negatives").value_lengths(),
                 NEIGHBOURS: table.column("neighbours").value_lengths(),
-                NEGATIVE_IMAGE: table.column("negative_size"),
+                NEGATIVE_IMAGE: negative_sizes(
+                    table.column("negative_size"), table.column("mirror")
+                ),
                 GROUP: pc.binary_length(table.column("group")),
+                POSITIVES: table.column("positives").value_lengths(),
             }
             found |= any_of(sizes)
         return found

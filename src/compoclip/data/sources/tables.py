@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, Extras, read_extras
 from compoclip.data.members import EmbeddedImages, holds_bytes, holds_text
 from compoclip.data.sources.rows import (
     ALL,
@@ -20,8 +22,6 @@ from compoclip.data.sources.rows import (
     Split,
 )
 from compoclip.data.textfiles import (
-    EXTRA_COLUMNS,
-    NEG_IMAGE,
     PARQUET_BATCH,
     as_text,
     cell_captions,
@@ -30,7 +30,6 @@ from compoclip.data.textfiles import (
     opened_parquet,
     pick_columns,
     read_delimited,
-    read_extras,
     read_jsonl,
     relative_image,
 )
@@ -43,6 +42,7 @@ def open_table(
     image_column: str | None = None,
     caption_column: str | None = None,
     split: str | None = None,
+    extras: Mapping[str, str] = MappingProxyType({}),
 ) -> RowSource:
     """One or several tables of one kind and the same columns, as one source.
 
@@ -54,20 +54,22 @@ def open_table(
     given, with those of others counted; "all" for all.
     The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
     images, too. Ids are "image#row", rows counted from 0 over all files as neg_image does, and
-    "FILE, row N" of encoded images.
+    "FILE, row N" of encoded images. extras: what such a column is called in the file, where it is
+    not by the name that `read_extras` knows.
 
     Raises UsageError for a column or a split that is not there, CompoclipError for a file that is
     missing or malformed, an image path that leaves the folder, or when no sample is left.
     """
     root = images if images is not None else files[0].parent
-    table = _Table(RowBuilder(files[0]), root, image_column, caption_column, Split(split))
+    builder = RowBuilder(files[0])
+    table = _Table(builder, root, image_column, caption_column, Split(split), extras)
     opener: Images = FolderImages(root)
     if has_ending(files[0], ".parquet"):
         opener = _add_parquet(files, table)
     else:
         for file in files:
             _add_text(file, table)
-    builder, chosen = table.builder, table.split
+    chosen = table.split
     if split not in (None, ALL) and not table.has_splits:
         raise UsageError(f"{files[0]}: tables take no --split without a column {COLUMN!r}")
     chosen.require(files[0])
@@ -86,7 +88,19 @@ class _Table:
     image_column: str | None
     caption_column: str | None
     split: Split
+    names: Mapping[str, str]
     has_splits: bool = False
+
+    def called(self, extra: str) -> str:
+        """What an extra column is called in the file."""
+        return self.names.get(extra, extra)
+
+    def extras(self, record: Mapping[str, Any], origin: str) -> Extras:
+        """The extra columns of a row."""
+        if self.names:
+            own = {extra: record.get(self.called(extra)) for extra in EXTRA_COLUMNS}
+            record = {**record, **own}
+        return read_extras(record, self.root, origin)
 
     def columns(self, names: Collection[str], file: Path) -> tuple[str, tuple[str, ...]]:
         """The image column and the caption columns of a file."""
@@ -127,7 +141,7 @@ def _add_text(file: Path, table: _Table) -> None:
         relative = relative_image(image, table.root, origin)
         captions = [text for name in chosen[1] for text in cell_captions(record.get(name))]
         id = f"{relative}#{table.builder.rows}"
-        table.builder.add(id, relative, captions, read_extras(record, table.root, origin), origin)
+        table.builder.add(id, relative, captions, table.extras(record, origin), origin)
 
 
 def _add_parquet(files: Sequence[Path], table: _Table) -> Images:
@@ -138,7 +152,7 @@ def _add_parquet(files: Sequence[Path], table: _Table) -> Images:
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
             columns = table.columns(schema.names, file)
-            known = {columns[0], NEG_IMAGE}.intersection(schema.names)
+            known = {columns[0], table.called(NEG_IMAGE)}.intersection(schema.names)
             held = {name for name in known if holds_bytes(schema.field(name).type)}
             if embedded is not None and held != embedded:
                 raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
@@ -188,8 +202,10 @@ def _add_rows(
     wrong = next(odd, None)
     if wrong is not None:
         raise UsageError(f"{file}: column {wrong!r} holds {kinds[wrong]}, not captions")
-    negative = EmbeddedImages([file], NEG_IMAGE).present() if NEG_IMAGE in embedded else []
-    wanted = {image, *captions, COLUMN, *EXTRA_COLUMNS}.intersection(schema.names)
+    other = table.called(NEG_IMAGE)
+    negative = EmbeddedImages([file], other).present() if other in embedded else []
+    further = map(table.called, EXTRA_COLUMNS)
+    wanted = {image, *captions, COLUMN, *further}.intersection(schema.names)
     first = table.builder.rows
     for batch in parquet.iter_batches(PARQUET_BATCH, columns=sorted(wanted - set(embedded))):
         for record in batch.to_pylist():
@@ -198,9 +214,9 @@ def _add_rows(
                 continue
             place = f"row {row - first + 1}"
             origin = f"{file}, {place}"
-            extras = read_extras(record, table.root, origin)
+            extras = table.extras(record, origin)
             if negative and negative[row - first]:
-                extras = replace(extras, negative_image=f"{NEG_IMAGE}:{row}")
+                extras = replace(extras, negative_image=f"{other}:{row}")
             texts = [text for column in captions for text in cell_captions(record[column])]
             if image in embedded:
                 id, path = f"{name}, {place}", f"{image}:{row}"

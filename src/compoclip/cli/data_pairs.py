@@ -1,0 +1,144 @@
+"""`compoclip data mirror-pairs` and `data cc-neg`: training tables made of published files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from compoclip.cli.options import joined, parse
+from compoclip.console import emit_json, note
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import write_text
+
+
+@dataclass(frozen=True)
+class MirrorOptions:
+    """Write training rows that say which of two things of a photo is where.
+
+    Of photos with boxes in the format of COCO's instances: two things of which the photo shows just
+    one each, apart on an axis. Left and right come with the photo mirrored as their counterpart,
+    above and below with the opposite caption alone. Photos of COCO's val2017 and of the Karpathy
+    test are in what models are tested on: leave them out with --without. The photo of a row is
+    named without a folder; train with --images.
+
+    Examples:
+        compoclip data mirror-pairs instances_train2014.json --captions captions_train2014.json \
+            --without coco_karpathy_test.json val2017 --out pairs.jsonl
+
+    Args:
+        boxes: File in the format of COCO's instances.
+        out: Table to write, .jsonl.
+        captions: COCO's captions of the same photos; half of the rows get one behind them.
+        without: Held-out photos: Karpathy's or COCO's JSON, or folders of photos.
+        human: Share of rows that get a caption.
+        seed: Of all that is drawn.
+        json: Print counts as JSON.
+    """
+
+    boxes: Annotated[Path, tyro.conf.Positional]
+    out: Path
+    captions: Path | None = None
+    without: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    human: float = 0.5
+    seed: int = 0
+    json: bool = False
+
+
+def mirror_main(argv: Sequence[str]) -> int:
+    """Write the table, print what it holds."""
+    options = parse(MirrorOptions, "data mirror-pairs", joined(argv, "--without"))
+    from compoclip.benchmarks.positions import coco_boxes  # torch comes with sources
+    from compoclip.data.boxes import mirror_rows
+    from compoclip.data.overlap import coco_number, held_out_photos
+    from compoclip.data.sources.karpathy import open_coco
+
+    _require(options.out, ".jsonl")
+    if not 0 <= options.human <= 1:
+        raise UsageError(f"--human {options.human}: must lie between 0 and 1")
+    photos = coco_boxes(options.boxes)
+    left_out: Counter[str] = Counter()
+    for path in options.without:
+        held_out = held_out_photos(path)
+        kept = [photo for photo in photos if coco_number(photo.image) not in held_out]
+        left_out[f"photo held out by {path}"] = len(photos) - len(kept)
+        photos = kept
+    captions: dict[str, tuple[str, ...]] = {}
+    if options.captions is not None:
+        source = open_coco(options.captions)
+        captions = dict(zip(source.ids(), source.caption_lists()))
+    rows = list(mirror_rows(photos, captions, options.seed, options.human, left_out))
+    if not rows:
+        raise CompoclipError(
+            f"{options.boxes}: no photo shows two single things apart; are there boxes of several "
+            "categories?"
+        )
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_text(options.out, "".join(lines))
+    mirrored = sum("mirror" in row for row in rows)
+    _tell(
+        options.out,
+        options.json,
+        {"left_right": mirrored, "above_below": len(rows) - mirrored},
+        left_out,
+    )
+    return 0
+
+
+@dataclass(frozen=True)
+class CcNegOptions:
+    """Write the training rows of CC-Neg as a table that train reads.
+
+    All rows but the last 40,000, which are the test (benchmark cc_neg). Nothing in the pickle is
+    executed: one that names any class or function is refused. Paths are the last two parts of the
+    authors' ones: train with --images, the folder that holds CC3M.
+
+    Examples:
+        compoclip data cc-neg ccneg_preprocessed.pt --out cc_neg.tsv
+
+    Args:
+        pickle: The authors' file, ccneg_preprocessed.pt.
+        out: Table to write, .tsv: title, filepath, neg_caption.
+        json: Print counts as JSON.
+    """
+
+    pickle: Annotated[Path, tyro.conf.Positional]
+    out: Path
+    json: bool = False
+
+
+def cc_neg_main(argv: Sequence[str]) -> int:
+    """Write the table, print what it holds."""
+    options = parse(CcNegOptions, "data cc-neg", argv)
+    from compoclip.benchmarks.negation import cc_neg_training
+
+    _require(options.out, ".tsv")
+    rows = list(cc_neg_training(options.pickle))
+    made = io.StringIO()
+    writer = csv.DictWriter(made, ("title", "filepath", "neg_caption"), delimiter="\t")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(options.out, made.getvalue())
+    _tell(options.out, options.json, {"rows": len(rows)}, Counter())
+    return 0
+
+
+def _require(out: Path, ending: str) -> None:
+    if out.suffix.lower() != ending:
+        raise UsageError(f"--out {out}: the name must end in {ending}")
+
+
+def _tell(out: Path, as_json: bool, counts: Mapping[str, int], left_out: Mapping[str, int]) -> None:
+    if as_json:
+        emit_json({"out": str(out), **counts, "left_out": dict(left_out)})
+        return
+    print(f"{out}: {', '.join(f'{n:,} {name}' for name, n in counts.items())}")
+    for why, number in left_out.items():
+        note(f"left out, {why}: {number:,}")

@@ -1,0 +1,65 @@
+"""A distractor beside each image: one that the caption is not about (CoN-CLIP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from compoclip.data.decode import Picture
+from compoclip.data.images import SINGLE, BatchBuilder, Companions, Encode, ImagePlan
+from compoclip.data.images.neighbours import Neighbours
+from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
+from compoclip.losses.contract import Role
+from compoclip.models.preprocess import Preprocess
+
+
+@dataclass(frozen=True)
+class Distractors(ImagePlan):
+    """A distractor beside each image, with the negated caption of that image for its caption.
+
+    Args:
+        mined: Draw it from the nearest images by the model's features; otherwise it comes with the
+            data (column neg_image).
+        among: How many of the nearest to draw from.
+    """
+
+    mined: bool = False
+    among: int = 3
+
+    @property
+    def images_per_sample(self) -> int:
+        """The image, and its distractor."""
+        return 2
+
+    def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
+        """Training is without distractors where the data have none and none are mined."""
+        if self.mined or NEGATIVE_IMAGE in brings:
+            return self, ""
+        return SINGLE, "the data brings no distractors (column neg_image)"
+
+    def prepare(
+        self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
+    ) -> Companions:
+        """The nearest photos of each, where they are mined."""
+        near = Neighbours(mined=self.mined, among=self.among)
+        return near.prepare(source, encode, preprocess, folder, resume)
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        """The sample; then, if it has a negated caption, its distractor with that."""
+        texts = batch.add(sample)
+        negated = next((text.text for text in texts if text.role is Role.NEGATIVE), None)
+        found = self._found(batch, index, sample)
+        if negated is not None and found is not None:
+            id, image = found
+            batch.put_pair(id, image, negated, f"{sample.id}\x1fdistractor", "distractor")
+
+    def _found(self, batch: BatchBuilder, index: int, sample: Sample) -> tuple[str, Picture] | None:
+        """The id of a sample and an image of it; None where there is no distractor."""
+        if not self.mined:
+            image = sample.negative_image
+            return None if image is None else (sample.id, image)
+        near = [int(other) for other in batch.companions.known[index] if other >= 0]
+        if not near:
+            return None
+        other = batch.source[batch.rng(sample.id, "distractor").choice(near)]
+        return other.id, other.image

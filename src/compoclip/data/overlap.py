@@ -1,0 +1,123 @@
+"""Which training photos are those of a held-out set: COCO's photos under all their names.
+
+COCO gave its photos other file names and other splits in 2014 and 2017 but kept their numbers:
+COCO_val2014_000000391895.jpg and 000000391895.jpg are one photo. Sets made of train2017 hold most
+of val2014, photos of the Karpathy test among them, so that retrieval on COCO is then
+contaminated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources import Source
+from compoclip.errors import CompoclipError
+from compoclip.files import read_json, unreadable
+
+_NUMBER = re.compile(r"(?:.*_)?(\d{12})(?:\.\w+)?")
+_REMEDY = "pass Karpathy's or COCO's JSON, or a folder of COCO's photos"
+
+
+def coco_number(name: str) -> int | None:
+    """The number of a COCO photo.
+
+    Args:
+        name: A file name or path, with or without folder, ending and "#row".
+
+    Returns:
+        The number; None for a name of another form.
+    """
+    found = _NUMBER.fullmatch(PurePosixPath(name.replace("\\", "/").partition("#")[0]).name)
+    return None if found is None else int(found[1])
+
+
+def held_out_photos(path: Path) -> frozenset[int]:
+    """The numbers of the photos of a held-out set.
+
+    Args:
+        path: Karpathy's original JSON (its split "test"), rows [{"image", ...}] as BLIP's
+            coco_karpathy_test.json, COCO's captions or instances ("images" with file_name), or a
+            folder of photos.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        CompoclipError: For a file of another form, or one that names no COCO photo.
+    """
+    names = _photos_in(path) if path.is_dir() else _photos_of(path)
+    found = frozenset(n for name in names if (n := coco_number(name)) is not None)
+    if not found:
+        raise CompoclipError(f"{path}: names no photo of COCO; {_REMEDY}")
+    return found
+
+
+def _photos_in(folder: Path) -> Iterable[str]:
+    try:
+        return [n for n in os.listdir(folder) if n.rpartition(".")[2].lower() in EXTENSIONS]
+    except OSError as error:
+        raise unreadable(folder, error) from None
+
+
+def _photos_of(path: Path) -> Iterator[str]:
+    data = read_json(path, damaged="fetch the file again")
+    rows: Any = data.get("images") if isinstance(data, dict) else data
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise CompoclipError(f"{path}: no list of photos; {_REMEDY}")
+    splits = any("split" in row for row in rows)
+    for number, row in enumerate(rows, 1):
+        if splits and row.get("split") != "test":
+            continue
+        name = next((row[k] for k in ("file_name", "filename", "image") if k in row), None)
+        if not isinstance(name, str):
+            raise CompoclipError(f"{path}, photo {number}: has no file name; {_REMEDY}")
+        yield name
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The samples of a source whose photo is held out.
+
+    Args:
+        samples: Of the source.
+        unknown: Samples of which neither file name nor id tells a COCO number.
+        by_set: Name of a held-out set -> ids of the samples with a photo of it.
+    """
+
+    samples: int
+    unknown: int
+    by_set: Mapping[str, tuple[str, ...]]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all these samples, each once, in order."""
+        return list(dict.fromkeys(id for ids in self.by_set.values() for id in ids))
+
+
+def overlap(source: Source, held_out: Mapping[str, frozenset[int]]) -> Overlap:
+    """Find the samples whose photo, or negative photo, is one of a held-out set.
+
+    Args:
+        source: The samples; images are not read.
+        held_out: Name -> numbers of the photos of each set.
+
+    Returns:
+        The samples, by set.
+    """
+    found: dict[str, list[str]] = {name: [] for name in held_out}
+    unknown = 0
+    for index in range(len(source)):
+        sample = source.bare(index)
+        names = [str(i) for i in (sample.image, sample.negative_image) if isinstance(i, Path)]
+        numbers = {n for name in (*names, sample.id) if (n := coco_number(name)) is not None}
+        unknown += not numbers
+        for name, photos in held_out.items():
+            if not photos.isdisjoint(numbers):
+                found[name].append(sample.id)
+    return Overlap(len(source), unknown, {name: tuple(ids) for name, ids in found.items()})

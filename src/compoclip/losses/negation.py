@@ -1,0 +1,181 @@
+"""Losses on what is not there: negated captions with distractor images (CoN-CLIP), SemCLIP."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import (
+    Features,
+    HostLayout,
+    Ints,
+    Layout,
+    Role,
+    full_precision,
+    normalise,
+)
+from compoclip.losses.contrastive import match_loss
+from compoclip.losses.rows import captions, check, first
+from compoclip.losses.triplet import sides
+
+
+def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
+    r"""Captions against their negations, for images and for distractor images.
+
+    With image u, caption t, negated caption t- and a distractor image u-:
+
+    .. math::
+        L = \tfrac13 \Big[ \tfrac1B \sum_i \mathrm{CE}(s\, u_i \cdot [t; t^-],\ i)
+            + \tfrac1B \sum_i \mathrm{CE}(s\, t_i \cdot [u; u^-],\ i)
+            + \tfrac{w}{|G|} \sum_{i \in G} \mathrm{CE}(s\, u^-_i \cdot [t^-; t],\ i) \Big]
+
+    with G the rows that have a distractor. A row without one has its NEGATIVE texts for t-, which
+    are columns like the others.
+
+    Args:
+        features: `image` (B, D), `text` (T, D), `logit_scale` s.
+        layout: `side` tells images of the data (0) from distractors (1), `pair` which image a
+            distractor goes with; the caption of a distractor is t-. NEGATIVE texts of rows that
+            have a distractor are not read.
+        distractor_weight: w. The third term pairs a distractor with t-, which is not true of it in
+            general ("a dog, not a cat" beside any photo without a cat); 0 leaves it out.
+
+    Returns:
+        A scalar; ln(2 B) when all scores are equal in B full rows and w is 1.
+
+    Raises:
+        ValueError: When an image has no caption, when a distractor has no image to go with, or when
+            two go with the same.
+
+    Relation: the first two terms without negations and distractors are two thirds of `clip_loss`.
+    Reference: Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models via
+    Negations (WACV 2025).
+    """
+    check(features, layout)
+    data, distractor, right, wrong, negative = layout.indices(sides)
+    rows, others, _, _, negatives = layout.sizes(sides)
+    peers, count = layout.peers, len(data)
+    in_images, in_texts = (
+        int(sizes[: peers.rank].sum()) for sizes in (rows + others, rows + others + negatives)
+    )
+    with full_precision(features) as f:
+        image = f.image.index_select(0, torch.cat([data, distractor]))
+        text = f.text.index_select(0, torch.cat([right, wrong, negative]))
+        to_text = f.logit_scale * image @ peers.gathered(text, rows + others + negatives).T
+        if peers.world == 1:
+            to_image = to_text[:, :count].T  # the same products
+        else:
+            to_image = f.logit_scale * text[:count] @ peers.gathered(image, rows + others).T
+        target = torch.arange(len(image), device=image.device)
+        total = int(rows.sum())
+        contrast = match_loss(to_text[:count], target[:count] + in_texts, total)
+        contrast = contrast + match_loss(to_image, target[:count] + in_images, total)
+        apart = match_loss(to_text[count:], target[count:] + in_texts, int(others.sum()))
+        return (contrast + distractor_weight * apart) / 3
+
+
+# --- SemCLIP: paraphrases and negations, seen along a few fixed directions of the text space. ---
+
+
+def paraphrase_loss(
+    features: Features, layout: Layout, directions: int = 2, seed: int = 0
+) -> Tensor:
+    r"""A caption and its paraphrase point the same way in a fixed random projection.
+
+    .. math::
+        L = \tfrac1{|R|} \sum_{i \in R} \big( 1 - \cos(P t_i,\ P p_i) \big)
+
+    with R the images whose caption has a paraphrase p, and P (k, D) random directions of unit
+    length that never learn.
+
+    Args:
+        features: Of them `text` (T, D).
+        layout: The first CAPTION and the first POSITIVE of each image are t and p.
+        directions: k.
+        seed: Of P.
+
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any paraphrase.
+
+    Raises:
+        ValueError: When an image has no caption.
+
+    Relation: beside `clip_loss` and `projected_negation_loss`, a third each, this is SemCLIP.
+    Reference: SemCLIP (submission to AAAI 2026), paraphrase term.
+    """
+    cosine, total = _projected(features, layout, Role.POSITIVE, directions, seed)
+    return (1 - cosine).sum() / max(1, total)
+
+
+def projected_negation_loss(
+    features: Features, layout: Layout, directions: int = 2, seed: int = 0
+) -> Tensor:
+    r"""A caption and its negation are at least at right angles in a fixed random projection.
+
+    .. math::
+        L = \tfrac1{|R|} \sum_{i \in R} \max\big( 0,\ \cos(P t_i,\ P n_i) \big)
+
+    with R the images whose caption has a negation n, and P as for `paraphrase_loss`.
+
+    Args:
+        features: Of them `text` (T, D).
+        layout: The first CAPTION and the first NEGATIVE of each image are t and n.
+        directions: How many directions P has.
+        seed: Of P.
+
+    Returns:
+        A scalar; exactly zero, with zero gradient, without any negation.
+
+    Raises:
+        ValueError: When an image has no caption.
+
+    Relation: see `paraphrase_loss`.
+    Reference: SemCLIP (submission to AAAI 2026), negation term.
+    """
+    cosine, total = _projected(features, layout, Role.NEGATIVE, directions, seed)
+    return cosine.clamp_min(0).sum() / max(1, total)
+
+
+def _projected(
+    features: Features, layout: Layout, role: Role, directions: int, seed: int
+) -> tuple[Tensor, int]:
+    """Cosines of captions and their first text of a role, and how many there are in all."""
+    check(features, layout)
+    caption, other = layout.indices(_with_first, role)
+    total = int(layout.sizes(_with_first, role)[0].sum())
+    with full_precision(features) as f:
+        text = f.text.index_select(0, torch.cat([caption, other]))
+        seen = normalise(
+            text @ fixed_directions(text.shape[1], directions, seed, text.device, text.dtype)
+        )
+        return (seen[: len(caption)] * seen[len(caption) :]).sum(-1), total
+
+
+def _with_first(host: HostLayout, role: Role) -> tuple[Ints, ...]:
+    """The caption and the first text of a role of every image that has one."""
+    index, valid = first(host, role)
+    return captions(host)[0][valid], index[valid]
+
+
+@lru_cache(16)
+def fixed_directions(
+    width: int, count: int, seed: int, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """(width, count) random directions of unit length, the same on every device.
+
+    Args:
+        width: Dimension of the embeddings.
+        count: How many directions.
+        seed: Of the draw.
+        device: Where they are to lie.
+        dtype: Of the result.
+
+    Returns:
+        The directions, as columns.
+    """
+    drawn = np.random.default_rng(seed).standard_normal((width, count))
+    drawn /= np.linalg.norm(drawn, axis=0)
+    return torch.from_numpy(drawn).to(device, dtype)

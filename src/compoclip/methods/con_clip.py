@@ -1,0 +1,73 @@
+"""CoN-CLIP: negated captions, and distractor images that they are paired with."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from compoclip.data.caption_plan import GIVEN
+from compoclip.data.images.distractors import Distractors
+from compoclip.losses.negation import conclip_loss
+from compoclip.methods.base import (
+    NEGATIVES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    PaperDifference,
+    Trains,
+)
+from compoclip.methods.registry import recipe
+
+OPTIM = Optim(batch_size=200, lr=1e-6, weight_decay=0.2, beta2=0.999)
+DIFFERENCES = (
+    PaperDifference(
+        "distractor_weight",
+        "As published, although a distractor is paired with a caption that is not true of it in "
+        "general ('a dog, not a cat' beside any photo without a cat); 0 leaves that out.",
+        paper=1.0,
+    ),
+)
+
+
+@recipe
+def con_clip(
+    *,
+    negatives: Literal["given", "crepe-negate"] = "given",
+    distractors: Literal["given", "mined"] = "given",
+    distractor_weight: float = 1.0,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Text tower trained on captions, their negations, and distractor images.
+
+    With images u, captions t, negated captions t- and distractors u-,
+
+    .. math::
+        L = \tfrac13 \big[ \mathrm{CE}(s\, u_i \cdot [t; t^-],\ i)
+            + \mathrm{CE}(s\, t_i \cdot [u; u^-],\ i)
+            + w\, \mathrm{CE}(s\, u^-_i \cdot [t^-; t],\ i) \big].
+
+    The image tower is frozen. Data: a table with the columns neg_caption (the negation; CC-Neg as
+    `compoclip data cc-neg` writes it) and neg_image (published: the COCO photo nearest to the
+    caption). Without distractors only the first two terms are left, and the run is called
+    con-clip-text. Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models
+    via Negations (WACV 2025). The released loader does not shuffle; this one does.
+
+    Args:
+        negatives: given takes the negations of the data, crepe-negate makes them by rule.
+        distractors: given takes neg_image of the data, mined one of the three nearest other images
+            by the model's features before training.
+        distractor_weight: w.
+        optim: Optimiser and schedule.
+    """
+    loss = partial(conclip_loss, distractor_weight=distractor_weight)
+    return Method(
+        name="con-clip",
+        paper="Singh et al., WACV 2025",
+        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "crepe-negate",)),
+        images=Distractors(mined=distractors == "mined"),
+        losses=(LossTerm("conclip", loss, reads=NEGATIVES),),
+        trains=Trains(image_tower=False),
+        optim=optim,
+        differences=DIFFERENCES,
+    )

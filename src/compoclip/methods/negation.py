@@ -1,0 +1,189 @@
+"""Fine-tuning on captions that say what is absent: NegBench's, NegationCLIP's and SemCLIP's."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, OneOf
+from compoclip.errors import UsageError
+from compoclip.losses.contrastive import clip_loss
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.negation import paraphrase_loss, projected_negation_loss
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    PaperDifference,
+    Trains,
+)
+from compoclip.methods.registry import recipe
+
+Made = Literal["given", "made"]
+"""Texts as the data has them, or made by rule of its captions."""
+
+# --- NegBench's fine-tuning: a contrast of captions with negations, and a multiple choice. ---
+
+OPTIM = Optim(lr=1e-6)
+OPTIONS = ("crepe-negate", "affirmed-object", "replace")
+DIFFERENCES = (
+    PaperDifference(
+        "lr",
+        "The released rate is read off the name of a checkpoint, and moves next to nothing in runs "
+        "of fewer than millions of captions.",
+        released=1e-8,
+    ),
+    PaperDifference(
+        "statements",
+        "The 70 million published texts are of language models, and cannot be downloaded.",
+        released="given",
+    ),
+)
+
+
+@recipe
+def neg_mcq(
+    *,
+    statements: Made = "made",
+    contrast_weight: float = 0.99,
+    choice_weight: float = 0.01,
+    optim: Optim = OPTIM,
+) -> Method:
+    r"""Contrast on captions with negations, and a choice of one of four options (NegBench).
+
+    With captions t that say what is absent, and false options n_1 .. n_3,
+
+    .. math::
+        L = \alpha\, L_{clip}(u, t)
+            + \beta\, \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t_i, n_{i1} .. n_{i3}],\ 0).
+
+    Data: with --statements given a table whose captions hold the negations and whose column
+    neg_caption holds the false options. Alhamoud et al., Vision-Language Models Do Not Understand
+    Negation (CVPR 2025). Published for alpha 0, .5, .9, .99, 1 and beta the rest: R@5 33.9, 37.3,
+    47.6, 54.2, 58.5; multiple choice 59.4, 53.7, 54.6, 54.4, 47.3. There captions and choices are
+    separate sets of photos, here a photo has both.
+
+    Args:
+        statements: made shows captions with ", but no {object}" and makes the options by rule: a
+            denied thing that is there, a thing that is not, a replaced word. given takes both of
+            the data.
+        contrast_weight: alpha.
+        choice_weight: beta.
+        optim: Optimiser and schedule.
+    """
+    plan = CaptionPlan(rewrites=OPTIONS, absent=True)
+    terms = (
+        LossTerm("clip", clip_loss, weight=contrast_weight),
+        LossTerm("choice", global_hn_loss, weight=choice_weight, reads=NEGATIVES),
+    )
+    return Method(
+        name="neg-mcq",
+        paper="Alhamoud et al., CVPR 2025",
+        plan=plan if statements == "made" else CaptionPlan(rewrites=(GIVEN,), given=3),
+        losses=tuple(term for term in terms if term.weight > 0),
+        optim=optim,
+        differences=DIFFERENCES,
+    )
+
+
+# --- NegationCLIP: a plain contrast, the captions say what is absent. ---
+
+NEGATION_OPTIM = Optim(epochs=15, batch_size=512, lr=1e-6)
+NEGATION_DIFFERENCES = (
+    PaperDifference(
+        "statements",
+        "Published: by a language model (updated_caption in the released file). By rule any "
+        "captions will do.",
+        released="given",
+    ),
+)
+
+
+@recipe
+def negation_clip(*, statements: Made = "made", optim: Optim = NEGATION_OPTIM) -> Method:
+    r"""Contrast on captions that state an absent object; the text tower trains (NegationCLIP).
+
+    .. math::
+        L = L_{clip}(u, t), \quad t = \text{"..., but no \{object\}"}
+
+    The image tower and the last LayerNorm of the text tower are frozen. Park et al., Know "No"
+    Better: A Data-Driven Approach for Enhancing Negation Awareness in CLIP (ICCV 2025).
+
+    Args:
+        statements: made adds an absent object by rule, one often seen with what the caption names;
+            given takes captions as they are (NegationCLIP's JSON, whose updated_caption is read).
+        optim: Optimiser and schedule.
+    """
+    return Method(
+        name="negation-clip",
+        paper="Park et al., ICCV 2025",
+        plan=CaptionPlan(absent=statements == "made"),
+        losses=(LossTerm("clip", clip_loss),),
+        trains=Trains(image_tower=False, text_norm=False),
+        optim=optim,
+        differences=NEGATION_DIFFERENCES,
+    )
+
+
+# --- SemCLIP: paraphrases stay, negations leave, along two directions of the text space. ---
+
+THIRD = 0.3333333333333333
+SEM_OPTIM = Optim(epochs=200, lr=5e-5)
+SEM_DIFFERENCES = (
+    PaperDifference(
+        "statements",
+        "As published. made takes synonyms or exchanged conjuncts, and denials, by rule.",
+        paper="given",
+        released="given",
+    ),
+)
+
+
+@recipe
+def sem_clip(
+    *,
+    statements: Made = "given",
+    directions: int = 2,
+    directions_seed: int = 0,
+    optim: Optim = SEM_OPTIM,
+) -> Method:
+    r"""Text tower trained to keep paraphrases and to part from negations in a fixed projection.
+
+    With captions t, paraphrases p, negations n, and P two random directions that never learn,
+
+    .. math::
+        L = \tfrac13 \big[ L_{clip}(u, t) + \mathrm{mean}_i (1 - \cos(P t_i, P p_i))
+            + \mathrm{mean}_i \max(0, \cos(P t_i, P n_i)) \big].
+
+    The image tower is frozen. Data: SemCLIP's CSV (filename, caption, paraphrased, negation), or a
+    table with the columns pos_caption and neg_caption. SemCLIP (submission to AAAI 2026); its
+    base is LAION-2B ViT-B/32.
+
+    Args:
+        statements: given takes paraphrases and negations of the data; made makes them by rule.
+        directions: How many directions P has.
+        directions_seed: Of their draw.
+        optim: Optimiser and schedule.
+    """
+    if directions < 1:
+        raise UsageError(f"--directions {directions}: must be at least 1")
+    given = statements == "given"
+    made = (OneOf("paraphrase", ("synonym", "and-swap")), "crepe-negate")
+    paraphrase = partial(paraphrase_loss, directions=directions, seed=directions_seed)
+    negation = partial(projected_negation_loss, directions=directions, seed=directions_seed)
+    return Method(
+        name="sem-clip",
+        paper="SemCLIP, AAAI 2026 (submission)",
+        plan=CaptionPlan(rewrites=(GIVEN_POSITIVE, GIVEN) if given else made),
+        losses=(
+            LossTerm("clip", clip_loss, weight=THIRD),
+            LossTerm("paraphrase", paraphrase, weight=THIRD, reads=POSITIVES),
+            LossTerm("negation", negation, weight=THIRD, reads=NEGATIVES),
+        ),
+        trains=Trains(image_tower=False),
+        optim=optim,
+        differences=SEM_DIFFERENCES,
+    )

@@ -1,0 +1,350 @@
+"""Mirrored photos: as references, in batches, packs and caches; and rows made of boxes."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from compoclip.cli.main import main
+from compoclip.data.boxes import NOT_APART, BoxedPhoto, BoxedThing, mirror_rows, named
+from compoclip.data.decode import Mirrored, decode, mirrored, unmirrored
+from compoclip.data.extras import read_extras
+from compoclip.data.images import photo_key
+from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.sources.decoded import DecodedImages, make_decoded
+from compoclip.data.sources.open import open_source
+from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
+from compoclip.errors import CompoclipError
+from compoclip.models.preprocess import Preprocess
+from compoclip.world.dataset import png_bytes
+from compoclip.world.oracle import Oracle, Truth
+from compoclip.world.sampling import draw_scene
+from compoclip.world.scene import Scene, WorldConfig
+
+
+def noise(side: int = 24, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (side, side + 8, 3), dtype=np.uint8)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+# --- A picture that is shown mirrored. ---
+
+
+def test_mirrored_twice_is_the_picture_itself() -> None:
+    pixels = noise()
+    for image in (png(pixels), Path("a.png")):
+        once = mirrored(image)
+        assert once == Mirrored(image)
+        assert mirrored(once) is image
+        assert unmirrored(once) is image
+    assert np.array_equal(decode(mirrored(png(pixels))), pixels[:, ::-1])
+
+
+def test_real_photos_mirrored_twice_are_the_original_pixels(shared_data: Path) -> None:
+    photos = sorted((shared_data / "photos" / "sugarcrepe_coco" / "images").glob("*.jpg"))[:8]
+    assert photos
+    for path in photos:
+        plain, turned = decode(path), decode(mirrored(path))
+        assert np.array_equal(ImageOps.mirror(turned), plain)
+        assert np.array_equal(decode(mirrored(mirrored(path))), plain)
+
+
+def test_a_mirrored_photo_is_another_photo() -> None:
+    data = png(noise())
+    assert photo_key(mirrored(data)) != photo_key(data)
+    assert photo_key(mirrored(Path("a.png"))) != photo_key(Path("a.png"))
+    assert photo_key(mirrored(mirrored(data))) == photo_key(data)
+
+
+def test_it_is_mirrored_before_the_transform() -> None:
+    """With any crop: the crop of the mirrored picture, not the mirrored crop."""
+    pixels = noise()
+    data, turned = png(pixels), png(np.ascontiguousarray(pixels[:, ::-1]))
+    for crop in (None, RandomCrop((0.3, 0.6))):
+        transform = ImageTransform(Preprocess(size=(8, 8)), crop)
+        found = transform.read(mirrored(data), random.Random(3))
+        assert torch.equal(found, transform.read(turned, random.Random(3)))
+        assert crop is None or not torch.equal(found, transform.read(data, random.Random(3)))
+
+
+def test_errors_name_a_mirrored_picture(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"none\.png \(mirrored\): image not found"):
+        decode(mirrored(tmp_path / "none.png"))
+    with pytest.raises(CompoclipError, match="photo 3: not an image"):
+        decode(mirrored(b"x"), name="photo 3")
+
+
+# --- Rows, packs and caches. ---
+
+
+def write_rows(folder: Path) -> Path:
+    """A mirrored own image, a mirrored other one, an ordinary negative, and none."""
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.png").write_bytes(png(noise(seed=ord(name))))
+    rows: list[dict[str, Any]] = [
+        {"image": "a.png", "caption": "a", "neg_caption": "x", "mirror": True},
+        {"image": "b.png", "caption": "b", "neg_caption": "y", "neg_image": "c.png", "mirror": 1},
+        {"image": "b.png", "caption": "b", "neg_caption": "y", "neg_image": "c.png"},
+        {"image": "c.png", "caption": "c", "mirror": False, "pos_caption": ["one c", "see"]},
+    ]
+    table = folder / "rows.jsonl"
+    table.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return table
+
+
+def pictures(source: Any) -> list[list[int] | None]:
+    negatives = [source[i].negative_image for i in range(len(source))]
+    return [None if n is None else np.asarray(decode(n)).ravel().tolist() for n in negatives]
+
+
+def test_rows_packs_and_caches_show_the_same(tmp_path: Path) -> None:
+    table = write_rows(tmp_path / "in")
+    source = open_source(str(table))
+    a, c = noise(seed=ord("a")), noise(seed=ord("c"))
+    expected = [a[:, ::-1], c[:, ::-1], c, None]
+    flat = [None if each is None else each.ravel().tolist() for each in expected]
+    assert pictures(source) == flat
+    assert source.brings() == {"negatives", "negative_image", "positives"}
+    assert source[3].positives == ("one c", "see")
+    assert source[0].negative_image == Mirrored(tmp_path / "in" / "a.png")
+    request = Request(str(table))
+    made = pack(request, tmp_path / "pack", PackSpec(keep=True))
+    assert made.as_they_were == 6  # four images and c.png twice: the own one is not stored again
+    packed = open_source(str(tmp_path / "pack"))
+    assert pictures(packed) == flat
+    assert packed.brings() == source.brings()
+    assert packed[3].positives == ("one c", "see")
+    spec = PackSpec(64, decoded=True)
+    for place, each in (("cache", source), ("again", packed)):
+        spec_of = request if place == "cache" else Request(str(tmp_path / "pack"))
+        make_decoded(spec_of, len(each), tmp_path / place, spec)
+        cached = DecodedImages(each, tmp_path / place, spec)
+        assert pictures(cached) == flat
+        transform = DeviceTransform(Preprocess(size=(8, 8)), RandomCrop((0.5, 0.9)))
+        own = cached[0].negative_image
+        assert own is not None
+        stored = cached[0].image
+        assert isinstance(own, Mirrored)
+        assert own.image == stored
+        crop = transform.read(own, random.Random(1))
+        box = transform.box((a.shape[1], a.shape[0]), random.Random(1))
+        assert box is not None
+        left, top, right, bottom = box
+        shown = a[:, ::-1][top:bottom, left:right]
+        assert np.array_equal(crop.permute(1, 2, 0).numpy(), shown)
+
+
+def test_a_bad_flag_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        CompoclipError, match="x, row 1: mirror 'perhaps' is neither true nor false"
+    ):
+        read_extras({"mirror": "perhaps"}, tmp_path, "x, row 1")
+    for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
+        assert read_extras({"mirror": cell}, tmp_path, "x").mirror is flag
+
+
+# --- Rows made of boxes. ---
+
+
+def photo(name: str = "1.jpg", **boxes: tuple[float, float, float, float]) -> BoxedPhoto:
+    things = tuple(BoxedThing(label.replace("_", " "), box) for label, box in boxes.items())
+    return BoxedPhoto(name, 100 * 100, things)
+
+
+SWAPPED = {"left": "right", "right": "left"}
+BESIDE = {"cup": (0.0, 0.0, 20.0, 20.0), "scissors": (30.0, 0.0, 60.0, 20.0)}
+
+
+def test_every_wording_says_what_is_so() -> None:
+    told = Counter()
+    for seed in range(200):
+        (row,) = mirror_rows([photo(**BESIDE)], {}, seed)
+        assert row["mirror"] is True
+        text, other = row["caption"], row["neg_caption"]
+        assert sorted(re.findall(r"\w+", text))  # not empty
+        assert other == re.sub(r"\b(left|right)\b", lambda m: SWAPPED[m[0]], text)
+        told[text] += 1
+        left = text.index("a cup") < text.index("scissors")
+        first = re.search(r"left|right", text)
+        assert first is not None
+        assert (first[0] == "left") == left
+    assert len(told) == 10  # five wordings, either subject
+    assert min(told.values()) >= 5
+    assert named("apple") == "an apple"
+
+
+def test_above_and_below_have_a_caption_alone() -> None:
+    rows = list(mirror_rows([photo(cup=(0, 0, 20, 20), dog=(0, 40, 20, 80))], {}, 1))
+    assert len(rows) == 1
+    assert set(rows[0]) == {"image", "caption", "neg_caption"}
+    assert re.search("above|below|higher|lower|top|bottom", rows[0]["caption"])
+
+
+def test_what_people_wrote_is_behind_half_of_the_rows_unless_it_says_left_or_right() -> None:
+    photos = [photo(f"{i}.jpg", **BESIDE) for i in range(300)]
+    written = {each.image: ("A dog looks left.", "A busy desk.") for each in photos}
+    rows = list(mirror_rows(photos, written, 0))
+    having = [row for row in rows if row["caption"].endswith(". A busy desk.")]
+    assert 110 < len(having) < 190
+    assert all(row["neg_caption"].endswith(". A busy desk.") for row in having)
+    assert not any("looks" in row["caption"] for row in rows)
+    assert not any("desk" in row["caption"] for row in mirror_rows(photos, written, 0, human=0))
+    only = {each.image: ("A rightward sign.", "Left-hand traffic") for each in photos}
+    assert all("." not in row["caption"] for row in mirror_rows(photos, only, 0, human=1))
+
+
+def test_photos_without_two_single_things_apart_are_counted() -> None:
+    crowd = photo(**BESIDE)
+    crowd = replace(crowd, things=(replace(crowd.things[0], crowd=True), crowd.things[1]))
+    small = photo(cup=(0, 0, 5, 5), dog=(30, 0, 60, 20))
+    twice = photo(**BESIDE)
+    twice = replace(twice, things=(*twice.things, twice.things[0]))
+    over = photo(cup=(0, 0, 50, 50), dog=(40, 40, 90, 90))
+    left_out: Counter[str] = Counter()
+    assert list(mirror_rows([crowd, small, twice, over], {}, 0, left_out=left_out)) == []
+    assert left_out == {NOT_APART: 4}
+
+
+def turned(scene: Scene) -> Scene:
+    return replace(scene, things=tuple(replace(each, x=1 - each.x) for each in scene.things))
+
+
+def instances(scenes: dict[str, Scene], size: int) -> dict[str, Any]:
+    """Scenes in the format of COCO's instances."""
+    kinds = sorted({thing.kind for scene in scenes.values() for thing in scene.things})
+    annotations = [
+        {
+            "image_id": i,
+            "category_id": kinds.index(t.kind),
+            "bbox": [(t.x - t.radius) * size, (t.y - t.radius) * size, *[2 * t.radius * size] * 2],
+            "iscrowd": 0,
+        }
+        for i, scene in enumerate(scenes.values())
+        for t in scene.things
+    ]
+    return {
+        "images": [
+            {"id": i, "file_name": name, "width": size, "height": size}
+            for i, name in enumerate(scenes)
+        ],
+        "categories": [{"id": i, "name": kind} for i, kind in enumerate(kinds)],
+        "annotations": annotations,
+    }
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Scene]]:
+    folder = tmp_path_factory.mktemp("world")
+    drawn = {f"{k}.png": draw_scene(WorldConfig(), random.Random(k)) for k in range(150)}
+    scenes = {name: scene for name, scene in drawn.items() if scene is not None}
+    for name, scene in scenes.items():
+        (folder / name).write_bytes(png_bytes(scene, 32))
+    (folder / "instances.json").write_text(json.dumps(instances(scenes, 32)))
+    return folder, scenes
+
+
+def test_the_oracle_confirms_every_pair(
+    world: tuple[Path, dict[str, Scene]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The caption on the photo, the negative on the mirrored one, neither crosswise."""
+    folder, scenes = world
+    out = folder / "pairs.jsonl"
+    assert (
+        main(["data", "mirror-pairs", str(folder / "instances.json"), f"--out={out}", "--json"])
+        == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    source = open_source(str(out))
+    assert len(source) == told["left_right"] + told["above_below"]
+    assert told["left_right"] > 20
+    oracle, judged = Oracle(), 0
+    for row in map(json.loads, out.read_text().splitlines()):
+        scene = scenes[row["image"]]
+        own, other = (oracle.verdict(row[k], scene).truth for k in ("caption", "neg_caption"))
+        if Truth.UNKNOWN in (own, other):  # a wording that the world's language lacks
+            continue
+        judged += 1
+        assert (own, other) == (Truth.TRUE, Truth.FALSE), row
+        if row.get("mirror"):
+            back = turned(scene)
+            crosswise = oracle.verdict(row["caption"], back).truth
+            assert crosswise is Truth.FALSE, row
+            assert oracle.verdict(row["neg_caption"], back).truth is Truth.TRUE, row
+    assert judged > 20
+    mirrors = [source[i] for i in range(len(source)) if source[i].negative_image is not None]
+    assert len(mirrors) == told["left_right"]
+    for sample in mirrors[:10]:  # the picture of the mirrored scene is the mirrored picture
+        assert isinstance(sample.negative_image, Mirrored)
+        assert sample.negative_image.image == sample.image
+
+
+def test_the_table_trains(world: tuple[Path, dict[str, Scene]], tmp_path: Path) -> None:
+    folder, _ = world
+    out = folder / "train.jsonl"
+    assert main(["data", "mirror-pairs", str(folder / "instances.json"), "--out", str(out)]) == 0
+    asked = ["train", "mirror-pairs", "--model=bundled", f"--data={out}", "--batch-size=4"]
+    assert main([*asked, "--epochs=0.2", f"--out={tmp_path / 'run'}", "--device=cpu"]) == 0
+
+
+def test_captions_and_held_out_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["COCO_train2014_000000000001.jpg", "COCO_train2014_000000000002.jpg"]
+    boxes = [(1, [0, 0, 20, 20]), (2, [40, 0, 20, 20])]
+    data = {
+        "images": [
+            {"id": i, "file_name": n, "width": 64, "height": 32} for i, n in enumerate(names)
+        ],
+        "categories": [{"id": 1, "name": "cup"}, {"id": 2, "name": "dog"}],
+        "annotations": [
+            {"image_id": i, "category_id": k, "bbox": box} for i in range(2) for k, box in boxes
+        ],
+    }
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(data))
+    told = {**data, "annotations": [{"image_id": i, "caption": "A tidy room."} for i in range(2)]}
+    captions = tmp_path / "captions.json"
+    captions.write_text(json.dumps(told))
+    held = tmp_path / "val2017"
+    held.mkdir()
+    (held / "000000000002.jpg").touch()
+    out = tmp_path / "pairs.jsonl"
+    asked = ["data", "mirror-pairs", str(path), f"--out={out}"]
+    more = [f"--captions={captions}", "--human=1", "--without", str(held)]
+    assert main([*asked, *more]) == 0
+    said = capsys.readouterr()
+    assert "1 left_right, 0 above_below" in said.out
+    assert f"photo held out by {held}: 1" in said.err
+    (row,) = map(json.loads, out.read_text().splitlines())
+    assert row["image"] == names[0]
+    assert row["caption"].endswith(". A tidy room.")
+    assert main([*asked, "--human=2"]) == 2
+    assert main([*asked[:-1], f"--out={tmp_path / 'x.csv'}"]) == 2
+    assert main([*asked, "--without", str(tmp_path / "none.json")]) == 1
+    path.write_text(json.dumps({**data, "annotations": []}))
+    assert main(asked) == 1
+    assert "no photo shows two single things apart" in capsys.readouterr().err
+
+
+def test_real_boxes(shared_data: Path, tmp_path: Path) -> None:
+    found = sorted(shared_data.rglob("instances_*.json"))
+    if not found:
+        pytest.skip("no COCO instances among the real data")
+    out = tmp_path / "pairs.jsonl"
+    assert main(["data", "mirror-pairs", str(found[0]), f"--out={out}"]) == 0
+    assert len(open_source(str(out))) > 0

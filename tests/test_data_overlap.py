@@ -1,0 +1,208 @@
+"""Training rows whose photo is held out: counted, by either of COCO's names, and dropped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from compoclip.cli.main import main
+from compoclip.data.overlap import coco_number, held_out_photos, overlap
+from compoclip.data.sources.open import open_source
+from compoclip.data.sources.selection import KEY, write_selection
+from compoclip.errors import CompoclipError, UsageError
+
+
+def dump(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value))
+    return path
+
+
+def train_table(folder: Path, numbers: Sequence[int]) -> Path:
+    rows = [{"image": f"{n:012d}.jpg", "caption": f"photo {n}"} for n in numbers]
+    for row in rows:
+        Image.new("RGB", (8, 8)).save(folder / row["image"])
+    path = folder / "train.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("000000391895.jpg", 391895),
+        ("val2014/COCO_val2014_000000391895.jpg", 391895),
+        ("COCO_train2014_000000000007.jpg#12", 7),
+        ("C:\\coco\\000000000007.png", 7),
+        ("000000391979", 391979),
+        ("1000268201_693b08cb0e.jpg", None),
+        ("391895.jpg", None),
+        ("0000000000391895.jpg", None),
+        ("rows.parquet, row 3", None),
+    ],
+)
+def test_numbers(name: str, number: int | None) -> None:
+    assert coco_number(name) == number
+
+
+def test_held_out_sets(tmp_path: Path) -> None:
+    names = [f"COCO_val2014_{n:012d}.jpg" for n in (1, 2, 3)]
+    rows = [{"image": f"val2014/{name}", "caption": []} for name in names]
+    assert held_out_photos(dump(tmp_path / "blip.json", rows)) == {1, 2, 3}
+    images = [
+        {"filename": name, "split": split} for name, split in zip(names, ("test", "val", "test"))
+    ]
+    assert held_out_photos(dump(tmp_path / "karpathy.json", {"images": images})) == {1, 3}
+    listed = [{"id": 9, "file_name": "000000000009.jpg"}]
+    assert held_out_photos(dump(tmp_path / "val2017.json", {"images": listed})) == {9}
+    folder = tmp_path / "val2017"
+    folder.mkdir()
+    for name in ("000000000004.jpg", "README.md"):
+        (folder / name).touch()
+    assert held_out_photos(folder) == {4}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"rows": []}, "no list of photos; pass Karpathy's or COCO's JSON"),
+        ([{"image": 3}], "photo 1: has no file name"),
+        ([{"image": "a.jpg"}], "names no photo of COCO"),
+        ([1], "no list of photos"),
+    ],
+)
+def test_malformed_sets(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(CompoclipError, match=rf"held\.json.*{message}"):
+        held_out_photos(dump(tmp_path / "held.json", value))
+
+
+def test_a_missing_set(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"none\.json"):
+        held_out_photos(tmp_path / "none.json")
+
+
+def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
+    rows = [
+        {"image": "a.jpg", "caption": "x", "neg_caption": "y", "neg_image": "000000000005.jpg"},
+        {"image": "b.jpg", "caption": "x"},
+        {"image": "000000000006.jpg", "caption": "x"},
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = overlap(open_source(str(path)), {"one": frozenset({5, 6}), "two": frozenset({6})})
+    assert found.by_set == {
+        "one": ("a.jpg#0", "000000000006.jpg#2"),
+        "two": ("000000000006.jpg#2",),
+    }
+    assert (found.samples, found.unknown) == (3, 1)
+    assert found.ids == ["a.jpg#0", "000000000006.jpg#2"]
+
+
+def test_the_audit_reports_and_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = train_table(tmp_path, range(1, 11))
+    held = dump(tmp_path / "test.json", [{"image": f"COCO_val2014_{n:012d}.jpg"} for n in (3, 7)])
+    kept = tmp_path / "kept.json"
+    asked = ["data", "audit", "--train", str(path), "--overlap", str(held), "--kept", str(kept)]
+    assert main([*asked, "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["audits"]
+    assert record["overlap"] == {
+        "held_out": {str(held): 2},
+        "rows": {str(held): 2},
+        "all_rows": 2,
+        "unknown": 0,
+    }
+    assert main(asked) == 0
+    said = capsys.readouterr()
+    assert f"held-out photos of {held}: 2 of 10 rows show one of its 2" in said.out
+    assert f"train --data {kept}" in said.err
+    source = open_source(str(kept))
+    assert [c for (c,) in source.caption_lists()] == [
+        f"photo {n}" for n in range(1, 11) if n not in (3, 7)
+    ]
+    assert source.ids() == [source[i].id for i in range(len(source))]
+    assert [source.bare(i).image for i in range(8)] == [source[i].image for i in range(8)]
+    assert source.left_out == {f"photo held out by {held}": 2}
+    assert source.groups() == ([""] * 8, [None] * 8)
+    assert source.image_scores() == [None] * 8
+    assert "without 2" in source.describe()
+    with pytest.raises(IndexError):
+        source[8]
+
+
+def test_a_selection_trains_and_packs(tmp_path: Path) -> None:
+    path = train_table(tmp_path, range(1, 11))
+    kept = tmp_path / "kept.json"
+    write_selection(kept, str(path), ["000000000003.jpg#2"], "held out")
+    out = tmp_path / "pack"
+    assert main(["data", "pack", str(kept), f"--out={out}", "--workers=1"]) == 0
+    assert len(open_source(str(out))) == 9
+
+
+def test_neighbours_are_those_that_are_left(tmp_path: Path) -> None:
+    lines = ["title\tfilepath\tneg_caption\tneg_image"]
+    lines += [f"t{i}\t{i}.jpg\t['n']\t{[(i + 1) % 4, (i + 2) % 4]}" for i in range(4)]
+    path = tmp_path / "near.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    kept = tmp_path / "kept.json"
+    write_selection(kept, str(path), ["1.jpg#1"], "held out")
+    source = open_source(str(kept))
+    assert [source[i].captions[0] for i in range(3)] == ["t0", "t2", "t3"]
+    assert [source[i].neighbours for i in range(3)] == [(1,), (2, 0), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"without": "a"}, CompoclipError, "no selection of a source"),
+        ({KEY: {"spec": 3}}, CompoclipError, "no selection of a source"),
+        ({KEY: {"spec": "x", "other": "y"}}, CompoclipError, "no selection of a source"),
+        ({"without": ["none#1"]}, CompoclipError, "leaves out 'none#1', which .* has not"),
+        ({"without": ["000000000001.jpg#0"]}, CompoclipError, "leaves out every sample"),
+    ],
+)
+def test_malformed_selections(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    path = train_table(tmp_path, [1])
+    kept = tmp_path / "kept.json"
+    write_selection(kept, str(path), [], "held out")
+    dump(kept, {**json.loads(kept.read_text()), **changes})
+    with pytest.raises(error, match=message):
+        open_source(str(kept))
+
+
+def test_selections_take_no_options_and_not_themselves(tmp_path: Path) -> None:
+    path = train_table(tmp_path, [1])
+    kept = tmp_path / "kept.json"
+    write_selection(kept, str(path), [], "held out", images=tmp_path)
+    assert open_source(str(kept))[0].image == tmp_path / "000000000001.jpg"
+    with pytest.raises(UsageError, match="selections take no --split"):
+        open_source(str(kept), split="val")
+    write_selection(kept, str(kept), [], "held out")
+    with pytest.raises(UsageError, match="selects from itself"):
+        open_source(str(kept))
+
+
+def test_kept_needs_one_source_and_a_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(train_table(tmp_path, [1]))
+    assert main(["data", "audit", "--train", path, "--kept", str(tmp_path / "k.json")]) == 2
+    assert "--kept goes with --overlap and one --train" in capsys.readouterr().err
+
+
+def test_real_photos_and_sets(shared_data: Path) -> None:
+    """COCO's photos of SugarCrepe are of val2017, some of them in the Karpathy test."""
+    karpathy = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
+    photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
+    assert len(held_out_photos(karpathy)) == 5000
+    assert len(held_out_photos(photos)) == 60
+    source = open_source(str(karpathy))
+    found = overlap(source, {"test": held_out_photos(karpathy), "here": held_out_photos(photos)})
+    assert len(found.by_set["test"]) == 5000
+    assert 0 <= len(found.by_set["here"]) < 60
+    assert found.unknown == 0

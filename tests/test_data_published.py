@@ -1,0 +1,378 @@
+"""Training sets as they are published: fixtures in each layout, and malformed ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from compoclip.benchmarks import negation
+from compoclip.cli.main import main
+from compoclip.data.decode import Mirrored, decode
+from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.karpathy import NOT_UPDATED
+from compoclip.data.sources.open import open_source
+from compoclip.data.sources.published import NO_SOURCE
+from compoclip.errors import CompoclipError, UsageError
+
+COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
+
+
+def png(colour: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), COLOURS[colour]).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def colour_of(image: Any) -> str:
+    pixel = decode(image).getpixel((0, 0))
+    return next(name for name, value in COLOURS.items() if value == pixel)
+
+
+def samples(source: Source) -> list[Sample]:
+    return [source[i] for i in range(len(source))]
+
+
+def parquet(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    arrays = {}
+    for name, values in columns.items():
+        encoded = any(isinstance(value, bytes) for value in values)
+        cells = [{"bytes": v, "path": None} if v is not None else None for v in values]
+        arrays[name] = pa.array(cells, struct) if encoded else pa.array(values)
+    pq.write_table(pa.table(arrays), path)
+    return path
+
+
+def table(path: Path, rows: Sequence[Mapping[str, str]], delimiter: str) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def dump(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value))
+    return path
+
+
+# --- TROHN. ---
+
+TROHN = {
+    "image_id": ["000000391979.jpg", "000000391980.jpg"],
+    "caption": ["a dog on a mat.", "two cats"],
+    "negative_caption": ["a cat on a mat.", "two dogs"],
+}
+
+
+def test_trohn_text(tmp_path: Path) -> None:
+    parquet(tmp_path / "data" / "train-00000-of-00001.parquet", TROHN)
+    parquet(tmp_path / "data" / "validation-00000-of-00001.parquet", TROHN)
+    source = open_source(str(tmp_path), images=tmp_path / "train2017")
+    first, second = samples(source)
+    assert first.image == tmp_path / "train2017" / "000000391979.jpg"
+    assert first.id == "000000391979.jpg#0"
+    assert (first.captions, first.negatives) == (("a dog on a mat.",), ("a cat on a mat.",))
+    assert second.negatives == ("two dogs",)
+    assert source.brings() == {"negatives"}
+    assert sum(source.left_out.values()) == 1  # the file of another split
+
+
+def test_trohn_img(tmp_path: Path) -> None:
+    columns = {**TROHN, "negative_image": [png("blue"), png("green")]}
+    path = parquet(tmp_path / "train.parquet", columns)
+    source = open_source(str(path))
+    assert source.brings() == {"negatives", "negative_image"}
+    assert [colour_of(sample.negative_image) for sample in samples(source)] == ["blue", "green"]
+    assert source[1].image == tmp_path / "000000391980.jpg"
+    none = parquet(tmp_path / "none.parquet", {**columns, "negative_image": [png("blue"), None]})
+    assert open_source(str(none))[1].negative_image is None
+
+
+def test_malformed_trohn(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "train.parquet", {**TROHN, "image_id": ["../a.jpg", "b.jpg"]})
+    with pytest.raises(CompoclipError, match=r"train\.parquet, row 1: .* outside .*--images"):
+        open_source(str(path))
+    odd = parquet(tmp_path / "odd.parquet", {**TROHN, "negative_caption": [1, 2]})
+    with pytest.raises(CompoclipError, match=r"odd\.parquet, row 1: neg_caption is not a list"):
+        open_source(str(odd))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CompoclipError, match=r"not a whole Parquet file .*fetch the file again"):
+        open_source(str(path))
+
+
+# --- VisMin. ---
+
+VISMIN = {
+    "image": [png("red"), png("blue"), png("green"), png("red"), png("blue")],
+    "image_id": ["a", "a_1", "a_2", "b", "z_1"],
+    "source_image_id": ["", "a", "a", "", "z"],
+    "caption": ["red", "blue", "green", "plain", "lost"],
+    "edit_instruction": ["", "x", "y", "", "z"],
+    "bounding_boxes": ["", "", "", "", ""],
+    "category": ["", "object", "attribute", "", "relation"],
+}
+
+
+def test_vismin_joins_edits_to_their_originals(tmp_path: Path) -> None:
+    half = {name: values[:2] for name, values in VISMIN.items()}
+    rest = {name: values[2:] for name, values in VISMIN.items()}
+    parquet(tmp_path / "data" / "train-0.parquet", half)
+    parquet(tmp_path / "data" / "train-1.parquet", rest)
+    source = open_source(str(tmp_path))
+    found = samples(source)
+    assert [sample.id for sample in found] == ["a#a_1", "a#a_2", "b"]
+    assert [colour_of(sample.image) for sample in found] == ["red"] * 3
+    assert [colour_of(sample.negative_image) for sample in found[:2]] == ["blue", "green"]
+    assert [sample.negatives for sample in found] == [("blue",), ("green",), ()]
+    assert found[2].negative_image is None
+    assert source.left_out[NO_SOURCE] == 1
+    assert source.bare(0).image == b""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_id": ["a", "a", "c", "d", "e"]}, r"row 2: the image_id 'a' occurs twice"),
+        ({"caption": ["x", None, "y", "z", "w"]}, "row 2: image_id, source_image_id and caption"),
+        ({"image": ["a", "b", "c", "d", "e"]}, "lacks encoded images in column 'image'"),
+    ],
+)
+def test_malformed_vismin(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = parquet(tmp_path / "vismin.parquet", {**VISMIN, **changes})
+    with pytest.raises(CompoclipError, match=rf"vismin\.parquet.*{message}"):
+        open_source(str(path))
+
+
+def test_vismin_takes_no_split_of_one_file(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "vismin.parquet", VISMIN)
+    with pytest.raises(UsageError, match="leave out split 'val'"):
+        open_source(str(path), split="val")
+
+
+def test_vismin_json(tmp_path: Path) -> None:
+    edits = [{"edited_image_path": "b.png", "edited_caption": "blue"}]
+    plain = {"image_path": "c.png", "caption": "plain", "negatives": []}
+    rows = [{"image_path": "a.png", "caption": "red", "negatives": edits}, plain]
+    first, second = samples(open_source(str(dump(tmp_path / "v.json", rows))))
+    assert (first.image, first.negative_image) == (tmp_path / "a.png", tmp_path / "b.png")
+    assert (first.negatives, second.negatives) == (("blue",), ())
+    for entry, message in (
+        ({**plain, "negatives": [{"edited_caption": "x"}]}, "entry 2: an edit needs"),
+        ({**plain, "image_path": 3}, "entry 2: 'image_path' must be a text"),
+        ({"caption": "x"}, "entry 2: needs caption, image_path, negatives; fetch"),
+        ({**plain, "image_path": "../x.png"}, "entry 2: .*outside"),
+    ):
+        with pytest.raises(CompoclipError, match=message):
+            open_source(str(dump(tmp_path / "bad.json", [rows[0], entry])))
+
+
+# --- DeGLA. ---
+
+DEGLA = {"image_id": 391895, "original": "a man", "enhanced": ["a boy", "man a", "", "a cat"]}
+
+
+def test_degla(tmp_path: Path) -> None:
+    source = open_source(str(dump(tmp_path / "d.json", [DEGLA, {**DEGLA, "image_id": 7}])))
+    first, second = samples(source)
+    assert first.image == tmp_path / "COCO_train2014_000000391895.jpg"
+    assert second.id == "COCO_train2014_000000000007.jpg#1"
+    assert first.negatives == ("a boy", "man a", "a cat")
+    assert dict(source.left_out) == {"empty negative": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_id": "7"}, "entry 2: the image_id '7' is no number"),
+        ({"enhanced": "a boy"}, "entry 2: 'enhanced' is no list of texts"),
+        ({"enhanced": [1]}, "entry 2: 'enhanced' is no list of texts"),
+    ],
+)
+def test_malformed_degla(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = dump(tmp_path / "d.json", [DEGLA, {**DEGLA, **changes}])
+    with pytest.raises(CompoclipError, match=rf"d\.json, {message}; fetch the file again"):
+        open_source(str(path))
+
+
+def test_degla_takes_no_split_or_column(tmp_path: Path) -> None:
+    path = str(dump(tmp_path / "d.json", [DEGLA]))
+    with pytest.raises(UsageError, match="published caption sets take no --split"):
+        open_source(path, split="train")
+    with pytest.raises(UsageError, match="caption JSON take no --caption-column"):
+        open_source(path, caption_column="original")
+
+
+# --- NegationCLIP. ---
+
+
+def negation_json(folder: Path, *annotations: dict[str, Any]) -> str:
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
+    return str(dump(folder / "n.json", {"images": images, "annotations": list(annotations)}))
+
+
+def test_negationclip(tmp_path: Path) -> None:
+    one = {"image_id": 1, "caption": "a dog", "updated_caption": "a dog, but no cat"}
+    two = {"image_id": 2, "caption": "a cup"}
+    path = negation_json(tmp_path, one, two)
+    source = open_source(path)
+    assert [sample.captions for sample in samples(source)] == [("a dog, but no cat",), ("a cup",)]
+    assert source.left_out == {NOT_UPDATED: 1}
+    both = open_source(path, caption_column="caption,updated_caption")
+    assert both[0].captions == ("a dog", "a dog, but no cat")
+    plain = open_source(path, caption_column="caption")
+    assert plain[0].captions == ("a dog",)
+    assert not plain.left_out
+    with pytest.raises(UsageError, match=r"no column 'text'; .*caption"):
+        open_source(path, caption_column="text")
+    with pytest.raises(CompoclipError, match="annotations 2: no image has the id 3"):
+        open_source(negation_json(tmp_path, one, {**one, "image_id": 3}))
+
+
+def test_plain_coco_captions_stay_as_they_were(tmp_path: Path) -> None:
+    source = open_source(negation_json(tmp_path, {"image_id": 1, "caption": "a dog"}))
+    assert source[0].captions == ("a dog",)
+    assert source.left_out == {"sample without a caption": 1}
+
+
+# --- SemCLIP. ---
+
+SEM = {"filename": "1.jpg", "caption": "a dog", "paraphrased": "one dog", "negation": "no dog"}
+
+
+def test_semclip(tmp_path: Path) -> None:
+    path = table(tmp_path / "sem.csv", [SEM, {**SEM, "paraphrased": "", "filename": "2.jpg"}], ",")
+    source = open_source(str(path))
+    first, second = samples(source)
+    assert first.image == tmp_path / "1.jpg"
+    assert (first.positives, first.negatives) == (("one dog",), ("no dog",))
+    assert (second.positives, second.negatives) == ((), ("no dog",))
+    assert source.brings() == {"negatives", "positives"}
+    path.write_text(path.read_text() + "3.jpg,too few\n")
+    with pytest.raises(CompoclipError, match=r"sem\.csv: line 4 has 2 cells, the header has 4"):
+        open_source(str(path))
+
+
+# --- Flickr30k-Counterfactuals. ---
+
+SIDES = {
+    "captions": "a dog to the left of a cat",
+    "images": "/home/authors/flickr30k/12.jpg",
+    "neg_captions": "a dog to the right of a cat",
+    "neg_images": "/home/authors/flipped/12.jpg",
+}
+HEIGHTS = {
+    "captions": "a dog above a cat",
+    "images": "13.jpg",
+    "neg_captions": "a dog below a cat",
+    "neg_images": "/home/authors/gligen/13_x.jpg",
+}
+
+
+def test_counterfactual_positions(tmp_path: Path) -> None:
+    path = table(tmp_path / "train_left_right_up_down_.csv", [SIDES, HEIGHTS], "\t")
+    first, second = samples(open_source(str(path), images=tmp_path / "f"))
+    assert first.image == tmp_path / "f" / "12.jpg"
+    assert first.negative_image == Mirrored(tmp_path / "f" / "12.jpg")
+    assert second.negative_image == tmp_path / "f" / "up_down" / "13_x.jpg"
+    assert [s.negatives for s in (first, second)] == [
+        ("a dog to the right of a cat",),
+        ("a dog below a cat",),
+    ]
+
+
+def test_counterfactual_attributes(tmp_path: Path) -> None:
+    row = {"captions": "a red dog", "images": "x/1.png"}
+    for kind, text in (("noun", "a red cat"), ("adj", "a blue dog"), ("rev", "nonexistent")):
+        row |= {f"{kind}_captions": text, f"{kind}_images": f"/home/{kind}/1.png"}
+    none = {
+        key: value if key in ("captions", "images") else "nonexistent" for key, value in row.items()
+    }
+    path = table(tmp_path / "attributes.csv", [row, none], "\t")
+    found = samples(open_source(str(path)))
+    assert [s.id for s in found] == ["1.png#0/noun", "1.png#0/adj", "2.png#1"]
+    assert found[0].negative_image == tmp_path / "noun" / "1.png"
+    assert [s.negatives for s in found] == [("a red cat",), ("a blue dog",), ()]
+    del row["rev_images"], none["rev_images"]
+    path = table(tmp_path / "lacks.tsv", [row], "\t")
+    with pytest.raises(CompoclipError, match=r"lacks\.tsv: lacks the column 'rev_images'"):
+        open_source(str(path))
+    broken = tmp_path / "broken_left_right_.csv"
+    broken.write_text("captions\timages\tneg_captions\tneg_images\na\tb\n")
+    with pytest.raises(CompoclipError, match="line 2 has 2 cells, the header has 4"):
+        open_source(str(broken))
+
+
+# --- MACCO: NegCLIP's table with more columns. ---
+
+
+def test_macco(tmp_path: Path) -> None:
+    row = {
+        "title": "a red dog runs",
+        "filepath": "1.jpg",
+        "neg_caption": "['a red cat runs']",
+        "object_list": "['dog']",
+        "relation_list": "['runs']",
+        "attribute_list": "['red']",
+        "relation_attribute_phrase_bbox_list": "[[0, 0, 1, 1]]",
+    }
+    (first,) = samples(open_source(str(table(tmp_path / "macco.tsv", [row], "\t"))))
+    assert (first.captions, first.negatives) == (("a red dog runs",), ("a red cat runs",))
+    boxed = {key: value for key, value in row.items() if key != "neg_caption"}
+    (plain,) = samples(open_source(str(table(tmp_path / "cc3m.tsv", [boxed], "\t"))))
+    assert (plain.captions, plain.negatives) == (("a red dog runs",), ())
+    bad = table(tmp_path / "bad.tsv", [{**row, "neg_caption": "[1]"}], "\t")
+    with pytest.raises(CompoclipError, match=r"bad\.tsv, row 1: neg_caption is not a list"):
+        open_source(str(bad))
+
+
+# --- CC-Neg: a pickle, written as a table once. ---
+
+
+def cc_neg(path: Path, rows: int) -> Path:
+    annotations = [
+        {"json": {"caption": f"a dog {i}"}, "sop_data": {"negative-prompt": f"no, dog {i}"}}
+        for i in range(rows)
+    ]
+    paths = [f"/home/authors/cc3m/00000/{i}.jpg" for i in range(rows)]
+    path.write_bytes(pickle.dumps({"image_paths": paths, "annotations": annotations}))
+    return path
+
+
+def test_cc_neg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(negation, "TEST_ROWS", 2)
+    path, out = cc_neg(tmp_path / "ccneg_preprocessed.pt", 5), tmp_path / "cc_neg.tsv"
+    assert main(["data", "cc-neg", str(path), "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 3
+    found = samples(open_source(str(out), images=tmp_path / "cc3m"))
+    assert [s.captions for s in found] == [("a dog 0",), ("a dog 1",), ("a dog 2",)]
+    assert found[2].negatives == ("no dog 2",)
+    assert found[2].image == tmp_path / "cc3m" / "00000" / "2.jpg"
+
+
+def test_malformed_cc_neg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = cc_neg(tmp_path / "few.pt", 5)
+    asked = ["data", "cc-neg", str(path), "--out"]
+    assert main([*asked, str(tmp_path / "x.tsv")]) == 1
+    assert "few.pt: 5 rows, of which the last 40,000 are the test" in capsys.readouterr().err
+    assert main([*asked, str(tmp_path / "x.json")]) == 2
+    assert "must end in .tsv" in capsys.readouterr().err
+    evil = tmp_path / "evil.pt"
+    evil.write_bytes(pickle.dumps({"image_paths": [Path("x")]}))
+    assert main(["data", "cc-neg", str(evil), "--out", str(tmp_path / "x.tsv")]) == 1
+    assert "nothing in it is executed" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"few\.pt: a pickle may run anything.*data cc-neg"):
+        open_source(str(path))

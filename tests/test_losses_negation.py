@@ -1,0 +1,262 @@
+"""Counterfactual pairs, negated captions with distractors, and SemCLIP's projected cosines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from compoclip.losses import (
+    Features,
+    Layout,
+    clip_loss,
+    conclip_loss,
+    grouping_loss,
+    negclip_loss,
+    paraphrase_loss,
+    projected_negation_loss,
+)
+from compoclip.losses.negation import fixed_directions
+from losses_loops import ZERO, neg, texts_of
+from losses_oracle import (
+    CAPTION,
+    CASES,
+    LEAVES,
+    NEGATIVE,
+    POSITIVE,
+    assert_no_signal,
+    caption_of,
+    cross_entropy,
+    features_for,
+    gradients,
+    layout_of,
+    rearranged,
+    with_dtype,
+)
+from test_losses_triplet import BATCHES
+
+LossFn = Callable[[Features, Layout], Tensor]
+
+BATCHES = {
+    **BATCHES,
+    **{name: layout_of(CASES[name]) for name in ("ragged", "no negative", "bags", "positives")},
+}
+
+
+# --- The losses again, as plain loops. ---
+
+
+def _sides(layout: Layout) -> tuple[list[int], list[int], list[int]]:
+    """Images of the data, those beside them, and the negatives of rows with none beside."""
+    images = range(layout.images)
+    side = [0] * layout.images if layout.side is None else layout.side.tolist()
+    beside = [i for i in images if side[i] == 1]
+    paired = [] if layout.pair is None else [int(layout.pair[i]) for i in beside]
+    data = [i for i in images if side[i] == 0]
+    lone = [t for i in data if i not in paired for t in texts_of(layout, i, NEGATIVE)]
+    return data, beside, lone
+
+
+def grouping(f: Features, layout: Layout) -> Tensor:
+    images = list(range(layout.images))
+    return neg(f, images, [caption_of(layout, i) for i in images], _sides(layout)[2])
+
+
+def conclip(f: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
+    data, beside, lone = _sides(layout)
+    right, wrong = ([caption_of(layout, i) for i in part] for part in (data, beside))
+    total = ZERO
+    for k, i in enumerate(data):
+        row = [f.logit_scale * (f.image[i] @ f.text[t]) for t in right + wrong + lone]
+        column = [f.logit_scale * (f.text[right[k]] @ f.image[j]) for j in data + beside]
+        total = total + (cross_entropy(row, k) + cross_entropy(column, k)) / len(data)
+    for k, i in enumerate(beside):
+        row = [f.logit_scale * (f.image[i] @ f.text[t]) for t in wrong + right + lone]
+        total = total + distractor_weight * cross_entropy(row, k) / len(beside)
+    return total / 3
+
+
+def projected(f: Features, layout: Layout, role: int, directions: int = 2, seed: int = 0) -> Tensor:
+    onto = fixed_directions(f.text.shape[1], directions, seed, f.text.device, f.text.dtype)
+    terms = []
+    for i in range(layout.images):
+        others = texts_of(layout, i, role)
+        if not others:
+            continue
+        a, b = (
+            [
+                sum((f.text[t][d] * onto[d, k] for d in range(len(onto))), ZERO)
+                for k in range(directions)
+            ]
+            for t in (caption_of(layout, i), others[0])
+        )
+        dot = sum((x * y for x, y in zip(a, b)), ZERO)
+        length = sum((x * x for x in a), ZERO).sqrt() * sum((y * y for y in b), ZERO).sqrt()
+        cosine = dot / length
+        terms.append(1 - cosine if role == POSITIVE else cosine.clamp_min(0))
+    return sum(terms, ZERO) / max(1, len(terms))
+
+
+PAIRS: dict[str, tuple[LossFn, LossFn]] = {
+    "grouping": (grouping_loss, grouping),
+    "conclip": (conclip_loss, conclip),
+    "conclip 0.25": (
+        partial(conclip_loss, distractor_weight=0.25),
+        partial(conclip, distractor_weight=0.25),
+    ),
+    "conclip 0": (
+        partial(conclip_loss, distractor_weight=0.0),
+        partial(conclip, distractor_weight=0.0),
+    ),
+    "paraphrase": (paraphrase_loss, partial(projected, role=POSITIVE)),
+    "paraphrase 3": (
+        partial(paraphrase_loss, directions=3, seed=5),
+        partial(projected, role=POSITIVE, directions=3, seed=5),
+    ),
+    "negation": (projected_negation_loss, partial(projected, role=NEGATIVE)),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_equals_loop(name: str, batch: str) -> None:
+    ours, loop = PAIRS[name]
+    layout = BATCHES[batch]
+    f = features_for(layout, seed=len(batch))
+    value, expected = ours(f, layout), loop(f, layout)
+    assert value.dtype == torch.float64
+    torch.testing.assert_close(value, expected, atol=1e-9, rtol=1e-9)
+    got = gradients(value, f)
+    wanted = gradients(expected, f) if expected.requires_grad else None
+    for leaf in LEAVES:
+        reference = wanted[leaf] if wanted else torch.zeros_like(got[leaf])
+        torch.testing.assert_close(got[leaf], reference, atol=1e-8, rtol=1e-8, msg=leaf)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_order_is_irrelevant(name: str, batch: str) -> None:
+    layout, loss = BATCHES[batch], PAIRS[name][0]
+    f = features_for(layout)
+    rng = torch.Generator().manual_seed(3)
+    images = torch.randperm(layout.images, generator=rng)
+    order = rearranged(f, layout, images, torch.arange(layout.owner.numel()))
+    torch.testing.assert_close(loss(*order), loss(f, layout), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_half_precision(name: str) -> None:
+    layout, loss = BATCHES["ragged"], PAIRS[name][0]
+    half = features_for(layout, scale=100.0, dtype=torch.bfloat16)
+    value = loss(half, layout)
+    torch.testing.assert_close(value, loss(with_dtype(half, torch.float32), layout), atol=0, rtol=0)
+    for grad in gradients(value, half).values():
+        assert grad.isfinite().all()
+
+
+def _pairs(rows: int) -> Layout:
+    """Captions of `rows` images and of an image beside each."""
+    layout = layout_of([(i, CAPTION, -1) for i in range(2 * rows)])
+    at = torch.arange(rows).repeat(2)
+    return replace(layout, pair=at, side=(torch.arange(2 * rows) >= rows).long())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("loss", [grouping_loss, conclip_loss])
+def test_constant_scores(loss: LossFn, rows: int) -> None:
+    ones = torch.ones(2 * rows, 1).double()
+    f = Features(ones, ones, torch.tensor(100.0).double())
+    assert loss(f, _pairs(rows)).item() == pytest.approx(math.log(2 * rows), abs=1e-5)
+
+
+def test_two_rows() -> None:
+    """Images on the axes, captions leaning to their own; distractors and negations exchanged."""
+    axes, leaning = torch.eye(2).double(), torch.tensor([[0.8, 0.6], [0.6, 0.8]]).double()
+    f = Features(
+        torch.cat([axes, axes.flip(0)]),
+        torch.cat([leaning, leaning.flip(0)]),
+        torch.tensor(10.0).double(),
+    )
+    value = conclip_loss(f, _pairs(2))
+    assert value.item() == pytest.approx(math.log(2) + math.log(1 + math.exp(-2)), abs=1e-5)
+    assert value.item() == pytest.approx(0.82008, abs=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_grouping_of_full_rows_is_clip_and_without_pairs_negclip(rows: int) -> None:
+    layout = _pairs(rows)
+    f = features_for(layout)
+    torch.testing.assert_close(grouping_loss(f, layout), clip_loss(f, layout), atol=0, rtol=0)
+    for case in CASES:
+        layout = layout_of(CASES[case])
+        f = features_for(layout)
+        expected = negclip_loss(f, layout)
+        torch.testing.assert_close(grouping_loss(f, layout), expected, atol=0, rtol=0)
+
+
+def test_roles_of_a_pair_may_be_exchanged() -> None:
+    layout = _pairs(3)
+    f = features_for(layout)
+    other = replace(f, image=f.image.roll(3, 0), text=f.text.roll(3, 0))
+    torch.testing.assert_close(grouping_loss(other, layout), grouping_loss(f, layout))
+
+
+def test_a_text_beside_a_paired_row_is_not_read() -> None:
+    full = _pairs(3)
+    texts = [(i, CAPTION, -1) for i in range(6)] + [(0, NEGATIVE, 0), (4, NEGATIVE, 1)]
+    more = replace(layout_of(texts), pair=full.pair, side=full.side)
+    f = features_for(more)
+    part = replace(f, text=f.text[:6])
+    for loss in (grouping_loss, conclip_loss):
+        torch.testing.assert_close(loss(f, more), loss(part, full))
+
+
+@pytest.mark.parametrize("loss", [paraphrase_loss, projected_negation_loss])
+def test_nothing_without_such_texts(loss: LossFn) -> None:
+    layout = layout_of(CASES["no negative"])
+    f = features_for(layout)
+    assert_no_signal(loss(f, layout), [f.text])
+
+
+def test_cosines_in_the_plane_of_the_directions() -> None:
+    """What lies across the directions does not count; opposites and right angles do."""
+    texts = [(0, CAPTION, -1), (0, POSITIVE, 3), (0, NEGATIVE, 0)]
+    layout = layout_of(texts)
+    onto = fixed_directions(4, 2, 0, torch.device("cpu"), torch.float64)
+    assert onto.shape == (4, 2)
+    torch.testing.assert_close(onto.norm(dim=0), torch.ones(2).double())
+    across = torch.linalg.svd(onto.T)[2][2]
+    t = onto[:, 0]
+    f = Features(
+        torch.ones(1, 4).double(), torch.stack([t, t + 3 * across, -t]), torch.tensor(1.0).double()
+    )
+    assert paraphrase_loss(f, layout).item() == pytest.approx(0, abs=1e-9)
+    assert projected_negation_loss(f, layout).item() == 0
+    same = replace(f, text=torch.stack([t, -t, t]))
+    assert paraphrase_loss(same, layout).item() == pytest.approx(2, abs=1e-9)
+    assert projected_negation_loss(same, layout).item() == pytest.approx(1, abs=1e-9)
+
+
+def test_directions_are_fixed_by_their_seed() -> None:
+    place = torch.device("cpu"), torch.float64
+    first = fixed_directions(8, 2, 0, *place).clone()
+    fixed_directions.cache_clear()
+    torch.testing.assert_close(fixed_directions(8, 2, 0, *place), first, atol=0, rtol=0)
+    assert not torch.equal(fixed_directions(8, 2, 1, *place), first)
+    single = fixed_directions(8, 2, 0, torch.device("cpu"), torch.float32)
+    torch.testing.assert_close(single.double(), first)
+
+
+def test_errors() -> None:
+    layout = _pairs(3)
+    f = features_for(layout)
+    for loss in (grouping_loss, conclip_loss):
+        with pytest.raises(ValueError, match="does not tell to which images"):
+            loss(f, replace(layout, pair=None))
+        with pytest.raises(ValueError, match="two generated images belong to image 1"):
+            loss(f, replace(layout, pair=torch.tensor([0, 1, 2, 0, 1, 1])))
