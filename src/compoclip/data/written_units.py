@@ -24,10 +24,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from compoclip.data.extras import Extras
 from compoclip.data.sources.rows import FolderImages, RowBuilder, RowSource
 from compoclip.data.textfiles import (
     ROW_FILES,
-    Extras,
     has_ending,
     read_records,
     relative_image,

@@ -303,6 +303,7 @@ class Method:
         """Whether any loss reads patch features."""
         return self.needs_local or any(term.needs_patches for term in self.losses)
 
+    @property
     def needs_teacher(self) -> bool:
         """Whether any loss reads what the teacher makes of a batch."""
         return any(term.needs_teacher for term in self.losses)
