@@ -42,15 +42,13 @@ class LossTerm:
 
     Args:
         name: Of the term, in logs and for `--set terms.NAME.weight`.
-        loss: The function.
+        loss: The function; or the plan of a head, which computes the loss in its place.
         weight: What it is multiplied by.
         needs_local: Whether it asks the encoder for patch and token features.
         on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
         reads: The roles of the texts it reads beside captions.
         needs_teacher: Whether it reads what the method's teacher makes of the batch.
     """
-
-    # A `HeadPlan` as `loss` makes it a term of a head, which reads `Features.text_state`.
 
     name: str
     loss: Loss
