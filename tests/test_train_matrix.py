@@ -217,3 +217,13 @@ def test_a_micro_batch_has_the_gradient_of_the_whole() -> None:
     assert whole.keys() == pieces.keys()
     for name, gradient in whole.items():
         torch.testing.assert_close(pieces[name], gradient, atol=1e-5, rtol=1e-5)
+
+
+def test_remembered_texts_have_a_teacher_of_their_own(world: Path, tmp_path: Path) -> None:
+    more = ("--terms", "+degla.distill", "--set", "teacher.decay=1", "--epochs=1")
+    logs = []
+    for name, options in (("plain", ()), ("cached", ("--cache-frozen",))):
+        assert main(arguments(world, "lab-clip", tmp_path / name, *more, *options)) == 0
+        logs.append([r["loss/distill"] for r in read_log(tmp_path / name / "train.jsonl")])
+    assert logs[0][-1] > 0
+    assert logs[1] == pytest.approx(logs[0], abs=1e-6)

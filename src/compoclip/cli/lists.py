@@ -101,8 +101,10 @@ def losses_main(argv: Sequence[str]) -> int:
     for method in (load_recipe(name)() for name in ([] if options.files else method_names())):
         for term in method.losses:
             used.setdefault(function(term.loss), []).append(f"{method.name}.{term.name}")
-    for name in () if options.files else dir(losses):
-        loss = getattr(losses, name)
+    offered = {name: getattr(losses, name) for name in dir(losses)}
+    heads = (each for each in used if inspect.isclass(each) and issubclass(each, losses.HeadPlan))
+    offered |= {each.__name__: each for each in heads}
+    for name, loss in () if options.files else sorted(offered.items()):
         if loss in used:
             terms = used[loss]
             more = ", ..." if len(terms) > _MOST_TERMS else ""

@@ -42,7 +42,7 @@ class LossTerm:
 
     Args:
         name: Of the term, in logs and for `--set terms.NAME.weight`.
-        loss: The function.
+        loss: The function; or the plan of a head, which computes the loss in its place.
         weight: What it is multiplied by.
         needs_local: Whether it asks the encoder for patch and token features.
         needs_patches: Whether it asks for patch features alone, which more models have.
@@ -50,8 +50,6 @@ class LossTerm:
         reads: The roles of the texts it reads beside captions.
         needs_teacher: Whether it reads what the method's teacher makes of the batch.
     """
-
-    # A `HeadPlan` as `loss` makes it a term of a head, which reads `Features.text_state`.
 
     name: str
     loss: Loss

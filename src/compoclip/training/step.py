@@ -144,7 +144,7 @@ def step(
         assert isinstance(encoder.teacher, TeacherEncoder)
         with amp():
             features = encoder.teacher.beside(
-                features, pixels, texts, settings.micro_batch, work.image.learns, work.text.learns
+                encoder, features, pixels, texts, settings.micro_batch
             )
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that

@@ -42,33 +42,31 @@ class TeacherEncoder(DualEncoder):
 
     def beside(
         self,
+        student: DualEncoder,
         features: Features,
         pixels: Tensor,
         texts: TextInputs,
         micro_batch: int,
-        image_learns: bool = True,
-        text_learns: bool = True,
     ) -> Features:
         """A student's features of a batch, with those of the teacher beside them.
 
         Args:
+            student: What the teacher is a copy of. A tower of it in which nothing learns is the
+                teacher's as well, and is not encoded again.
             features: Of the student.
             pixels: (B, 3, H, W) normalised pixels.
-            texts: What the student's tower was given.
+            texts: The texts of the batch.
             micro_batch: See `DualEncoder.work`.
-            image_learns: Whether the student's image tower does: one that does not is the teacher's
-                as well, and its features are taken.
-            text_learns: The same of the text tower.
 
         Returns:
             The features with `teacher_image` and `teacher_text`, which carry no gradient.
         """
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():
-            if image_learns:
+            if student._learns("image"):
                 pooled = self._image_work(pixels, False, micro_batch).all().pooled
                 image = F.normalize(pooled.float(), dim=-1)
-            if text_learns:
+            if student._learns("text"):
                 pooled = self._text_work(texts, False).all().pooled
                 text = F.normalize(pooled.float(), dim=-1)
         return replace(features, teacher_image=image, teacher_text=text)
