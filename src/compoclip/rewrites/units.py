@@ -23,8 +23,8 @@ from compoclip.rewrites.base import (
     same_to_clip,
     token_key,
 )
-from compoclip.rewrites.edit import EMPTY, TOO_LONG, first_valid
-from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, same_thing
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, TOO_LONG, first_valid
+from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, head_noun, same_thing
 from compoclip.rewrites.graph_edits import (
     NEW_ATTRIBUTE,
     NEW_OBJECT,
@@ -187,8 +187,9 @@ class GraphPart:
     def foil(self, rng: random.Random) -> Rewritten | Refused:
         """A foil of one kind, drawn uniformly: the others are tried where it has none.
 
-        Of an entity: another thing, or another attribute. Of a relation: things exchanged, another
-        relation that excludes it or its negation, another subject, another object.
+        Of an entity: another thing (of its kind, if one is known), or another attribute. Of a
+        relation: things exchanged, another relation that excludes it or its negation, another
+        subject, another object.
         """
         transform = Transform(self.reading, default_vocabulary())
         if self.graph.relations:
@@ -206,10 +207,23 @@ class GraphPart:
         kinds: list[_Attempt] = []
         for slot in slots:
             ways: list[_Attempt] = [partial(transform.draw, slot, rng)]
+            if slot.rule == NEW_OBJECT:
+                ways.insert(0, partial(self._akin, transform, slot, rng))
             if slot.rule == NEW_RELATION:
                 ways = rng.sample([*ways, self._negated], 2)
             kinds.append(partial(_first, ways))
         return _first(rng.sample(kinds, len(kinds)))
+
+    def _akin(self, transform: Transform, slot: Slot, rng: random.Random) -> Rewritten | Refused:
+        """Another thing of the same kind (as `replace` has it): a foil is to be a near miss."""
+        node = self.graph.nodes[slot.node]
+        name, plural = self.reading.names[node], self.reading.plural[node]
+        options = entity(name, head_noun(name), single=not plural, plural=plural)
+        if not options:
+            return Refused(NO_CANDIDATE)
+        words, weights = zip(*options)
+        drawn = rng.choices(words, weights, k=MAX_DRAWS)
+        return _first([partial(transform.make, slot, (word,)) for word in dict.fromkeys(drawn)])
 
     def _negated(self) -> Rewritten | Refused:
         """ "cat not on mat" of "cat on mat", "cat does not sit on mat" of "cat sits on mat"."""
