@@ -142,6 +142,8 @@ def write_ready(folder: Path) -> Path:
         for row in rows
     ]
     (folder / "dataset_coco.json").write_text(json.dumps({"images": karpathy}))
+    held_out = [{"image": "val2014/COCO_val2014_000000391895.jpg"}]
+    (folder / "coco_karpathy_test.json").write_text(json.dumps(held_out))
     packed = ["--images", str(folder / "coco"), "--split=train", f"--out={folder / 'coco-pack'}"]
     assert main(["data", "pack", str(folder / "dataset_coco.json"), *packed]) == 0
     tuned = load_model(folder / run / "model").encoder.model.state_dict()

@@ -135,6 +135,7 @@ def _stem(name: str) -> tuple[str, str]:
 
 FORMATS = (
     "table (.csv, .tsv, .jsonl, .jsonl.gz, .parquet, or a folder of one of the last three)",
+    "training set as published (TROHN, VisMin, DeGLA, SemCLIP, Flickr30k-Counterfactuals)",
     "NegCLIP table (.tsv with columns title, filepath, neg_caption)",
     "Karpathy or COCO caption JSON, or CS-CLIP's training data (.json)",
     "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
