@@ -128,6 +128,29 @@ class ImageTower:
         return _timm(visual, pixels)
 
 
+def projection_of(network: nn.Module, tower: Tower) -> tuple[str, ...]:
+    """The last projection of a tower: names in the state dict, of parameters or of modules.
+
+    Empty for a tower that has none of its own, such as one that ends with an attention pool.
+    """
+    names = [name for name, _ in network.named_parameters()]
+    if tower == "text":
+        known: tuple[str, ...] = ("text_projection", "text.text_projection", "text.proj")
+        return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
+    visual: Any = network.visual
+    if isinstance(visual, ModifiedResNet):
+        known = ("visual.attnpool.c_proj",)
+    elif isinstance(visual, TimmModel):
+        # open_clip's own head, else the trunk's classifier, which it has made one of embeddings.
+        known = ("visual.head.proj", "visual.head.mlp")
+        if not any(n.startswith("visual.head.") for n in names):
+            made = visual.trunk.get_classifier()
+            known = tuple(n for n, module in network.named_modules() if module is made)
+    else:
+        known = ("visual.proj",)
+    return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
+
+
 def _joined(outputs: Sequence[Outputs]) -> ImageFeatures:
     return ImageFeatures(*map(joined, zip(*outputs)))
 
@@ -237,17 +260,13 @@ class DualEncoder(nn.Module):
         return self._text.causal
 
     def train(self, mode: bool = True) -> DualEncoder:
-        """Like `nn.Module.train`, but frozen parts stay in eval mode: those of the network without
-        a parameter that requires a gradient, frozen batch norms, and all of these if `freeze_bn`.
+        """Like `nn.Module.train`, but frozen parts stay in eval mode: modules without a parameter
+        that requires a gradient, with all that is in them, and all batch norms if `freeze_bn`.
         """
         super().train(mode)
-        for part in self.model.children():
-            if _frozen(part):
-                part.eval()
-        for module in self.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-                self.freeze_bn or _frozen(module)
-            ):
+        for module in self.model.modules():
+            batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if (batch_norm and self.freeze_bn) or _frozen(module):
                 module.eval()
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from compoclip.training.distributed import (
 from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
 from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, step_if_finite
+from compoclip.training.parts import frozen_by
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
@@ -85,7 +86,7 @@ def train_loop(
     """
     # What learns decides what the optimiser holds, so freezing comes first.
     total = total_steps(method.optim, batches)
-    freeze(encoder.model, method.trains)
+    freeze(encoder.model, method.trains, settings.freeze)
     optimizer = build_optimizer(encoder.model.named_parameters(), method.optim)
 
     # Resume: weights, moments and random state of the newest complete state, if there is one.
@@ -370,13 +371,15 @@ def total_steps(optim: Optim, batches: BatchLoader) -> int:
     return max(1, round(optim.epochs * batches.steps_per_epoch))
 
 
-def freeze(model: nn.Module, trains: Trains) -> None:
+def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:
     """Set requires_grad of every parameter; with adapters, only these may learn.
 
     Args:
         model: The open_clip network, adapters included.
         trains: Which parts learn.
+        words: What --freeze holds still in them.
     """
+    still = {name for names in frozen_by(model, words).values() for name in names}
     learns = {
         "image": trains.image_tower,
         "text": trains.text_tower,
@@ -384,7 +387,7 @@ def freeze(model: nn.Module, trains: Trains) -> None:
     }
     adapters = {id(parameter) for parameter in lora_parameters(model)}
     for name, parameter in model.named_parameters():
-        free = not adapters or id(parameter) in adapters
+        free = name not in still and (not adapters or id(parameter) in adapters)
         parameter.requires_grad_(free and learns[part_of(name)])
 
 

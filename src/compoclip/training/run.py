@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import FrozenImages
 from compoclip.training.log import Trackers
 from compoclip.training.loop import total_steps, train_loop
+from compoclip.training.parts import frozen_by, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
@@ -61,6 +62,7 @@ class RunSummary:
             reads.
         adapter: The adapters alone, if any.
         skipped_steps: Steps whose loss or gradient was not finite.
+        frozen: Parameters that --freeze held still, by what it names.
     """
 
     model: Path | None
@@ -77,6 +79,7 @@ class RunSummary:
     cut: int = 0
     adapter: Path | None = None
     skipped_steps: int = 0
+    frozen: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_training(
@@ -142,6 +145,8 @@ def _run(
         note(f"{settings.out} holds nothing to resume: the run starts at step 1")
     if method.needs_local:
         model.encoder.require_local()
+    method = with_frozen(method, settings.freeze)
+    still = _frozen_parameters(model, settings.freeze)
 
     # The data for this method, and the method for this data.
     source = method.images.source(source)
@@ -189,6 +194,8 @@ def _run(
     )
     readers = counted(workers, "worker") if workers else "this process"
     note(f"  trains on {settings.device}; images are read by {readers}")
+    for word, count in still.items():
+        note(f"  frozen: {word}, {counted(count, 'parameter')}")
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
@@ -257,6 +264,7 @@ def _run(
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
         skipped_steps=progress.skipped_steps,
+        frozen=still,
     )
     provenance: dict[str, Any] = {
         **known,
@@ -350,6 +358,14 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
 
 def _towers(names: Collection[str]) -> Towers:
     return "both" if len(names) == 2 else "image" if "image" in names else "text"
+
+
+def _frozen_parameters(model: LoadedModel, freeze: Sequence[str]) -> dict[str, int]:
+    """How many parameters each word of --freeze holds still."""
+    network = model.encoder.model
+    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
+    found = frozen_by(network, freeze)
+    return {word: sum(sizes.get(name, 0) for name in names) for word, names in found.items()}
 
 
 def _frozen_images(method: Method, lora: Lora | None, settings: RunSettings) -> FrozenImages | None:

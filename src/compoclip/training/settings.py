@@ -16,6 +16,8 @@ _EXECUTION = {
 }
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
+# Recorded where they are used alone, so that states of runs without them can still be resumed.
+_WHERE_USED = {"freeze"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ class RunSettings:
         cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
             encoding an image again: for CLIC, or with --no-crop for adapters in the text tower
             alone.
+        freeze: What keeps its weights: image, text, image-trunk or text-trunk (a tower but for its
+            last projection), image:N or text:N (what comes before the N-th block, and that block),
+            temperature; one or several, beside what the method leaves alone.
         crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
             None leaves it to the method.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
@@ -63,6 +68,7 @@ class RunSettings:
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
+    freeze: tuple[str, ...] = ()
     crop: bool | None = None
     draft: bool = True
     max_bad: int = 0
@@ -76,8 +82,12 @@ class RunSettings:
 
     def recorded(self) -> dict[str, Any]:
         """The settings that a checkpoint and a tracker state, by name."""
-        names = [each.name for each in fields(RunSettings) if each.name not in _EXECUTION]
-        return {name: getattr(self, name) for name in names}
+        known = [each for each in fields(RunSettings) if each.name not in _EXECUTION]
+        return {
+            each.name: getattr(self, each.name)
+            for each in known
+            if each.name not in _WHERE_USED or getattr(self, each.name) != each.default
+        }
 
     def decisive(self) -> dict[str, Any]:
         """The settings that a resumed run must share with the run that it goes on with."""
