@@ -27,7 +27,6 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import lora_parameters
 from compoclip.models.preprocess import Tokenizer
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
-from compoclip.training.caches import FrozenImages
 from compoclip.training.distributed import (
     GlobalBatch,
     RewriteCounts,
@@ -58,7 +57,6 @@ def train_loop(
     signature: str,
     report: Callable[[dict[str, float], int], None],
     ranks: Ranks = SINGLE,
-    frozen: FrozenImages | None = None,
 ) -> Progress:
     """Train an encoder in place until the last step, or until the run is asked to stop.
 
@@ -74,7 +72,6 @@ def train_loop(
         signature: What a state must have been written under to be resumed.
         report: Called with the record of every logged step and the number of all steps, on rank 0.
         ranks: The processes that train together.
-        frozen: Cached features of a frozen image tower.
 
     Returns:
         Where the run ended.
@@ -173,7 +170,7 @@ def train_loop(
             # Forward and backward. What is told of the loss is that of the global batch on every
             # rank; gradients still differ, by what each rank encoded.
             optimizer.zero_grad(set_to_none=True)
-            result = step(encoder, tokenize, method, batch, settings, global_batch, frozen, mean)
+            result = step(encoder, tokenize, method, batch, settings, global_batch, mean)
 
             # The next batch is made ready, and sent to the device, while that still computes.
             if progress.step + 1 < last:

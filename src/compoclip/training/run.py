@@ -29,7 +29,7 @@ from compoclip.models.config import part_of
 from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.caches import FrozenImages
+from compoclip.training.caches import frozen_features, kept_at
 from compoclip.training.log import Trackers
 from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, with_frozen
@@ -162,7 +162,8 @@ def _run(
         gpu = torch.device(settings.device).type == "cuda"
         settings = replace(settings, precision="bf16" if gpu else "fp32")
     if settings.crop is None:
-        settings = replace(settings, crop=method.crop)
+        settings = replace(settings, crop=method.crop or settings.crops > 0)
+    kept_at(method, settings)  # says what does not go together before anything is read
 
     # Batches. Captions are parsed once, by rank 0; the other ranks find them in the store.
     parsed = None
@@ -170,11 +171,14 @@ def _run(
         with ranks.rank0_first():
             parsed = prepare_captions(source)
     workers = reading_processes(settings, method, len(source))
-    transform = DeviceTransform if source.decoded else ImageTransform
+    crop = RandomCrop(fixed=settings.crops) if settings.crop else None
+    kind = DeviceTransform if source.decoded else ImageTransform
+    transform = kind(model.preprocess, crop, settings.draft)
+    companions = _companions(model, method, source, settings, ranks)
     loader = BatchLoader(
         source,
         TextPlan(method.plan, seed=settings.seed, parsed=parsed),
-        transform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
+        transform,
         batch_size=method.optim.batch_size,
         seed=settings.seed,
         workers=workers,
@@ -182,7 +186,8 @@ def _run(
         rank=ranks.rank,
         world=ranks.world,
         images=method.images,
-        companions=_companions(model, method, source, settings, ranks),
+        companions=companions,
+        kept=frozen_features(model, method, source, transform, settings, ranks),
     )
     total = total_steps(method.optim, loader)
     left_out = _left_out(source)
@@ -205,7 +210,6 @@ def _run(
     # The model, on its device. The seed is for dropout; order, crops and rewrites draw their own.
     lora = attach_adapters(model, method, settings.seed)
     torch.manual_seed(settings.seed)
-    frozen = _frozen_images(method, lora, settings)
     encoder = model.encoder
     if settings.fsdp:  # a copy is split; the model itself stays whole, to be given the result
         encoder = deepcopy(model.encoder.cpu())
@@ -229,12 +233,7 @@ def _run(
     with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
         signature = _signature(model, method, source, settings)
         progress = train_loop(
-            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
-        )
-    if frozen is not None:
-        note(
-            f"{frozen.asked - frozen.found} of {counted(frozen.asked, 'image')} encoded, the "
-            f"others remembered ({frozen.bytes / 1e6:.0f} MB)"
+            encoder, model.tokenizer, method, loader, settings, signature, report, ranks
         )
     if settings.fsdp:
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
@@ -366,26 +365,6 @@ def _frozen_parameters(model: LoadedModel, freeze: Sequence[str]) -> dict[str, i
     sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
     found = frozen_by(network, freeze)
     return {word: sum(sizes.get(name, 0) for name in names) for word, names in found.items()}
-
-
-def _frozen_images(method: Method, lora: Lora | None, settings: RunSettings) -> FrozenImages | None:
-    """The cache that --cache-frozen asks for.
-
-    Raises UsageError where it would never hit: the image tower learns, or no image is shown twice.
-    """
-    if not settings.cache_frozen:
-        return None
-    if method.trains.image_tower and (lora is None or lora.towers != "text"):
-        raise UsageError(
-            f"--cache-frozen: {method.name} trains the image tower, so features change at every "
-            "step: leave it out"
-        )
-    if settings.crop:
-        raise UsageError(
-            "--cache-frozen: random crops make every image a new one: add --no-crop, or leave it "
-            "out"
-        )
-    return FrozenImages()
 
 
 def _companions(

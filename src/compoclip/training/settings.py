@@ -12,12 +12,12 @@ from typing import Any, Literal
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
     *("out", "workers", "device", "max_bad", "save_every", "log_every", "stop_after"),
-    *("resume", "merge", "fsdp", "track"),
+    *("resume", "merge", "fsdp", "track", "features"),
 }
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
-_WHERE_USED = {"freeze"}
+_WHERE_USED = {"freeze", "crops"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,11 @@ class RunSettings:
         grad_checkpointing: Compute activations again in backward: less memory, a third more work.
         compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
             and a minute at the start.
-        cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
-            encoding an image again: for CLIC, or with --no-crop for adapters in the text tower
-            alone.
+        cache_frozen: Encode the images of a frozen tower or trunk once, and keep their features on
+            disk for all later runs and seeds: with --no-crop, or with a number of --crops.
+        features: Folder for them, in place of the user's cache folder; asks for --cache-frozen.
+        crops: Show as many fixed crops of every image, the next one in every epoch, in place of new
+            random ones.
         freeze: What keeps its weights: image, text, image-trunk or text-trunk (a tower but for its
             last projection), image:N or text:N (what comes before the N-th block, and that block),
             temperature; one or several, beside what the method leaves alone.
@@ -68,6 +70,8 @@ class RunSettings:
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
+    features: Path | None = None
+    crops: int = 0
     freeze: tuple[str, ...] = ()
     crop: bool | None = None
     draft: bool = True

@@ -18,7 +18,7 @@ from compoclip.losses.contract import ALONE, Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
-from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
+from compoclip.training.caches import GradientCache, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
@@ -64,7 +64,6 @@ def step(
     batch: Batch,
     settings: RunSettings,
     global_batch: GlobalBatch | None = None,
-    frozen: FrozenImages | None = None,
     mean: GradientMean | None = None,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to those of the parameters.
@@ -78,7 +77,6 @@ def step(
             micro-batch are read. The gradients are those of the whole batch either way.
         global_batch: What the batches of all ranks make together; None for a batch alone. The loss
             is that of the global batch, and so is the mean of the gradients over the ranks.
-        frozen: Features of images that a frozen image tower has encoded before.
         mean: Takes that mean; it is begun as soon as gradients are complete.
 
     Returns:
@@ -113,10 +111,7 @@ def step(
 
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
-    if frozen is not None and images:
-        work = frozen.work(encoder, batch, pixels, texts, local, settings.micro_batch)
-    else:
-        work = encoder.work(pixels, texts, local, settings.micro_batch)
+    work = encoder.work(pixels, texts, local, settings.micro_batch, batch.kept)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)

@@ -77,6 +77,10 @@ class Composed(ImagePlan):
         note("long captions: each is cut into sentences, the first of them its main caption")
         return SentenceSource(source, kept)
 
+    def shows(self, sample: Sample) -> tuple[Path | bytes, ...]:
+        """The image, if every other step shows single ones; composites are new every time."""
+        return (sample.image,) if self.alternate else ()
+
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
