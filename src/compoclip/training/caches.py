@@ -234,7 +234,7 @@ def frozen_features(
     model.encoder.to(settings.device).eval()
     if at == "trunk":
         model.encoder.require_trunk()
-    photos = _Photos.of(source, method)
+    photos = _ShownPhotos.of(source, method)
     if not photos.places:
         raise UsageError(
             f"--cache-frozen: {method.name} shows composites alone, each of them new: leave it out"
@@ -249,7 +249,7 @@ def frozen_features(
 
 
 @dataclass(frozen=True)
-class _Photos:
+class _ShownPhotos:
     """The distinct photos of a source, numbered: name -> number, the sample and the place in it of
     each, and a hash that says which they are."""
 
@@ -258,7 +258,7 @@ class _Photos:
     digest: str
 
     @staticmethod
-    def of(source: Source, method: Method) -> _Photos:
+    def of(source: Source, method: Method) -> _ShownPhotos:
         rows: dict[str, int] = {}
         places: list[tuple[int, int]] = []
         digest = hashlib.blake2b(digest_size=16)
@@ -269,7 +269,7 @@ class _Photos:
                     rows[name] = len(places)
                     places.append((index, place))
                     digest.update(f"{_reference(image, name)}\n".encode())
-        return _Photos(rows, places, digest.hexdigest())
+        return _ShownPhotos(rows, places, digest.hexdigest())
 
 
 def _reference(image: Path | bytes, name: str) -> str:
@@ -292,7 +292,7 @@ class _Maker:
     transform: ImageTransform
     settings: RunSettings
     at: KeptAt
-    photos: _Photos
+    photos: _ShownPhotos
 
     @cached_property
     def spec(self) -> KeptSpec:
