@@ -51,6 +51,12 @@ from compoclip.workers import available_cores
 Amp = Callable[[], AbstractContextManager[object]]
 
 
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context in which towers are run in "bf16" or "fp16"; it does nothing for fp32."""
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=precision in ("bf16", "fp16"))
+
+
 # --- Gradient caching. ---
 
 
@@ -377,8 +383,7 @@ class _Maker:
         return np.asarray(features.float().cpu().numpy())
 
     def _amp(self) -> torch.autocast:
-        device = self.model.encoder.device.type
-        return torch.autocast(device, torch.bfloat16, enabled=self.settings.precision == "bf16")
+        return autocast(self.model.encoder.device, self.settings.precision)
 
 
 _NO_TEXTS = TextBlock((), (), (), (), 0)

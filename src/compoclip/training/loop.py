@@ -37,8 +37,15 @@ from compoclip.training.distributed import (
 )
 from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
-from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, step_if_finite
-from compoclip.training.parts import frozen_by
+from compoclip.training.optim import (
+    AveragedWeights,
+    BadSteps,
+    build_optimizer,
+    learning_rate,
+    set_learning_rate,
+    step_if_finite,
+)
+from compoclip.training.parts import frozen_by, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
@@ -46,6 +53,7 @@ from compoclip.training.step import step
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # one after the other
+_HALVINGS = 16  # of the loss scale of fp16, which begins with 2^16, until it is 1
 
 
 def train_loop(
@@ -84,14 +92,26 @@ def train_loop(
     # What learns decides what the optimiser holds, so freezing comes first.
     total = total_steps(method.optim, batches)
     freeze(encoder.model, method.trains, settings.freeze)
-    optimizer = build_optimizer(encoder.model.named_parameters(), method.optim)
+    factors = rate_factors(encoder.model, method.optim.lr, settings)
+    optimizer = build_optimizer(encoder.model.named_parameters(), method.optim, factors)
+    averages = AveragedWeights(encoder.model, settings.ema) if settings.ema else None
+    device = torch.device(settings.device)
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=2.0**_HALVINGS, enabled=settings.precision == "fp16"
+    )
 
     # Resume: weights, moments and random state of the newest complete state, if there is one.
     states = settings.out / "state"
     progress = Progress(step=0, epoch=0, epoch_step=0, signature=signature)
     state = latest_state(states) if settings.resume else None
     if state is not None:
-        progress = load_state(state, encoder.model, optimizer, signature, batches.steps_per_epoch)
+        progress = load_state(
+            state, encoder.model, optimizer, signature, batches.steps_per_epoch, averages
+        )
+        try:
+            scaler.load_state_dict(progress.scaler)
+        except (KeyError, RuntimeError) as error:
+            raise damaged(state, ValueError(f"scaler: {error}")) from error
         if progress.step > total:
             raise damaged(state, ValueError(f"step {progress.step} of {total}"))
     require_same_step(progress.step, ranks)
@@ -108,10 +128,9 @@ def train_loop(
     # Only now may modules be replaced and parameters split: states are written and read whole, and
     # the optimiser of a split model takes over the moments that were just restored.
     encoder.train()
-    device = torch.device(settings.device)
     sync_batch_norm(encoder.model, device, ranks)
     if settings.fsdp:
-        optimizer = shard_training(encoder, optimizer, method.optim, device, ranks)
+        optimizer = shard_training(encoder, optimizer, method.optim, device, ranks, factors)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     clock = time.monotonic()
@@ -123,7 +142,8 @@ def train_loop(
         if progress.step:
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
-            writer.save(encoder.model, optimizer, now)
+            now = replace(now, scaler=scaler.state_dict())
+            writer.save(encoder.model, optimizer, now, averages)
         if wait:
             writer.finish()
 
@@ -145,13 +165,14 @@ def train_loop(
             nonlocal progress
             progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
             log.write({"step": step, "skipped": f"{what} is not finite"})
-            if bad_steps.in_a_row == _MAX_BAD_STEPS:
+            if bad_steps.in_a_row == most:
                 kept = latest_state(states)
                 raise CompoclipError(
-                    f"the {what} was not finite {_MAX_BAD_STEPS} steps in a row up to step {step}; "
+                    f"the {what} was not finite {most} steps in a row up to step {step}; "
                     "lower --lr" + (f", or --resume from {kept}" if kept else "")
                 )
 
+        most = _MAX_BAD_STEPS + (_HALVINGS if scaler.is_enabled() else 0)
         bad_steps = BadSteps(device, skipped)
 
         def stopped() -> RunInterruptedError | None:
@@ -164,24 +185,28 @@ def train_loop(
         ahead = _Ahead(shared.steps(progress.step, last), batches, device)
         for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
             lr = learning_rate(progress.step, total, method.optim)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+            set_learning_rate(optimizer, lr)
 
             # Forward and backward. What is told of the loss is that of the global batch on every
             # rank; gradients still differ, by what each rank encoded.
             optimizer.zero_grad(set_to_none=True)
-            result = step(encoder, tokenize, method, batch, settings, global_batch, mean)
+            result = step(encoder, tokenize, method, batch, settings, global_batch, mean, scaler)
 
             # The next batch is made ready, and sent to the device, while that still computes.
             if progress.step + 1 < last:
                 ahead.take()
 
             # The mean over the ranks is the gradient that one process with the whole batch
-            # would have (see "The algebra" in `distributed`); it is clipped after that.
+            # would have (see "The algebra" in `distributed`); it is clipped after that. What fp16
+            # has scaled up is scaled back first.
             mean.finish()
+            scaler.unscale_(optimizer)
             norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
             bad = step_if_finite(optimizer, result.total, norm)
+            scaler.update()
             _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
+            if averages is not None:
+                averages.update()
 
             # Account for the step: a skipped one too, or the schedule would not end.
             spent, clock = time.monotonic() - clock, time.monotonic()
@@ -228,9 +253,12 @@ def train_loop(
                 save(wait=ends)
                 owed = False
             if stop or progress.step >= total:
-                return replace(progress, rewrites=rewrites.total(ranks))
+                break
             if stop_asked := _stopped(asked, progress.step, total, settings.out):
                 raise stop_asked
+    # The state has the weights of the last step; what is handed out is their average.
+    if averages is not None and progress.step >= total:
+        averages.apply()
     return replace(progress, rewrites=rewrites.total(ranks))
 
 

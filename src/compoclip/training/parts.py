@@ -6,6 +6,7 @@ where a parameter stands, and all ask it here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from compoclip.errors import UsageError
 from compoclip.methods.base import Method
 from compoclip.models.config import Part, part_of
 from compoclip.models.dual_encoder import projection_of
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
 
 _WORD = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*)?|temperature")
@@ -83,6 +85,45 @@ def _embeds(name: str) -> bool:
     registered before it do not: positions, class tokens, token embeddings."""
     own = re.sub(r"^(visual\.(trunk\.)?|text\.)", "", name)
     return "." not in own or own.startswith("token_embedding.")
+
+
+# --- Learning rates. ---
+
+
+def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[str, float]:
+    """What the learning rate is multiplied by, parameter by parameter.
+
+    With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block
+    d^(N + 1), what comes after the last 1.
+
+    Args:
+        network: An open_clip network, with adapters or without.
+        lr: The peak of the method.
+        settings: `lr_image`, `lr_text` and `layer_decay` are read.
+
+    Returns:
+        By name; empty where all have the learning rate of the method.
+
+    Raises:
+        UsageError: For rates that no training can use.
+    """
+    own = {"image": settings.lr_image, "text": settings.lr_text}
+    decay = settings.layer_decay
+    for part, rate in own.items():
+        if rate is not None and not (0 <= rate < math.inf):
+            raise UsageError(f"--lr-{part} {rate:g}: must be a number from 0 on")
+        if rate is not None and not lr:
+            raise UsageError(f"--lr-{part} goes without --lr 0: --freeze holds the rest still")
+    if not 0 < decay <= 1:
+        raise UsageError(f"--layer-decay {decay:g}: must be above 0 and at most 1")
+    if own == {"image": None, "text": None} and decay == 1:
+        return {}
+    found = {}
+    for name, place in places(network).items():
+        rate = own.get(place.part)
+        after = 0 if place.part == "temperature" else place.blocks + 1 - place.block
+        found[name] = (1.0 if rate is None else rate / lr) * decay**after
+    return found
 
 
 # --- Freezing. ---

@@ -32,7 +32,7 @@ from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import frozen_features, kept_at
 from compoclip.training.log import Trackers
 from compoclip.training.loop import total_steps, train_loop
-from compoclip.training.parts import frozen_by, with_frozen
+from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
@@ -119,12 +119,23 @@ def run_training(
         )
     if settings.fsdp and settings.compile:
         raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
+    if settings.fsdp and settings.ema:
+        raise UsageError("--ema keeps whole weights, --fsdp splits them: leave one out")
+    if not 0 <= settings.ema < 1:
+        raise UsageError(f"--ema {settings.ema:g}: must be at least 0 and below 1")
+    _require_precision(settings)
     require_writable(settings.out)
     with ExitStack() as stack:
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
         return _run(model, method, source, settings, ranks)
+
+
+def _require_precision(settings: RunSettings) -> None:
+    """Raise UsageError for fp16 on a CPU, which gains nothing there."""
+    if settings.precision == "fp16" and torch.device(settings.device).type == "cpu":
+        raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
 
 
 def _run(
@@ -147,6 +158,7 @@ def _run(
         model.encoder.require_local()
     method = with_frozen(method, settings.freeze)
     still = _frozen_parameters(model, settings.freeze)
+    rate_factors(model.encoder.model, method.optim.lr, settings)  # refuses impossible rates
 
     # The data for this method, and the method for this data.
     source = method.images.source(source)

@@ -17,7 +17,7 @@ _EXECUTION = {
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
-_WHERE_USED = {"freeze", "crops"}
+_WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ class RunSettings:
         workers: Processes that read data; the result does not depend on it. auto is all cores but
             one on a GPU, one for every eight cores on a CPU, none for less than 4,096 images.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
+        precision: bf16 runs the towers under autocast; so does fp16, with a scaled loss, for GPUs
+            without bf16; auto is bf16 on a GPU, fp32 on a CPU.
         micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
             the longest; the gradients stay those of the whole batch, memory is that of the
             micro-batch, and everything is encoded twice. 0 is the whole batch.
@@ -45,6 +46,12 @@ class RunSettings:
         freeze: What keeps its weights: image, text, image-trunk or text-trunk (a tower but for its
             last projection), image:N or text:N (what comes before the N-th block, and that block),
             temperature; one or several, beside what the method leaves alone.
+        lr_image: Learning rate of the image tower, in place of --lr.
+        lr_text: Learning rate of the text tower, in place of --lr; the temperature has --lr.
+        layer_decay: Multiply the learning rate of a tower by this once for every block between a
+            parameter and the tower's end: early blocks learn slower; 1 is the same for all.
+        ema: Average the weights over the steps, with this decay (0.999, say): OUT/model gets the
+            average, the weights of the last step stay in OUT/state; 0 is off.
         crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
             None leaves it to the method.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
@@ -65,7 +72,7 @@ class RunSettings:
     seed: int = 0
     workers: int | Literal["auto"] = 0
     device: str = "cpu"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     micro_batch: int = 0
     grad_checkpointing: bool = False
     compile: bool = False
@@ -73,6 +80,10 @@ class RunSettings:
     features: Path | None = None
     crops: int = 0
     freeze: tuple[str, ...] = ()
+    lr_image: float | None = None
+    lr_text: float | None = None
+    layer_decay: float = 1.0
+    ema: float = 0.0
     crop: bool | None = None
     draft: bool = True
     max_bad: int = 0

@@ -18,7 +18,7 @@ from compoclip.losses.contract import ALONE, Features, Layout
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
-from compoclip.training.caches import GradientCache, refuse_batch_norm
+from compoclip.training.caches import GradientCache, autocast, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
@@ -65,6 +65,7 @@ def step(
     settings: RunSettings,
     global_batch: GlobalBatch | None = None,
     mean: GradientMean | None = None,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to those of the parameters.
 
@@ -73,11 +74,12 @@ def step(
         tokenize: The encoder's tokenizer.
         method: The loss terms.
         batch: This rank's images and texts.
-        settings: Device, precision (bf16 is autocast of the towers; losses are always float32) and
-            micro-batch are read. The gradients are those of the whole batch either way.
+        settings: Device, precision (bf16 and fp16 are autocast of the towers; losses are always
+            float32) and micro-batch are read. Gradients are those of the whole batch either way.
         global_batch: What the batches of all ranks make together; None for a batch alone. The loss
             is that of the global batch, and so is the mean of the gradients over the ranks.
         mean: Takes that mean; it is begun as soon as gradients are complete.
+        scaler: Scales the gradients up, for fp16.
 
     Returns:
         The loss terms and their weighted sum.
@@ -107,7 +109,7 @@ def step(
     local = any(term.needs_local for term in active)
 
     def amp() -> torch.autocast:
-        return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+        return autocast(device, settings.precision)
 
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
@@ -131,8 +133,11 @@ def step(
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
     # W times the share, since the mean over the ranks is taken of the gradients.
     complete = nullcontext if mean is None else mean.during
+    start = torch.full_like(loss, peers.world)
+    if scaler is not None:
+        start = scaler.scale(start)
     with complete():
-        loss.backward(torch.full_like(loss, peers.world))  # type: ignore[no-untyped-call]
+        loss.backward(start)  # type: ignore[no-untyped-call]
     if cache is not None:
         cache.backward(complete)
     return StepResult(dict(zip(terms, values)), total)
