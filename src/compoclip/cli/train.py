@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         ),
     ]
     arguments = list(argv[1:])
-    for option in ("--texts", "--terms", "--set", "--track", "--freeze"):
+    for option in ("--texts", "--terms", "--set", "--track", "--freeze", "--init-from"):
         arguments = joined(arguments, option)
     return tyro.cli(
         parsed,

@@ -239,6 +239,7 @@ def _run(
         "optim": asdict(method.optim),
         "data": source.describe(),
         **settings.recorded(),
+        **({"init_from": model.provenance["soup"]} if "soup" in model.provenance else {}),
         "torch": torch.__version__,
     }
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
