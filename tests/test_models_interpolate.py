@@ -22,10 +22,10 @@ from compoclip.models.checkpoint import (
     save_model,
 )
 from compoclip.models.config import read_config
-from compoclip.models.conversion import interpolate, interpolate_states
+from compoclip.models.conversion import average, interpolate, interpolate_states
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from models_thin import config
-from train_helpers import write_config
+from train_helpers import write_config, write_data
 
 
 def model(folder: Path, seed: int, activation: str = "gelu") -> LoadedModel:
@@ -208,3 +208,68 @@ def test_the_verb(
     swapped = ["wise-ft", command[2], command[1], f"--out={tmp_path / 'new'}"]
     assert main(swapped) == 0
     assert "does not say that it was trained from" in capsys.readouterr().err
+
+
+# --- The mean of several models. ---
+
+
+def test_a_mean_is_that_of_all_weights(tmp_path: Path) -> None:
+    models = [model(tmp_path, seed) for seed in (1, 2, 3)]
+    with torch.no_grad():
+        models[1].encoder.logit_scale.add_(0.6)
+    mixed = average(iter(models))
+    states = [each.encoder.model.state_dict() for each in models]
+    for name, value in mixed.encoder.model.state_dict().items():
+        if value.is_floating_point():
+            expected = sum(state[name].double() for state in states) / 3
+            torch.testing.assert_close(value, expected.float(), atol=1e-6, rtol=1e-6)
+    made = mixed.provenance["soup"]
+    assert [each["weights"] for each in made] == [current_identity(m).weights for m in models]
+    assert [each["name"] for each in made] == [m.name for m in models]
+    same_thing = average([models[0], models[0]])
+    assert same_thing.identity.weights == models[0].identity.weights
+
+
+def test_a_mean_says_the_base_that_all_have(
+    tmp_path: Path, base: LoadedModel, tuned: LoadedModel
+) -> None:
+    other = model(tmp_path, seed=5)
+    other = replace(other, identity=replace(other.identity, base=base.identity.weights))
+    assert average([tuned, other]).identity.base == base.identity.weights
+    assert average([tuned, model(tmp_path, seed=5)]).identity.base == ""
+
+
+def test_a_mean_takes_two_models_of_one_kind(tmp_path: Path, base: LoadedModel) -> None:
+    with pytest.raises(UsageError, match="takes two or more"):
+        average([base])
+    quick = model(tmp_path, 2, "quick_gelu")
+    with pytest.raises(CompoclipError, match=r"cannot be mixed .*activation.*; average"):
+        average([base, quick])
+    data = json.loads((tmp_path / "config.json").read_text())
+    data["model_cfg"]["vision_cfg"]["width"] = 64
+    (tmp_path / "wide.json").write_text(json.dumps(data))
+    wide = create_model(read_config(tmp_path / "wide.json"), seed=1)
+    with pytest.raises(CompoclipError, match="cannot be mixed"):
+        average([base, wide])
+
+
+def test_training_starts_from_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_data(tmp_path / "data", 16)
+    paths = [tmp_path / name for name in ("a", "b")]
+    for seed, path in enumerate(paths):
+        save_model(model(tmp_path, seed), path, provenance={})
+    out = f"--out={tmp_path / 'run'}"
+    run = ["train", "clip-ft", f"--data={data}", out, "--batch-size=8", "--epochs=1"]
+    start = ["--init-from", *map(str, paths)]
+    assert main([*run, "--lr=0", *start]) == 0
+    found = load_model(tmp_path / "run" / "model")
+    expected = average(map(load_model, paths))
+    assert found.identity.weights == expected.identity.weights
+    assert [each["name"] for each in found.provenance["init_from"]] == list(map(str, paths))
+    for more, said in (
+        (["--model=bundled2", *start], "in place of --model"),
+        (["--lora", *start], "leave --lora out"),
+        (["--init-from", str(paths[0])], "takes two or more"),
+    ):
+        assert main([*run[:-3], f"--out={tmp_path / 'no'}", *run[-2:], *more]) == 2
+        assert said in capsys.readouterr().err

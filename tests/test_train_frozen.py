@@ -1,29 +1,62 @@
-"""--cache-frozen: each image of a frozen tower encoded once, the same run bit for bit."""
+"""--cache-frozen: each image of a frozen tower or trunk encoded once, and the same run with it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from compoclip.cli.main import main
-from compoclip.models.checkpoint import load_model
+from compoclip.data import kept
+from compoclip.methods.registry import load_recipe, method_names
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import ImageTower
-from compoclip.training.caches import FrozenImages
 from compoclip.training.log import read_log
 from method_data import arguments, write_world
-from test_train_gradcache import batch_for, loaded
+from models_thin import config, timm_config
+from test_train_gradcache import loaded
+from train_helpers import write_data
 
 FROZEN = ("--lora", "--lora-towers=text", "--no-crop", "--epochs=2")
+TRUNK = ("--freeze", "image-trunk")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Counts the images that a tower encodes, in a cache folder that is empty at first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    seen: list[int] = []
+    encode, states = ImageTower._encode, ImageTower.kept_features
+
+    def counted(self: ImageTower, pixels: Tensor, patches: bool) -> Any:
+        seen.append(len(pixels))
+        return encode(self, pixels, patches)
+
+    def also_counted(self: ImageTower, pixels: Tensor, patches: bool, at: Any) -> Any:
+        before = sum(seen)
+        made = states(self, pixels, patches, at)
+        if sum(seen) == before and len(pixels) > 1:  # one to know the shape
+            seen.append(len(pixels))
+        elif len(pixels) == 1 and sum(seen) > before:
+            seen.pop()
+        return made
+
+    monkeypatch.setattr(ImageTower, "_encode", counted)
+    monkeypatch.setattr(ImageTower, "kept_features", also_counted)
+    return seen
 
 
 def weights(run: Path) -> dict[str, Tensor]:
@@ -34,61 +67,225 @@ def losses(run: Path) -> list[float]:
     return [record["loss"] for record in read_log(run / "train.jsonl")]
 
 
+def assert_alike(run: Path, other: Path) -> None:
+    assert losses(run) == pytest.approx(losses(other), abs=1e-5)
+    expected = weights(other)
+    for name, value in weights(run).items():
+        wanted = expected[name]
+        if name.endswith("in_proj_bias"):  # keys' have no gradient but rounding, which Adam scales
+            thirds = [torch.cat((each.chunk(3)[0], each.chunk(3)[2])) for each in (value, wanted)]
+            value, wanted = thirds
+        torch.testing.assert_close(value, wanted, atol=1e-5, rtol=1e-5, msg=name)
+
+
+def assert_equal(run: Path, other: Path) -> None:
+    assert losses(run) == losses(other)
+    expected = weights(other)
+    for name, value in weights(run).items():
+        assert torch.equal(value, expected[name]), name
+
+
 def test_the_same_run_with_each_image_encoded_once(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, encoded: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    encoded = []
-    encode = ImageTower._encode
-
-    def counted(self: ImageTower, pixels: Tensor, patches: bool) -> Any:
-        encoded.append(len(pixels))
-        return encode(self, pixels, patches)
-
-    monkeypatch.setattr(ImageTower, "_encode", counted)
-    for name, more in (
-        ("plain", ()),
-        ("cached", ("--cache-frozen",)),
-        ("pieces", ("--cache-frozen", "--micro-batch=5")),
+    for name, more, times in (
+        ("plain", (), 2 * 40),
+        ("first", ("--cache-frozen",), 40),
+        ("later", ("--cache-frozen",), 0),
+        ("pieces", ("--cache-frozen", "--micro-batch=5"), 0),
+        ("seed", ("--cache-frozen", "--seed=3"), 0),
+        ("elsewhere", (f"--features={tmp_path / 'features'}",), 40),
+        ("reading", ("--cache-frozen", "--workers=2"), 0),
     ):
         encoded.clear()
         run = arguments(world, "fsc-clip", tmp_path / name, *FROZEN, *more)
         assert main(run) == 0
-        assert sum(encoded) == (2 * 40 if name == "plain" else 40), name
-    assert "40 of 80 images encoded, the others remembered" in capsys.readouterr().err
-    assert losses(tmp_path / "plain") == losses(tmp_path / "cached")
-    for name, value in weights(tmp_path / "plain").items():
-        assert torch.equal(value, weights(tmp_path / "cached")[name]), name
-    # Resumed in the second epoch, with nothing remembered: still the same.
+        assert sum(encoded) == times, name
+        told = capsys.readouterr().err
+        assert ("features of 40 of 40 images are encoded now" in told) == (times == 40)
+        assert ("features of 40 images are in" in told) == (times == 0)
+        if name != "seed":
+            assert_alike(tmp_path / name, tmp_path / "plain")
+    for name in ("later", "elsewhere", "reading"):
+        assert_equal(tmp_path / name, tmp_path / "first")
+    # Resumed in the second epoch: still the same.
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *FROZEN, "--cache-frozen")
     assert main([*cut, "--stop-after=7"]) == 0
     assert main([*cut, "--resume"]) == 0
-    for name, value in weights(tmp_path / "plain").items():
-        assert torch.equal(value, weights(tmp_path / "cut")[name]), name
+    assert_equal(tmp_path / "cut", tmp_path / "first")
 
 
-def test_room_is_bounded_and_new_views_are_new_images() -> None:
-    model = loaded()
-    model.encoder.model.get_submodule("visual").requires_grad_(False)
-    model.encoder.train()
-    batch = replace(batch_for(model), views=("a", "b", "c", "d", "e"))
-    ids = model.tokenizer(list(batch.block.texts))
-    pixels = batch.normalised(torch.device("cpu"))
-    one = 4 * (24 + 16 * 24)  # bytes of an image's pooled feature and patches
-    memory = FrozenImages(most=2 * one)
-    for round_ in range(2):
-        found = memory.work(model.encoder, batch, pixels, ids, True, 0).all()
-        expected = model.encoder.work(pixels, ids, True).all()
-        assert torch.equal(found.image, expected.image)
-        assert found.patches is not None
-        assert expected.patches is not None
-        assert torch.equal(found.patches, expected.patches)
-        assert (memory.asked, memory.found, memory.bytes) == (5 * round_ + 5, 2 * round_, 2 * one)
-    for views in (("new", "b", "c", "d", "e"), ("", "b", "", "", "")):
-        before = memory.found
-        shown = replace(batch, views=views)
-        again = memory.work(model.encoder, shown, pixels, ids, True, 0).all()
-        assert memory.found == before + 1
-        torch.testing.assert_close(again.image, expected.image, atol=1e-6, rtol=1e-6)
+@pytest.mark.parametrize("name", method_names())
+def test_every_recipe_learns_the_same_from_kept_features(
+    name: str, world: Path, tmp_path: Path, encoded: list[int]
+) -> None:
+    lora = load_recipe(name)().lora is not None
+    alone = ("--lora-towers=text",) if lora else TRUNK
+    for run, more in (("plain", ()), ("kept", ("--cache-frozen",))):
+        encoded.clear()
+        crops = "--crops=2" if load_recipe(name)().crop else "--no-crop"
+        words = [*alone, crops, *more, "--epochs=2.4"]
+        assert main(arguments(world, name, tmp_path / run, *words)) == 0
+        shown = sum(encoded)
+        if run == "plain":
+            before = shown
+    assert shown < before
+    assert_alike(tmp_path / "kept", tmp_path / "plain")
+    moved = [k for k, v in weights(tmp_path / "kept").items() if k == "visual.proj"]
+    assert moved
+
+
+def test_features_are_of_the_tower_the_crops_and_the_images(
+    world: Path, tmp_path: Path, encoded: list[int]
+) -> None:
+    """Whatever changes them makes others, and what does not is found again."""
+    data = tmp_path / "data"
+    shutil.copytree(world, data)
+
+    def times(*more: str, method: str = "negclip") -> int:
+        encoded.clear()
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        run = arguments(data, method, tmp_path / "run", "--epochs=1", "--cache-frozen", *more)
+        assert main(run) == 0
+        return sum(encoded)
+
+    assert times(*TRUNK, "--no-crop") == 40
+    assert times(*TRUNK, "--no-crop", "--seed=1", "--lr=1e-4", method="clip-ft") == 0
+    assert times("--freeze", "image", "--no-crop") == 40
+    assert times(*TRUNK, "--crops=3") == 120
+    assert times(*TRUNK, "--crops=3") == 0
+    assert times(*TRUNK, "--no-crop", method="fsc-clip") == 40  # patches, too
+    # Another trunk; another projection is none.
+    trained = arguments(data, "negclip", tmp_path / "other", "--epochs=1", *TRUNK)
+    assert main(trained) == 0
+    assert times(*TRUNK, "--no-crop", f"--model={tmp_path / 'other' / 'model'}") == 0
+    trained = arguments(data, "negclip", tmp_path / "whole", "--epochs=1")
+    assert main(trained) == 0
+    assert times(*TRUNK, "--no-crop", f"--model={tmp_path / 'whole' / 'model'}") == 40
+    # Another photo.
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(data / "3.png")
+    assert times(*TRUNK, "--no-crop") == 40
+
+
+def test_what_is_damaged_cut_short_or_foreign_is_told_and_made_anew(
+    world: Path,
+    tmp_path: Path,
+    encoded: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kept, "_PART_PHOTOS", 10)
+
+    def run(name: str) -> str:
+        encoded.clear()
+        more = (*TRUNK, "--no-crop", "--epochs=1", f"--features={tmp_path / 'features'}")
+        assert main(arguments(world, "negclip", tmp_path / name, *more)) == 0
+        return capsys.readouterr().err
+
+    run("first")
+    parts = sorted(tmp_path.glob("features/*/part-*.safetensors"))
+    assert len(parts) == 4
+    whole = [part.read_bytes() for part in parts]
+
+    def spoilt(name: str, said: str, content: bytes | None) -> None:
+        """The second part becomes this; one part is made anew."""
+        parts[1].unlink()
+        if content is not None:
+            parts[1].write_bytes(content)
+        told = run(name)
+        assert (f"{parts[1].name}: {said}" in told) == (content is not None), told
+        assert "features of 10 of 40 images are encoded now" in told
+        assert sum(encoded) == 10
+        assert [part.read_bytes() for part in parts] == whole
+        assert_equal(tmp_path / name, tmp_path / "first")
+
+    one = bytearray(whole[1])
+    one[-3] ^= 1
+    spoilt("flipped", "damaged (its checksum is another); made anew", bytes(one))
+    spoilt("short", "", whole[1][:-100])
+    spoilt("header", "", whole[1][:20])
+    spoilt("empty", "", b"")
+    spoilt("text", "", b"not features at all, but a text that somebody put there")
+    spoilt("place", "holds features of another tower or of other images", whole[0])
+    spoilt("gone", "", None)
+    other = arguments(world, "negclip", tmp_path / "other", "--epochs=1", "--crops=1", *TRUNK)
+    assert main([*other, f"--features={tmp_path / 'foreign'}"]) == 0
+    (foreign,) = tmp_path.glob("foreign/*/part-000001.safetensors")
+    spoilt("foreign", "holds features of another tower or of other images", foreign.read_bytes())
+
+
+def test_a_killed_run_is_gone_on_with(
+    world: Path,
+    tmp_path: Path,
+    encoded: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kept, "_PART_PHOTOS", 10)
+    write, done = kept.write_atomically, []
+
+    def killed(path: Path, fill: Any) -> None:
+        def half(place: Path) -> None:
+            fill(place)
+            if len(done) == 2:
+                place.write_bytes(place.read_bytes()[:50])
+                raise KeyboardInterrupt
+
+        write(path, half)
+        done.append(path)
+
+    more = (*TRUNK, "--no-crop", "--epochs=1", "--cache-frozen")
+    run = arguments(world, "negclip", tmp_path / "run", *more)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "write_atomically", killed)
+        assert main(run) == 130
+    encoded.clear()
+    capsys.readouterr()
+    assert main(run) == 0
+    assert "features of 20 of 40 images are encoded now" in capsys.readouterr().err
+    assert sum(encoded) == 20
+    assert main(arguments(world, "negclip", tmp_path / "plain", *more[:-1])) == 0
+    assert_alike(tmp_path / "run", tmp_path / "plain")
+
+
+def test_what_does_not_fit_the_disk_is_refused(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    more = (*TRUNK, "--crops=2", f"--features={tmp_path / 'features'}")
+    assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 1
+    told = capsys.readouterr().err
+    assert "features of 40 images take" in told
+    assert "--features" in told
+    assert not (tmp_path / "run" / "model").exists()
+    assert not list(tmp_path.glob("features/*/part-*"))
+
+
+def test_unreadable_images_are_left_out_as_without(
+    world: Path, tmp_path: Path, encoded: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(world, data)
+    (data / "5.png").write_bytes(b"no image")
+    (data / "6.png").unlink()
+    for name, more in (
+        ("plain", ()),
+        ("kept", ("--cache-frozen",)),
+        ("again", ("--cache-frozen",)),
+    ):
+        words = (*TRUNK, "--no-crop", "--epochs=2", "--max-bad=2", *more)
+        assert main(arguments(data, "negclip", tmp_path / name, *words)) == 0
+        told = capsys.readouterr().err
+        assert "5.png: " in told
+        assert "6.png: " in told
+    assert_alike(tmp_path / "kept", tmp_path / "plain")
+    strict = arguments(data, "negclip", tmp_path / "strict", *TRUNK, "--no-crop", "--cache-frozen")
+    assert main(strict) == 1
+    assert "unreadable image" in capsys.readouterr().err
 
 
 def test_where_nothing_would_be_remembered_it_is_refused(
@@ -99,3 +296,70 @@ def test_where_nothing_would_be_remembered_it_is_refused(
     assert "clip-ft trains the image tower" in capsys.readouterr().err
     assert main([*asked, "--lora", "--lora-towers=text"]) == 2
     assert "add --no-crop" in capsys.readouterr().err
+    assert main([*asked[:-1], "--no-crop", "--crops=2"]) == 2
+    assert "leave --no-crop out" in capsys.readouterr().err
+    composites = arguments(world, "clic", tmp_path / "no", "--cache-frozen", "--no-alternate")
+    assert main(composites) == 2
+    assert "composites alone" in capsys.readouterr().err
+
+
+def test_fixed_crops_are_those_of_any_seed_and_take_turns(world: Path, tmp_path: Path) -> None:
+    data = write_data(tmp_path / "data")  # one caption an image
+    plain = ("--epochs=2", "--crops=1", "--lr=0", "--batch-size=40", f"--data={data}")
+    for seed in ("1", "2"):
+        assert main(arguments(world, "clip-ft", tmp_path / seed, *plain, f"--seed={seed}")) == 0
+    first, second = losses(tmp_path / "1")
+    assert first == pytest.approx(second, abs=1e-6)  # the same crop in both epochs
+    assert losses(tmp_path / "2") == pytest.approx([first, first], abs=1e-6)
+    assert main(arguments(world, "clip-ft", tmp_path / "two", *plain, "--crops=2")) == 0
+    changing = losses(tmp_path / "two")
+    assert changing[0] == pytest.approx(first, abs=1e-6)
+    assert abs(changing[1] - first) > 1e-5
+    record = json.loads((tmp_path / "two" / "model" / "compoclip.json").read_text())
+    assert record["provenance"]["crops"] == 2
+
+
+TIMM_VIT = timm_config("vit_tiny_patch16_224", 224, timm_pool="token")
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        config(),
+        config(vision={"pool_type": "avg"}),
+        config(vision={"final_ln_after_pool": True, "pool_type": "avg"}),
+        timm_config("mobilenetv2_050", 64),
+        timm_config("mobilenetv2_050", 64, timm_proj="mlp"),
+        TIMM_VIT,
+    ],
+    ids=["vit", "avg", "after pool", "mobilenet", "mlp", "timm vit"],
+)
+@pytest.mark.parametrize("patches", [False, True])
+def test_what_is_kept_of_a_trunk_gives_the_features_of_the_tower(
+    cfg: dict[str, Any], patches: bool
+) -> None:
+    model = loaded(cfg)
+    encoder = model.encoder.eval()
+    pixels = torch.rand(3, 3, *model.preprocess.size)
+    ids = model.tokenizer(["a", "b"])
+    expected = encoder.work(pixels, ids, patches).all()
+    for at in ("trunk", "tower"):
+        states = encoder.kept_features(pixels, patches, at)  # type: ignore[arg-type]
+        found = encoder.work(states, ids, patches, kept=at).all()  # type: ignore[arg-type]
+        torch.testing.assert_close(found.image, expected.image, atol=1e-5, rtol=1e-5)
+        if patches:
+            assert found.patches is not None
+            torch.testing.assert_close(found.patches, expected.patches, atol=1e-5, rtol=1e-5)
+
+
+def test_a_trunk_without_a_projection_cannot_be_kept(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vision = {"layers": [1, 1, 1, 1], "width": 8, "image_size": 32, "patch_size": None}
+    cfg = config(vision=vision, text={"vocab_size": 49408, "context_length": 77})
+    save_model(create_model(ModelConfig(cfg)), tmp_path / "resnet", provenance={})
+    run = arguments(world, "clip-ft", tmp_path / "run", f"--model={tmp_path / 'resnet'}")
+    asked = [*run, "--cache-frozen", "--no-crop", f"--features={tmp_path / 'features'}"]
+    assert main([*asked, "--freeze", "image-trunk"]) == 2
+    assert "features of a frozen image trunk cannot be kept" in capsys.readouterr().err
+    assert main([*asked, "--epochs=1", "--freeze", "image"]) == 0

@@ -307,12 +307,14 @@ def test_a_head_has_a_group_of_its_own() -> None:
     freeze(model.encoder.model, Trains())
     learner = model.encoder.learner
     assert learner is model.encoder
-    optimizer = build_optimizer(learner.named_parameters(), Optim(weight_decay=0.3), method.heads)
+    optimizer = build_optimizer(
+        learner.named_parameters(), Optim(weight_decay=0.3), heads=method.heads
+    )
     own = model.encoder.heads["head"].gain
     (group,) = [g for g in optimizer.param_groups if any(p is own for p in g["params"])]
-    assert (group["lr_scale"], group["weight_decay"], len(group["params"])) == (100.0, 0.0, 1)
+    assert (group["factor"], group["weight_decay"], len(group["params"])) == (100.0, 0.0, 1)
     others = [g for g in optimizer.param_groups if g is not group]
-    assert {g["lr_scale"] for g in others} == {1.0}
+    assert {g["factor"] for g in others} == {1.0}
     assert {g["weight_decay"] for g in others} == {0.3, 0.0}
     assert loaded().encoder.learner is not None
 

@@ -99,6 +99,8 @@ class TrainingInputs:
             JSONL, Parquet, webdataset shards, or a folder of images with captions beside them.
         model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
             or "bundled"; with --from-scratch an open_clip configuration file.
+        init_from: Start from the mean of the weights of several checkpoints (a uniform soup), each
+            written as for --model, in place of it.
         images: Folder that image paths in the data are relative to.
         split: Split of the data to use, where it holds several: train unless given; all takes
             everything.
@@ -115,6 +117,7 @@ class TrainingInputs:
 
     data: str
     model: str = "bundled"
+    init_from: tuple[str, ...] = ()
     images: Path | None = None
     split: str | None = None
     image_column: str | None = None
@@ -217,10 +220,17 @@ def train(
         CompoclipError: For what `training.run.run_training` reports.
     """
     require_seeds(options)
-    counts = ("micro_batch", "max_bad", "save_every", "log_every", "stop_after")
+    counts = ("micro_batch", "crops", "max_bad", "save_every", "log_every", "stop_after")
     require_least(0, options, *counts, *(["workers"] if options.workers != "auto" else []))
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")
+    if options.init_from and (options.from_scratch or options.model != "bundled"):
+        raise UsageError("--init-from is in place of --model and --from-scratch: leave them out")
+    if options.init_from and method.lora:
+        raise UsageError(
+            "--init-from gives weights that no file holds, and adapters need a base that can be "
+            "loaded again: leave --lora out"
+        )
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
     if options.push_to_hub:
@@ -278,7 +288,11 @@ _MANY = 4096  # images that are worth starting processes for
 def _start(options: TrainOptions) -> LoadedModel:
     from compoclip.models.checkpoint import create_model, load_model
     from compoclip.models.config import read_config
+    from compoclip.models.conversion import average
 
+    if options.init_from:
+        parts = (load_model(each, activation=options.activation) for each in options.init_from)
+        return average(parts)
     if options.from_scratch:
         config = read_config(Path(options.model))
         return create_model(config, seed=options.seed, image_weights=options.image_weights)

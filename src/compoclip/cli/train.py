@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         ),
     ]
     arguments = list(argv[1:])
-    for option in ("--texts", "--terms", "--set", "--track"):
+    for option in ("--texts", "--terms", "--set", "--track", "--freeze", "--init-from"):
         arguments = joined(arguments, option)
     return tyro.cli(
         parsed,
@@ -89,10 +89,12 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         paths = {"model": summary.model, "adapter": summary.adapter}
         console.emit_json({**data, **{k: str(v) if v else None for k, v in paths.items()}})
         return
+    still = [f"{word} ({count:,} parameters)" for word, count in summary.frozen.items()]
+    frozen = f", frozen: {', '.join(still)}" if still else ""
     where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
     print(
         f"{summary.method}: {console.counted(summary.steps, 'step')}, {summary.images} images, "
-        f"{summary.texts} texts, {summary.seconds:.0f} s -> {where}"
+        f"{summary.texts} texts, {summary.seconds:.0f} s{frozen} -> {where}"
     )
     for reason, count in summary.left_out.items():
         console.note(f"  left out of the data: {count} x {reason}")

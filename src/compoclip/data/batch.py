@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from compoclip.data.transform import Resize, normalised
 from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
+from compoclip.models.work import KeptAt
 from compoclip.rewrites.base import token_key
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ class Batch:
     """What the training loop receives: images and the texts that go with them.
 
     Args:
-        pixels: (B, 3, H, W) uint8, or what `resize` makes them of.
+        pixels: (B, 3, H, W) uint8, or what `resize` makes them of; where `kept` says so,
+            (B, 1 + P, C) features.
         block: The texts.
         ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
         skipped: Ids of samples left out of this batch because they could not be read.
@@ -130,6 +132,7 @@ class Batch:
         views: Names of what the images show, equal within a run only where the pixels are: of the
             photo or photos, and of the crop if there is one. "" where that is not known.
         numbers: The texts as numbers, if they have been made.
+        kept: Where features were taken that are in the place of pixels.
         resize: What the device makes images of the model's size with; None where they have it.
         unforeseen: Where the indices are noted that losses ask for and `numbers` lacks.
     """
@@ -143,12 +146,18 @@ class Batch:
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     views: tuple[str, ...] = ()
     numbers: Numbers | None = None
+    kept: KeptAt = ""
     resize: Resize | None = None
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
     def normalised(self, device: torch.device) -> torch.Tensor:
-        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there."""
+        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there.
+
+        Kept features are what they are.
+        """
         pixels = self.pixels.to(device, non_blocking=True)
+        if self.kept:
+            return pixels
         if self.resize is not None:
             pixels = self.resize(pixels)
         return normalised(pixels, self.mean, self.std)

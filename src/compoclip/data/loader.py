@@ -23,6 +23,7 @@ from compoclip.data.images import (
     RankShare,
     UnreadableError,
 )
+from compoclip.data.kept import KeptFeatures
 from compoclip.data.plan import PlanCounts, TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
@@ -57,6 +58,7 @@ class Assembler:
     seed: int
     images: ImagePlan
     companions: Companions
+    kept: KeptFeatures | None = None
     prepare: Preparation | None = None
 
     def __getitem__(self, item: Item) -> Made:
@@ -75,6 +77,7 @@ class Assembler:
             self.companions,
             task.epoch,
             task.kind,
+            self.kept,
         )
         for index in task.indices:
             sample = self.source[index]
@@ -120,6 +123,7 @@ class BatchLoader:
         start_method: str | None = None,
         images: ImagePlan = SINGLE,
         companions: Companions | None = None,
+        kept: KeptFeatures | None = None,
     ) -> None:
         """Make a loader; workers start with the first epoch.
 
@@ -136,6 +140,7 @@ class BatchLoader:
             start_method: Of the workers ("fork", "spawn", "forkserver"); None is the platform's.
             images: Which images make a batch.
             companions: What that needs to know of the source (`ImagePlan.prepare`).
+            kept: Features to show in the place of photos.
 
         Raises:
             CompoclipError: When the batch cannot be split evenly.
@@ -147,7 +152,7 @@ class BatchLoader:
         self._max_bad = max_bad
         self._may_be_empty = world > 1
         self._assembler = Assembler(
-            source, plan, transform, seed, images, companions or Companions()
+            source, plan, transform, seed, images, companions or Companions(), kept
         )
         self._steps = (0, 0)  # under way; what the workers' sampler reads
         # Indices that losses have asked for so far: which they are does not depend on the batch, so

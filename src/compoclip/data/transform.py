@@ -36,10 +36,12 @@ class RandomCrop:
     Args:
         scale: Range of the fraction of the area kept.
         ratio: Range of width / height.
+        fixed: The number of crops of every photo, the next one in every epoch; 0 draws new ones.
     """
 
     scale: tuple[float, float] = (0.9, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    fixed: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from .checkpoint import save_model as save_model
 from .config import ModelConfig as ModelConfig
 from .config import ModelIdentity as ModelIdentity
 from .config import read_config as read_config
+from .conversion import average as average
 from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
 from .conversion import interpolate as interpolate

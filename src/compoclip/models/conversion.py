@@ -1,12 +1,13 @@
-"""Models looked at and made of others: inspected, converted to another form, interpolated.
+"""Models looked at and made of others: inspected, converted, interpolated, averaged.
 
 Weight interpolation with the base (WiSE-FT) is theta(alpha) = (1 - alpha) theta_base + alpha
-theta_tuned; Wortsman et al., Robust fine-tuning of zero-shot models (CVPR 2022).
+theta_tuned; Wortsman et al., Robust fine-tuning of zero-shot models (CVPR 2022). The mean of
+several tuned models is a uniform soup; Wortsman et al., Model soups (ICML 2022).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from compoclip.models.checkpoint import (
     save_model,
     writer_of,
 )
-from compoclip.models.config import part_of
+from compoclip.models.config import ModelIdentity, part_of
 
 Scope = Literal["all", "image", "text"]
 WiseLora = Literal["merged", "squared"]
@@ -139,15 +140,8 @@ def interpolate(
         CompoclipError: The models differ in anything but weights.
     """
     ours, theirs = current_identity(base), current_identity(tuned)
-    differences = ours.differences(theirs, ignore=("base", "adapter", "weights"))
-    if differences:
-        why = ""
-        if ours.context_length != theirs.context_length:
-            why = "; positions that only one of them has cannot be mixed exactly"
-        raise CompoclipError(
-            f"{base.name} and {tuned.name} cannot be mixed ({base.name} first): "
-            f"{'; '.join(differences)}{why}; interpolate a model with the base it was trained from"
-        )
+    remedy = "interpolate a model with the base it was trained from"
+    _require_mixable(base.name, ours, tuned.name, theirs, remedy)
     if wise_lora == "squared" and not (theirs.adapter and theirs.base == ours.weights):
         raise UsageError(
             f"squared interpolation is for adapters and the base they were trained on, and "
@@ -172,6 +166,55 @@ def interpolate(
         "tuned": {"name": tuned.name, "weights": theirs.weights, "base": theirs.base},
     }
     return replace(mixed, identity=identity, provenance={**tuned.provenance, "wise_ft": made})
+
+
+def average(models: Iterable[LoadedModel]) -> LoadedModel:
+    """Average the weights of several models (a uniform soup).
+
+    Args:
+        models: Two or more, taken one by one; of one base, or nothing is to be expected of it.
+
+    Returns:
+        A new model on the CPU. Its provenance names the models under "soup"; its identity has their
+        base if they have it in common.
+
+    Raises:
+        UsageError: For fewer than two models.
+        CompoclipError: The models differ in anything but weights.
+    """
+    made: list[dict[str, str]] = []
+    first: LoadedModel | None = None
+    for model in models:
+        identity = current_identity(model)
+        made.append({"name": model.name, "weights": identity.weights, "base": identity.base})
+        if first is None:
+            first, mean = model, dict(model.encoder.model.state_dict())
+            continue
+        remedy = "average checkpoints of one architecture"
+        _require_mixable(first.name, current_identity(first), model.name, identity, remedy)
+        state = model.encoder.model.state_dict()
+        mean = interpolate_states(mean, state, 1 / len(made), mix_scale=True)
+    if first is None or len(made) < 2:
+        raise UsageError("a mean takes two or more models: name another, or give one as --model")
+    mixed = assemble(first.config, f"mean of {len(made)} models", state=mean)
+    bases = {each["base"] for each in made}
+    identity = replace(mixed.identity, base=bases.pop() if len(bases) == 1 else "")
+    return replace(mixed, identity=identity, provenance={"soup": made})
+
+
+def _require_mixable(
+    name: str, ours: ModelIdentity, other: str, theirs: ModelIdentity, remedy: str
+) -> None:
+    """Raise CompoclipError when two models differ in anything but weights."""
+    differences = ours.differences(theirs, ignore=("base", "adapter", "weights"))
+    if differences:
+        why = ""
+        if ours.context_length != theirs.context_length:
+            why = "; positions that only one of them has cannot be mixed exactly"
+        raise CompoclipError(
+            f"{name} and {other} cannot be mixed ({name} first): {'; '.join(differences)}{why}; "
+            f"{remedy}"
+        )
 
 
 def interpolate_states(

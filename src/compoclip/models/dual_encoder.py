@@ -25,7 +25,7 @@ from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
-from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
+from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work, joined
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -87,9 +87,28 @@ class ImageTower:
                 f"choose another model or do without {purpose}"
             )
 
-    def work(self, pixels: Tensor, patches: bool = False, limit: int = 0) -> Work[ImageFeatures]:
+    def require_trunk(self) -> None:
+        """Raise UsageError when features before the last projection cannot be had: the tower ends
+        with an attention pool, or with no projection of its own."""
+        visual = self._visual
+        if isinstance(visual, TimmModel):
+            had = {name for name, _ in visual.head.named_children()} & {"pool", "proj", "mlp"}
+            splits = bool(had) and "pool" not in had
+        else:
+            splits = isinstance(visual, VisionTransformer) and visual.proj is not None
+        if not splits:
+            raise UsageError(
+                f"features of a frozen image trunk cannot be kept: this tower "
+                f"({type(visual).__name__}) does not end with a projection that could be put on "
+                "them; freeze all of it (--freeze image), or leave --cache-frozen out"
+            )
+
+    def work(
+        self, pixels: Tensor, patches: bool = False, limit: int = 0, kept: KeptAt = ""
+    ) -> Work[ImageFeatures]:
         """How (B, 3, H, W) pixels are encoded: `limit` images a micro-batch, or all at once for 0.
 
+        Kept features of images (B, 1 + P, C), as `kept_features` gives them, may stand for pixels.
         Raises CompoclipError when patches are impossible.
         """
         if patches:
@@ -97,9 +116,33 @@ class ImageTower:
         parts = torch.split(pixels, limit or len(pixels))
 
         def micro_batch(part: Tensor) -> MicroBatch:
+            if kept:
+                return lambda: self._from_kept(part, patches, kept)
             return lambda: (self._compiled or self._encode)(part, patches)
 
         return Work(tuple(map(micro_batch, parts)), _joined)
+
+    def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
+        """(B, 1 + P, C) pooled features, and below them those of patches, if asked; before the last
+        projection ("trunk") or after it ("tower")."""
+        if at == "tower":
+            outputs = self._encode(pixels, patches)
+        elif isinstance(self._visual, VisionTransformer):
+            outputs = _vit_states(self._visual, pixels, patches)
+        else:
+            outputs = _timm_states(self._visual, pixels, patches)
+        pooled, *states = outputs
+        return torch.cat([pooled[:, None], *states], dim=1)
+
+    def _from_kept(self, features: Tensor, patches: bool, kept: KeptAt) -> Outputs:
+        if not patches:
+            features = features[:, :1]
+        if kept == "trunk":
+            visual = self._visual
+            timm = isinstance(visual, TimmModel)
+            features = visual.head(features) if timm else features @ visual.proj
+        pooled = features[:, 0]
+        return (pooled, features[:, 1:]) if patches else (pooled,)
 
     def compile(self) -> None:
         """Compile the tower, anew for every size of a batch until it is seen to vary: of a usual
@@ -129,6 +172,29 @@ class ImageTower:
         return _timm(visual, pixels)
 
 
+def projection_of(network: nn.Module, tower: Tower) -> tuple[str, ...]:
+    """The last projection of a tower: names in the state dict, of parameters or of modules.
+
+    Empty for a tower that has none of its own, such as one that ends with an attention pool.
+    """
+    names = [name for name, _ in network.named_parameters()]
+    if tower == "text":
+        known: tuple[str, ...] = ("text_projection", "text.text_projection", "text.proj")
+        return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
+    visual: Any = network.visual
+    if isinstance(visual, ModifiedResNet):
+        known = ("visual.attnpool.c_proj",)
+    elif isinstance(visual, TimmModel):
+        # open_clip's own head, else the trunk's classifier, which it has made one of embeddings.
+        known = ("visual.head.proj", "visual.head.mlp")
+        if not any(n.startswith("visual.head.") for n in names):
+            made = visual.trunk.get_classifier()
+            known = tuple(n for n, module in network.named_modules() if module is made)
+    else:
+        known = ("visual.proj",)
+    return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
+
+
 def _joined(outputs: Sequence[Outputs]) -> ImageFeatures:
     return ImageFeatures(*map(joined, zip(*outputs)))
 
@@ -150,16 +216,22 @@ def _packed_vit(
     visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves
 ) -> Outputs:
     """What open_clip's forward and `_vit` compute, with our own way through the blocks."""
+    outputs = _vit_states(visual, pixels, patches, halves)
+    return outputs if visual.proj is None else tuple(each @ visual.proj for each in outputs)
+
+
+def _vit_states(
+    visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves = AS_WRITTEN
+) -> Outputs:
+    """What the projection is put on: the pooled state, and those of patches."""
     x = visual._embeds(pixels)
-    recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
-    x = run_blocks(visual.transformer.resblocks, x, within_rows, halves, recompute)
+    if _runs_packed(visual):
+        recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
+        x = run_blocks(visual.transformer.resblocks, x, within_rows, halves, recompute)
+    else:
+        x = visual.transformer(x)
     pooled, _ = visual._pool(x)
-    if visual.proj is not None:
-        pooled = pooled @ visual.proj
-    if not patches:
-        return (pooled,)
-    states = visual.ln_post(x)[:, 1:]
-    return pooled, states if visual.proj is None else states @ visual.proj
+    return (pooled, visual.ln_post(x)[:, 1:]) if patches else (pooled,)
 
 
 def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
@@ -171,20 +243,28 @@ def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
 
 
 def _timm(visual: TimmModel, pixels: Tensor) -> Outputs:
+    pooled, states = _timm_states(visual, pixels, patches=True)
+    return visual.head(pooled), visual.head(states)
+
+
+def _timm_states(visual: TimmModel, pixels: Tensor, patches: bool) -> Outputs:
+    """What open_clip's head is put on: the pooled state, and that of every position alone."""
     trunk = visual.trunk
     features = trunk.forward_features(pixels)
-    pooled = visual.head(trunk.forward_head(features))
+    pooled = trunk.forward_head(features)
+    if not patches:
+        return (pooled,)
     batch = len(features)
     if features.ndim == 3:  # (B, prefix + P, C): a head may look for its prefix tokens
         prefix = int(getattr(trunk, "num_prefix_tokens", 0))
-        states = features[:, prefix:].reshape(-1, 1, features.shape[-1])
-        alone = states.expand(-1, prefix + 1, -1)
+        each = features[:, prefix:].reshape(-1, 1, features.shape[-1])
+        alone = each.expand(-1, prefix + 1, -1)
     elif getattr(trunk, "output_fmt", "NCHW") == "NHWC":
         alone = features.reshape(-1, 1, 1, features.shape[-1])
     else:
         alone = features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1], 1, 1)
-    patches = visual.head(trunk.forward_head(alone))
-    return pooled, patches.reshape(batch, -1, patches.shape[-1])
+    states = trunk.forward_head(alone)
+    return pooled, states.reshape(batch, -1, states.shape[-1])
 
 
 __all__ = ["DualEncoder", "EncodingPlan", "ImageFeatures", "TextFeatures"]
@@ -262,17 +342,13 @@ class DualEncoder(nn.Module):
         return self._text.causal
 
     def train(self, mode: bool = True) -> DualEncoder:
-        """Like `nn.Module.train`, but frozen parts stay in eval mode: those of the network without
-        a parameter that requires a gradient, frozen batch norms, and all of these if `freeze_bn`.
+        """Like `nn.Module.train`, but frozen parts stay in eval mode: modules without a parameter
+        that requires a gradient, with all that is in them, and all batch norms if `freeze_bn`.
         """
         super().train(mode)
-        for part in self.model.children():
-            if _frozen(part):
-                part.eval()
-        for module in self.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-                self.freeze_bn or _frozen(module)
-            ):
+        for module in self.model.modules():
+            batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if (batch_norm and self.freeze_bn) or _frozen(module):
                 module.eval()
         return self
 
@@ -406,6 +482,32 @@ class DualEncoder(nn.Module):
         """
         return self.work(pixels, ids, local).all()
 
+    def require_trunk(self) -> None:
+        """Raise UsageError when the image tower cannot go on from features of its trunk."""
+        self._image.require_trunk()
+
+    @torch.no_grad()
+    def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
+        """Encode images as far as a frozen tower does it, for `work` to go on from.
+
+        Args:
+            pixels: (B, 3, H, W) normalised pixels, on the model's device.
+            patches: Features of patches, too.
+            at: "trunk" before the last projection, "tower" after it.
+
+        Returns:
+            (B, 1 + P, C) the pooled feature of each image, then those of its patches if asked.
+
+        Raises:
+            CompoclipError: The tower has no patches, or no projection apart from its trunk.
+        """
+        if patches:
+            self._image.require_local()
+        if at == "trunk":
+            self.require_trunk()
+        with attention_kernels(self.device):
+            return self._image.kept_features(pixels, patches, at)
+
     def work(
         self,
         pixels: Tensor,
@@ -414,11 +516,12 @@ class DualEncoder(nn.Module):
         micro_batch: int = 0,
         patches: bool = False,
         state: bool = False,
+        kept: KeptAt = "",
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
         Args:
-            pixels: (B, 3, H, W) normalised pixels.
+            pixels: (B, 3, H, W) normalised pixels, or what `kept` says.
             ids: (T, context) int64 token ids, or what `text_planner` made of them, in pieces of its
                 own, on the model's device; or texts that something else encodes.
             local: As for `features`.
@@ -426,11 +529,12 @@ class DualEncoder(nn.Module):
                 full length; 0 is one piece a tower.
             patches: Return patches even if tokens are not asked for.
             state: Return text states, too (float32, not normalised).
+            kept: Where features of `kept_features` were taken that stand for pixels.
 
         Returns:
             The pieces, not computed yet.
         """
-        image = self._image_work(pixels, local or patches, micro_batch)
+        image = self._image_work(pixels, local or patches, micro_batch, kept)
         text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
@@ -457,9 +561,11 @@ class DualEncoder(nn.Module):
             text_state=None if text.state is None else text.state.float(),
         )
 
-    def _image_work(self, pixels: Tensor, patches: bool, limit: int = 0) -> Work[ImageFeatures]:
+    def _image_work(
+        self, pixels: Tensor, patches: bool, limit: int = 0, kept: KeptAt = ""
+    ) -> Work[ImageFeatures]:
         learns = pixels.requires_grad or self._learns("image")
-        work = self._image.work(pixels, patches, limit)
+        work = self._image.work(pixels, patches, limit, kept)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:

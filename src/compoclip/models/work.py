@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from compoclip.losses.contract import Features
 Outputs = tuple[Tensor, ...]
 MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
 Around = Callable[[MicroBatch], Outputs]
+KeptAt = Literal["", "trunk", "tower"]
+"""What an image tower is given: pixels, or features that were kept of them, before its last
+projection or after it."""
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -1,5 +1,5 @@
-from .caches import FrozenImages as FrozenImages
 from .caches import GradientCache as GradientCache
+from .caches import frozen_features as frozen_features
 from .distributed import GlobalBatch as GlobalBatch
 from .gradients import GradientMean as GradientMean
 from .log import Trackers as Trackers

@@ -12,26 +12,53 @@ Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compoclip.data.batch import Batch
-from compoclip.errors import UsageError
+from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.decode import Picture, unmirrored
+from compoclip.data.images import fixed_rng, photo_key
+from compoclip.data.kept import (
+    KeptFeatures,
+    KeptSpec,
+    features_folder,
+    keep_features,
+    open_features,
+)
+from compoclip.data.sources import Source
+from compoclip.data.transform import ImageTransform
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import cache_folder, fingerprint
 from compoclip.losses.contract import Features
+from compoclip.methods.base import Method
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
-from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
-from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work, joined
+from compoclip.models.weights import weights_hash
+from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work, joined
+from compoclip.ranks import Ranks
+from compoclip.training.parts import places
+from compoclip.training.settings import RunSettings
+from compoclip.workers import available_cores
 
 Amp = Callable[[], AbstractContextManager[object]]
 
-# Fewer rows than this may take another route through the arithmetic libraries, and round otherwise.
-_LEAST = 8
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context in which towers are run in "bf16" or "fp16"; it does nothing for fp32."""
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=precision in ("bf16", "fp16"))
 
 
 # --- Gradient caching. ---
@@ -146,91 +173,228 @@ def _set_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
         torch.cuda.set_rng_state(states[1], device)
 
 
-# --- Features of a frozen image tower, encoded once for each image that is shown. ---
+# --- Features of a frozen image tower, encoded once and kept on disk. ---
+
+_AT_ONCE = 64  # views that are encoded together
 
 
-class FrozenImages:
-    """Remembers what a frozen image tower made of an image, by the name of what is shown.
-
-    Works for any augmentation, since the name says it all (`Batch.views`): an image that a crop or
-    another partner in a composite has made new is encoded as ever. Features stay on the model's
-    device.
+def kept_at(method: Method, settings: RunSettings) -> KeptAt:
+    """Where the features are taken that --cache-frozen keeps; "" without it.
 
     Args:
-        most: Bytes of features to keep; what comes later is encoded every time.
-        texts: The same for texts, where their tower is frozen but for its projection.
+        method: The recipe, with what --freeze leaves of it.
+        settings: `cache_frozen`, `features`, `freeze` and `crop` are read.
 
-    Attributes:
-        asked: Images that were wanted so far.
-        found: Those of them that were remembered.
-        bytes: Size of all features kept.
+    Returns:
+        "tower" when all of the image tower is frozen, "trunk" when its projection learns.
+
+    Raises:
+        UsageError: Where features would change, or no image would be shown twice.
     """
-
-    def __init__(self, most: int = 4 << 30, texts: FrozenTexts | None = None) -> None:
-        self.texts = texts
-        self._most = most
-        self._kept: dict[Hashable, Outputs] = {}
-        self.bytes = self.asked = self.found = 0
-
-    def work(
-        self,
-        encoder: DualEncoder,
-        batch: Batch,
-        pixels: Tensor,
-        ids: Tensor | TextInputs | Work[TextFeatures],
-        local: bool,
-        micro_batch: int,
-        patches: bool = False,
-        state: bool = False,
-    ) -> FeatureWork:
-        """`encoder.work` of the same arguments that encodes new images only.
-
-        pixels: those of the batch, which names its `views`, normalised. The image tower must be
-        frozen.
-        """
-        keys = _keys(batch, local or patches)
-        known = {key: self._kept[key] for key in keys if key in self._kept}
-        rows = [i for i, key in enumerate(keys) if key not in known]
-        self.asked += len(keys)
-        self.found += len(keys) - len(rows)
-        if rows:  # some that are known beside few that are not, see _LEAST
-            rows += [i for i, key in enumerate(keys) if key in known][: max(0, _LEAST - len(rows))]
-        new = pixels if rows == list(range(len(pixels))) else pixels[rows]
-        work = encoder.work(new, ids, local, micro_batch, patches, state)
-
-        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
-            found = dict(known)
-            if images:
-                encoded = [joined(each) for each in zip(*images)]
-                for at, row in enumerate(rows):
-                    if keys[row] not in found:
-                        found[keys[row]] = self._keep(keys[row], [each[at] for each in encoded])
-            whole = tuple(torch.stack(each) for each in zip(*(found[key] for key in keys)))
-            return work.join([whole], texts)
-
-        image = work.image if rows else Work((), work.image.join, learns=False)
-        return FeatureWork(image, work.text, join)
-
-    def _keep(self, key: Hashable, features: Sequence[Tensor]) -> Outputs:
-        """Own copies of an image's features, kept if there is room."""
-        own = tuple(each.detach().clone() for each in features)
-        size = sum(each.numel() * each.element_size() for each in own)
-        if isinstance(key, tuple) and self.bytes + size <= self._most:
-            self._kept[key] = own
-            self.bytes += size
-        return own
+    if settings.crops and not settings.crop:
+        raise UsageError("--crops are random crops: leave --no-crop out")
+    if not (settings.cache_frozen or settings.features):
+        return ""
+    if settings.crop and not settings.crops:
+        raise UsageError(
+            "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
+            "number of --crops, or leave it out"
+        )
+    adapted = method.lora is not None and method.lora.towers == "text"
+    if not method.trains.image_tower or adapted:
+        return "tower"
+    if "image-trunk" in settings.freeze:
+        return "trunk"
+    raise UsageError(
+        f"--cache-frozen: {method.name} trains the image tower, so features change at every step: "
+        "freeze it (--freeze image or image-trunk), or leave it out"
+    )
 
 
-def _keys(batch: Batch, patches: bool) -> list[Hashable]:
-    """Everything the features of each image depend on; its number in the batch if that is not
-    known, which is no key beyond the batch."""
-    return [
-        (view, batch.mean, batch.std, patches) if view else number
-        for number, view in enumerate(batch.views)
-    ]
+def frozen_features(
+    model: LoadedModel,
+    method: Method,
+    source: Source,
+    transform: ImageTransform,
+    settings: RunSettings,
+    ranks: Ranks,
+) -> KeptFeatures | None:
+    """Keep the features of all photos of a source that a frozen image tower makes of them.
+
+    Rank 0 makes what is not there; the others find it on disk.
+
+    Args:
+        model: Its image tower is frozen, or all of it but its last projection; on its device.
+        method: The recipe, with what --freeze leaves of it.
+        source: The samples.
+        transform: How training shows photos.
+        settings: How the run is executed; `features` is the folder, by default the user's cache.
+        ranks: The processes that train together.
+
+    Returns:
+        The features; None for a run that does not keep them.
+
+    Raises:
+        UsageError: Where there is nothing to keep.
+        CompoclipError: When the features do not fit the disk, or the folder cannot be written.
+    """
+    at = kept_at(method, settings)
+    if not at:
+        return None
+    model.encoder.to(settings.device).eval()
+    if at == "trunk":
+        model.encoder.require_trunk()
+    photos = _ShownPhotos.of(source, method)
+    if not photos.places:
+        raise UsageError(
+            f"--cache-frozen: {method.name} shows composites alone, each of them new: leave it out"
+        )
+    maker = _Maker(model, source, method, transform, settings, at, photos)
+    spec = maker.spec
+    folder = features_folder(settings.features or cache_folder() / "features", spec)
+    with ranks.rank0_first():
+        if ranks.first:
+            keep_features(folder, spec, maker)
+        return open_features(folder, spec, at, photos.rows)
 
 
-# --- The same of texts, where nothing of their tower learns but the projection. ---
+@dataclass(frozen=True)
+class _ShownPhotos:
+    """The distinct photos of a source, numbered: name -> number, the sample and the place in it of
+    each, and a hash that says which they are."""
+
+    rows: dict[str, int]
+    places: list[tuple[int, int]]
+    digest: str
+
+    @staticmethod
+    def of(source: Source, method: Method) -> _ShownPhotos:
+        rows: dict[str, int] = {}
+        places: list[tuple[int, int]] = []
+        digest = hashlib.blake2b(digest_size=16)
+        for index in range(len(source)):
+            for place, image in enumerate(method.images.shows(source[index])):
+                name = photo_key(image)
+                if name not in rows:
+                    rows[name] = len(places)
+                    places.append((index, place))
+                    digest.update(f"{_reference(image, name)}\n".encode())
+        return _ShownPhotos(rows, places, digest.hexdigest())
+
+
+def _reference(image: Picture, name: str) -> str:
+    """What names a photo together with its content."""
+    file = unmirrored(image)
+    if isinstance(file, bytes):
+        return name
+    try:
+        return f"{Path(name).absolute()} {fingerprint(file)}"
+    except CompoclipError:  # reading it will say why
+        return f"{Path(name).absolute()} missing"
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Encodes photos as far as the frozen tower does it."""
+
+    model: LoadedModel
+    source: Source
+    method: Method
+    transform: ImageTransform
+    settings: RunSettings
+    at: KeptAt
+    photos: _ShownPhotos
+
+    @cached_property
+    def spec(self) -> KeptSpec:
+        """What the features depend on."""
+        network = self.model.encoder.model
+        known = {name: place for name, place in places(network).items() if place.part == "image"}
+        frozen = {
+            name: value
+            for name, value in network.state_dict().items()
+            if name in known and (self.at == "tower" or not known[name].projection)
+        }
+        identity, crop = self.model.identity, self.transform.crop
+        patches = self.method.needs_patches
+        record = {
+            "weights": weights_hash(frozen),
+            "architecture": dict(self.model.config.model_cfg["vision_cfg"]),
+            "activation": identity.activation,
+            "at": self.at,
+            "patches": patches,
+            "precision": self.settings.precision,
+            "preprocess": asdict(self.transform.preprocess),
+            "crops": None if crop is None else asdict(crop),
+            "draft": self.transform.draft,
+            "decoded": self.source.describe() if self.source.decoded else "",
+            "photos": self.photos.digest,
+        }
+        height, width = self.transform.preprocess.size
+        device = self.model.encoder.device
+        with self._amp():
+            shape = self.model.encoder.kept_features(
+                torch.zeros(1, 3, height, width, device=device), patches, self.at
+            ).shape
+        crops = crop.fixed if crop else 1
+        return KeptSpec(record, len(self.photos.places), (crops, shape[1], shape[2]))
+
+    def __call__(self, numbers: range) -> tuple[NDArray[np.float32], dict[int, str]]:
+        """The features of some photos, and of those that cannot be read why."""
+        features = np.zeros((len(numbers), *self.spec.shape), np.float32)
+        bad: dict[int, str] = {}
+        views = [(number, crop) for number in numbers for crop in range(self.spec.shape[0])]
+        groups = [views[i : i + _AT_ONCE] for i in range(0, len(views), _AT_ONCE)]
+        with ThreadPoolExecutor(available_cores()) as pool:  # reads the next while one is encoded
+            coming = self._reading(pool, groups[0])
+            for group, following in zip(groups, [*groups[1:], []]):
+                read = [each.result() for each in coming]
+                coming = self._reading(pool, following)
+                bad |= {n: seen for (n, _), seen in zip(group, read) if isinstance(seen, str)}
+                shown = [(v, seen) for v, seen in zip(group, read) if not isinstance(seen, str)]
+                encoded = self._encode([pixels for _, pixels in shown]) if shown else ()
+                for ((number, crop), _), each in zip(shown, encoded):
+                    features[number - numbers.start, crop] = each
+        return features, bad
+
+    def _reading(
+        self, pool: ThreadPoolExecutor, views: Sequence[tuple[int, int]]
+    ) -> list[Future[Tensor | str]]:
+        """The pixels of crops, or why there are none, as they come."""
+        coming = []
+        for number, crop in views:
+            index, place = self.photos.places[number]
+            sample = self.source[index]
+            image = self.method.images.shows(sample)[place]
+            coming.append(pool.submit(self._read, image, crop, sample.id))
+        return coming
+
+    def _read(self, image: Picture, crop: int, id: str) -> Tensor | str:
+        name = id if isinstance(unmirrored(image), bytes) else ""
+        try:
+            return self.transform.read(image, fixed_rng(image, crop), name)
+        except CompoclipError as error:
+            return str(error)
+
+    def _encode(self, shown: Sequence[Tensor]) -> NDArray[np.float32]:
+        pixels, resize = self.transform.together(shown)
+        mean, std = self.method.images.mean_and_std(self.transform.preprocess, "single")
+        batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std, resize=resize)
+        encoder = self.model.encoder
+        with self._amp():
+            features = encoder.kept_features(
+                batch.normalised(encoder.device), self.method.needs_patches, self.at
+            )
+        return np.asarray(features.float().cpu().numpy())
+
+    def _amp(self) -> torch.autocast:
+        return autocast(self.model.encoder.device, self.settings.precision)
+
+
+_NO_TEXTS = TextBlock((), (), (), (), 0)
+
+
+# --- States of a text tower of which only the projection learns, kept in memory. ---
 
 
 class FrozenTexts:

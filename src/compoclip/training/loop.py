@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from compoclip.models.lora import lora_parameters
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.projection import text_matrix
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
-from compoclip.training.caches import FrozenImages
+from compoclip.training.caches import FrozenTexts
 from compoclip.training.distributed import (
     GlobalBatch,
     RewriteCounts,
@@ -39,7 +39,15 @@ from compoclip.training.distributed import (
 )
 from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
-from compoclip.training.optim import BadSteps, build_optimizer, learning_rate, step_if_finite
+from compoclip.training.optim import (
+    AveragedWeights,
+    BadSteps,
+    build_optimizer,
+    learning_rate,
+    set_learning_rate,
+    step_if_finite,
+)
+from compoclip.training.parts import frozen_by, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
@@ -48,6 +56,7 @@ from compoclip.training.teacher import TeacherEncoder
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # one after the other
+_HALVINGS = 16  # of the loss scale of fp16, which begins with 2^16, until it is 1
 
 
 def train_loop(
@@ -59,7 +68,7 @@ def train_loop(
     signature: str,
     report: Callable[[dict[str, float], int], None],
     ranks: Ranks = SINGLE,
-    frozen: FrozenImages | None = None,
+    known: FrozenTexts | None = None,
 ) -> Progress:
     """Train an encoder in place until the last step, or until the run is asked to stop.
 
@@ -75,7 +84,7 @@ def train_loop(
         signature: What a state must have been written under to be resumed.
         report: Called with the record of every logged step and the number of all steps, on rank 0.
         ranks: The processes that train together.
-        frozen: Cached features of a frozen image tower.
+        known: Remembers texts, see `step`.
 
     Returns:
         Where the run ended.
@@ -87,12 +96,19 @@ def train_loop(
     """
     # What learns decides what the optimiser holds, so freezing comes first.
     total = total_steps(method.optim, batches)
-    freeze(encoder.model, method.trains)
+    freeze(encoder.model, method.trains, settings.freeze)
     learner, teacher = encoder.learner, encoder.teacher
+    factors = rate_factors(encoder.model, method.optim.lr, settings)
     optimizer = build_optimizer(
-        learner.named_parameters(),
+        ((name.removeprefix("model."), each) for name, each in learner.named_parameters()),
         method.optim,
+        factors,
         {module_name(name): plan for name, plan in method.heads.items()},
+    )
+    averages = AveragedWeights(encoder.model, settings.ema) if settings.ema else None
+    device = torch.device(settings.device)
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=2.0**_HALVINGS, enabled=settings.precision == "fp16"
     )
 
     # Resume: weights, moments and random state of the newest complete state, if there is one.
@@ -100,7 +116,13 @@ def train_loop(
     progress = Progress(step=0, epoch=0, epoch_step=0, signature=signature)
     state = latest_state(states) if settings.resume else None
     if state is not None:
-        progress = load_state(state, learner, optimizer, signature, batches.steps_per_epoch)
+        progress = load_state(
+            state, learner, optimizer, signature, batches.steps_per_epoch, averages
+        )
+        try:
+            scaler.load_state_dict(progress.scaler)
+        except (KeyError, RuntimeError) as error:
+            raise damaged(state, ValueError(f"scaler: {error}")) from error
         if progress.step > total:
             raise damaged(state, ValueError(f"step {progress.step} of {total}"))
     require_same_step(progress.step, ranks)
@@ -117,10 +139,9 @@ def train_loop(
     # Only now may modules be replaced and parameters split: states are written and read whole, and
     # the optimiser of a split model takes over the moments that were just restored.
     encoder.train()
-    device = torch.device(settings.device)
     sync_batch_norm(encoder.model, device, ranks)
     if settings.fsdp:
-        optimizer = shard_training(encoder, optimizer, method.optim, device, ranks)
+        optimizer = shard_training(encoder, optimizer, method.optim, device, ranks, factors)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     clock = time.monotonic()
@@ -132,7 +153,8 @@ def train_loop(
         if progress.step:
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
-            writer.save(learner, optimizer, now)
+            now = replace(now, scaler=scaler.state_dict())
+            writer.save(learner, optimizer, now, averages)
         if wait:
             writer.finish()
 
@@ -154,13 +176,14 @@ def train_loop(
             nonlocal progress
             progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
             log.write({"step": step, "skipped": f"{what} is not finite"})
-            if bad_steps.in_a_row == _MAX_BAD_STEPS:
+            if bad_steps.in_a_row == most:
                 kept = latest_state(states)
                 raise CompoclipError(
-                    f"the {what} was not finite {_MAX_BAD_STEPS} steps in a row up to step {step}; "
+                    f"the {what} was not finite {most} steps in a row up to step {step}; "
                     "lower --lr" + (f", or --resume from {kept}" if kept else "")
                 )
 
+        most = _MAX_BAD_STEPS + (_HALVINGS if scaler.is_enabled() else 0)
         bad_steps = BadSteps(device, skipped)
 
         def stopped() -> RunInterruptedError | None:
@@ -173,26 +196,32 @@ def train_loop(
         ahead = _Ahead(shared.steps(progress.step, last), batches, device)
         for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
             lr = learning_rate(progress.step, total, method.optim)
-            for group in optimizer.param_groups:
-                group["lr"] = lr * group["lr_scale"]
+            set_learning_rate(optimizer, lr)
 
             # Forward and backward. What is told of the loss is that of the global batch on every
             # rank; gradients still differ, by what each rank encoded.
             optimizer.zero_grad(set_to_none=True)
-            result = step(encoder, tokenize, method, batch, settings, global_batch, frozen, mean)
+            result = step(
+                encoder, tokenize, method, batch, settings, global_batch, mean, scaler, known
+            )
 
             # The next batch is made ready, and sent to the device, while that still computes.
             if progress.step + 1 < last:
                 ahead.take()
 
             # The mean over the ranks is the gradient that one process with the whole batch
-            # would have (see "The algebra" in `distributed`); it is clipped after that.
+            # would have (see "The algebra" in `distributed`); it is clipped after that. What fp16
+            # has scaled up is scaled back first.
             mean.finish()
+            scaler.unscale_(optimizer)
             norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
             bad = step_if_finite(optimizer, result.total, norm)
+            scaler.update()
             _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
             if isinstance(teacher, TeacherEncoder):
                 teacher.follow(encoder)
+            if averages is not None:
+                averages.update()
 
             # Account for the step: a skipped one too, or the schedule would not end.
             spent, clock = time.monotonic() - clock, time.monotonic()
@@ -239,9 +268,12 @@ def train_loop(
                 save(wait=ends)
                 owed = False
             if stop or progress.step >= total:
-                return replace(progress, rewrites=rewrites.total(ranks))
+                break
             if stop_asked := _stopped(asked, progress.step, total, settings.out):
                 raise stop_asked
+    # The state has the weights of the last step; what is handed out is their average.
+    if averages is not None and progress.step >= total:
+        averages.apply()
     return replace(progress, rewrites=rewrites.total(ranks))
 
 
@@ -379,13 +411,15 @@ def total_steps(optim: Optim, batches: BatchLoader) -> int:
     return max(1, round(optim.epochs * batches.steps_per_epoch))
 
 
-def freeze(model: nn.Module, trains: Trains) -> None:
+def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:
     """Set requires_grad of every parameter; with adapters, only these may learn.
 
     Args:
         model: The open_clip network, adapters included.
         trains: Which parts learn.
+        words: What --freeze holds still in them.
     """
+    still = {name for names in frozen_by(model, words).values() for name in names}
     learns = {
         "image": trains.image_tower,
         "text": trains.text_tower,
@@ -393,7 +427,7 @@ def freeze(model: nn.Module, trains: Trains) -> None:
     }
     adapters = {id(parameter) for parameter in lora_parameters(model)}
     for name, parameter in model.named_parameters():
-        free = not adapters or id(parameter) in adapters
+        free = name not in still and (not adapters or id(parameter) in adapters)
         free = free and (trains.text_norm or "ln_final" not in name.split("."))
         parameter.requires_grad_(free and learns[part_of(name)])
     if trains.matrix:

@@ -1,4 +1,4 @@
-"""Optimiser groups, the learning-rate schedule, and steps that are not taken."""
+"""Optimiser groups, the learning-rate schedule, averaged weights, and steps not taken."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def ordered(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[nn.Par
 def build_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]],
     optim: Optim,
+    factors: Mapping[str, float] = types.MappingProxyType({}),
     heads: Mapping[str, HeadPlan] = types.MappingProxyType({}),
 ) -> torch.optim.AdamW:
     """Make AdamW over the trainable parameters, with and without weight decay.
@@ -40,31 +41,37 @@ def build_optimizer(
         named_parameters: All parameters of the network. Those that FSDP has split and whole ones
             are not mixed within a group.
         optim: Learning rate, betas, epsilon and weight decay.
-        heads: Names of heads among them, as `DualEncoder.heads` has them, and their plans: each has
-            a group of its own, whose "lr_scale" the learning rate is multiplied by.
+        factors: What the learning rate of a parameter is multiplied by, by its name; others have
+            that of the method.
+        heads: Names of heads among them, as `DualEncoder.heads` has them, and their plans, which
+            say their factor and weight decay.
 
     Returns:
-        The optimiser, its moments empty.
+        The optimiser, its moments empty. The "factor" of a group is that of its parameters.
     """
     named = list(named_parameters)
     decaying = {p for name, p in named if decays(name, p)}
     head_of = {p: head for name, p in named for head in heads if name.startswith(f"heads.{head}.")}
-    groups: dict[tuple[bool, bool, str], list[nn.Parameter]] = {}
+    own = {p: factors.get(name, 1.0) for name, p in named}
+    groups: dict[tuple[bool, bool, str, float], list[nn.Parameter]] = {}
     for parameter in ordered(named):
-        split = hasattr(parameter, "full_tensor")
-        key = parameter in decaying, split, head_of.get(parameter, "")
+        split, head = hasattr(parameter, "full_tensor"), head_of.get(parameter, "")
+        factor = heads[head].lr_scale if head else own[parameter]
+        key = parameter in decaying, split, head, factor
         groups.setdefault(key, []).append(parameter)
 
-    def options(decay: bool, head: str) -> dict[str, float]:
+    def weight_decay(head: str) -> float:
         own = heads[head].weight_decay if head else None
-        wanted = optim.weight_decay if own is None else own
-        scale = heads[head].lr_scale if head else 1.0
-        return {"weight_decay": wanted if decay else 0.0, "lr_scale": scale}
+        return optim.weight_decay if own is None else own
 
     return torch.optim.AdamW(
         [
-            {"params": parameters, **options(decay, head)}
-            for (decay, _, head), parameters in groups.items()
+            {
+                "params": parameters,
+                "weight_decay": weight_decay(head) if decay else 0.0,
+                "factor": factor,
+            }
+            for (decay, _, head, factor), parameters in groups.items()
         ],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
@@ -92,6 +99,54 @@ def learning_rate(step: int, total: int, optim: Optim) -> float:
         return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
     return optim.min_lr + (optim.lr - optim.min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Let the next step have that learning rate, times the factor of each group."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["factor"]
+
+
+# --- Averaged weights. ---
+
+
+class AveragedWeights:
+    """The exponential moving average of what learns: a <- a + (1 - decay) (w - a) after a step.
+
+    Weights that stay as they are stay so exactly. The running statistics of batch norms are
+    averaged as well.
+
+    Args:
+        model: The open_clip network, with `requires_grad` decided; the average begins with its
+            weights.
+        decay: From 0 to 1.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        ends = ("running_mean", "running_var")
+        running = {name: b for name, b in model.named_buffers() if name.endswith(ends)}
+        self._decay = decay
+        self._now = {**learnt, **running}
+        self.tensors = {name: value.detach().clone() for name, value in self._now.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Account for a step."""
+        kept, now = list(self.tensors.values()), [value.detach() for value in self._now.values()]
+        torch._foreach_lerp_(kept, now, 1 - self._decay)
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from the average of a saved state."""
+        for name, value in self.tensors.items():
+            value.copy_(tensors[name])
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Make the average the weights of the network."""
+        for name, value in self._now.items():
+            value.copy_(self.tensors[name])
 
 
 # --- Steps whose loss or gradient is not finite: not taken, and counted. ---

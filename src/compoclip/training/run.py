@@ -7,10 +7,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.caches import FrozenImages, FrozenTexts
+from compoclip.training.caches import FrozenTexts, frozen_features, kept_at
 from compoclip.training.log import Trackers
 from compoclip.training.loop import total_steps, train_loop
+from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
@@ -65,6 +66,7 @@ class RunSummary:
             reads.
         adapter: The adapters alone, if any.
         skipped_steps: Steps whose loss or gradient was not finite.
+        frozen: Parameters that --freeze held still, by what it names.
     """
 
     model: Path | None
@@ -81,6 +83,7 @@ class RunSummary:
     cut: int = 0
     adapter: Path | None = None
     skipped_steps: int = 0
+    frozen: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_training(
@@ -130,12 +133,23 @@ def run_training(
             f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
             "split: leave --lora and --fsdp out"
         )
+    if settings.fsdp and settings.ema:
+        raise UsageError("--ema keeps whole weights, --fsdp splits them: leave one out")
+    if not 0 <= settings.ema < 1:
+        raise UsageError(f"--ema {settings.ema:g}: must be at least 0 and below 1")
+    _require_precision(settings)
     require_writable(settings.out)
     with ExitStack() as stack:
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
         return _run(model, method, source, settings, ranks)
+
+
+def _require_precision(settings: RunSettings) -> None:
+    """Raise UsageError for fp16 on a CPU, which gains nothing there."""
+    if settings.precision == "fp16" and torch.device(settings.device).type == "cpu":
+        raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
 
 
 def _run(
@@ -168,6 +182,9 @@ def _run(
     heads = {
         module_name(name): plan.build(width, settings.seed) for name, plan in method.heads.items()
     }
+    method = with_frozen(method, settings.freeze)
+    still = _frozen_parameters(model, settings.freeze)
+    rate_factors(model.encoder.model, method.optim.lr, settings)  # refuses impossible rates
 
     # The data for this method, and the method for this data.
     source = method.images.source(source)
@@ -185,7 +202,8 @@ def _run(
     if settings.contrast == "auto":
         settings = replace(settings, contrast="sigmoid" if biased else "softmax")
     if settings.crop is None:
-        settings = replace(settings, crop=method.crop)
+        settings = replace(settings, crop=method.crop or settings.crops > 0)
+    kept_at(method, settings)  # says what does not go together before anything is read
 
     # Batches. Captions are parsed once, by rank 0; the other ranks find them in the store.
     parsed = None
@@ -193,11 +211,14 @@ def _run(
         with ranks.rank0_first():
             parsed = prepare_captions(source)
     workers = reading_processes(settings, method, len(source))
-    transform = DeviceTransform if source.decoded else ImageTransform
+    crop = RandomCrop(fixed=settings.crops) if settings.crop else None
+    kind = DeviceTransform if source.decoded else ImageTransform
+    transform = kind(model.preprocess, crop, settings.draft)
+    companions = _companions(model, method, source, settings, ranks)
     loader = BatchLoader(
         source,
         TextPlan(method.plan, seed=settings.seed, parsed=parsed),
-        transform(model.preprocess, RandomCrop() if settings.crop else None, settings.draft),
+        transform,
         batch_size=method.optim.batch_size,
         seed=settings.seed,
         workers=workers,
@@ -205,7 +226,8 @@ def _run(
         rank=ranks.rank,
         world=ranks.world,
         images=method.images,
-        companions=_companions(model, method, source, settings, ranks),
+        companions=companions,
+        kept=frozen_features(model, method, source, transform, settings, ranks),
     )
     total = total_steps(method.optim, loader)
     left_out = _left_out(source)
@@ -217,6 +239,8 @@ def _run(
     )
     readers = counted(workers, "worker") if workers else "this process"
     note(f"  trains on {settings.device}; images are read by {readers}")
+    for word, count in still.items():
+        note(f"  frozen: {word}, {counted(count, 'parameter')}")
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
@@ -232,7 +256,7 @@ def _run(
     if method.trains.start_scale:
         scale.data.fill_(math.log(method.trains.start_scale))
     torch.manual_seed(settings.seed)
-    frozen = _frozen_features(model, method, lora, settings)
+    texts = FrozenTexts(model.tokenizer) if settings.cache_frozen and method.trains.matrix else None
     encoder = model.encoder
     if settings.fsdp:  # a copy is split; the model itself stays whole, to be given the result
         encoder = deepcopy(model.encoder.cpu())
@@ -253,28 +277,24 @@ def _run(
         "optim": asdict(method.optim),
         "data": source.describe(),
         **settings.recorded(),
+        **({"init_from": model.provenance["soup"]} if "soup" in model.provenance else {}),
         "torch": torch.__version__,
     }
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
     with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
         signature = _signature(model, method, source, settings)
         progress = train_loop(
-            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
+            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, texts
         )
     encoder.teacher = None  # the run's, not the model's, as heads are
     encoder.heads.clear()
     if method.trains.start_scale:
         scale.data.copy_(own_scale)
-    if frozen is not None:
+    if texts is not None:
         note(
-            f"{frozen.asked - frozen.found} of {counted(frozen.asked, 'image')} encoded, the "
-            f"others remembered ({frozen.bytes / 1e6:.0f} MB)"
+            f"{texts.asked - texts.found} of {counted(texts.asked, 'text')} encoded, the others "
+            f"remembered ({texts.bytes / 1e6:.0f} MB)"
         )
-        if (texts := frozen.texts) is not None:
-            note(
-                f"{texts.asked - texts.found} of {counted(texts.asked, 'text')} encoded, the "
-                f"others remembered ({texts.bytes / 1e6:.0f} MB)"
-            )
     if settings.fsdp:
         collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
         model.encoder.model.load_state_dict(collected)
@@ -303,6 +323,7 @@ def _run(
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
         skipped_steps=progress.skipped_steps,
+        frozen=still,
     )
     provenance: dict[str, Any] = {
         **known,
@@ -399,26 +420,12 @@ def _towers(names: Collection[str]) -> Towers:
     return "both" if len(names) == 2 else "image" if "image" in names else "text"
 
 
-def _frozen_features(
-    model: LoadedModel, method: Method, lora: Lora | None, settings: RunSettings
-) -> FrozenImages | None:
-    """The cache that --cache-frozen asks for.
-
-    Raises UsageError where it would never hit: the image tower learns, or no image is shown twice.
-    """
-    if not settings.cache_frozen:
-        return None
-    if method.trains.image_tower and (lora is None or lora.towers != "text"):
-        raise UsageError(
-            f"--cache-frozen: {method.name} trains the image tower, so features change at every "
-            "step: leave it out"
-        )
-    if settings.crop:
-        raise UsageError(
-            "--cache-frozen: random crops make every image a new one: add --no-crop, or leave it "
-            "out"
-        )
-    return FrozenImages(texts=FrozenTexts(model.tokenizer) if method.trains.matrix else None)
+def _frozen_parameters(model: LoadedModel, freeze: Sequence[str]) -> dict[str, int]:
+    """How many parameters each word of --freeze holds still."""
+    network = model.encoder.model
+    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
+    found = frozen_by(network, freeze)
+    return {word: sum(sizes.get(name, 0) for name in names) for word, names in found.items()}
 
 
 def _companions(

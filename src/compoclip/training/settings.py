@@ -12,10 +12,12 @@ from typing import Any, Literal
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
     *("out", "workers", "device", "max_bad", "save_every", "log_every", "stop_after"),
-    *("resume", "merge", "fsdp", "track"),
+    *("resume", "merge", "fsdp", "track", "features"),
 }
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
+# Recorded where they are used alone, so that states of runs without them can still be resumed.
+_WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class RunSettings:
         workers: Processes that read data; the result does not depend on it. auto is all cores but
             one on a GPU, one for every eight cores on a CPU, none for less than 4,096 images.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        precision: bf16 runs the towers under autocast; auto is bf16 on a GPU, fp32 on a CPU.
+        precision: bf16 runs the towers under autocast; so does fp16, with a scaled loss, for GPUs
+            without bf16; auto is bf16 on a GPU, fp32 on a CPU.
         micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
             the longest; the gradients stay those of the whole batch, memory is that of the
             micro-batch, and everything is encoded twice. 0 is the whole batch.
@@ -38,9 +41,21 @@ class RunSettings:
         grad_checkpointing: Compute activations again in backward: less memory, a third more work.
         compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
             and a minute at the start.
-        cache_frozen: Keep the features of images whose tower is frozen (up to 4 GB) in place of
-            encoding an image again: for CLIC, or with --no-crop for adapters in the text tower
-            alone. Where one matrix of the text tower learns (LABCLIP) those of texts, too.
+        cache_frozen: Encode the images of a frozen tower or trunk once, and keep their features on
+            disk for all later runs and seeds: with --no-crop, or with a number of --crops. Where
+            one matrix of the text tower learns (LABCLIP) texts are encoded once a run, too.
+        features: Folder for them, in place of the user's cache folder; asks for --cache-frozen.
+        crops: Show as many fixed crops of every image, the next one in every epoch, in place of new
+            random ones.
+        freeze: What keeps its weights: image, text, image-trunk or text-trunk (a tower but for its
+            last projection), image:N or text:N (what comes before the N-th block, and that block),
+            temperature; one or several, beside what the method leaves alone.
+        lr_image: Learning rate of the image tower, in place of --lr.
+        lr_text: Learning rate of the text tower, in place of --lr; the temperature has --lr.
+        layer_decay: Multiply the learning rate of a tower by this once for every block between a
+            parameter and the tower's end: early blocks learn slower; 1 is the same for all.
+        ema: Average the weights over the steps, with this decay (0.999, say): OUT/model gets the
+            average, the weights of the last step stay in OUT/state; 0 is off.
         crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
             None leaves it to the method.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
@@ -61,12 +76,19 @@ class RunSettings:
     seed: int = 0
     workers: int | Literal["auto"] = 0
     device: str = "cpu"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     micro_batch: int = 0
     contrast: Literal["auto", "softmax", "sigmoid"] = "auto"
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
+    features: Path | None = None
+    crops: int = 0
+    freeze: tuple[str, ...] = ()
+    lr_image: float | None = None
+    lr_text: float | None = None
+    layer_decay: float = 1.0
+    ema: float = 0.0
     crop: bool | None = None
     draft: bool = True
     max_bad: int = 0
@@ -80,8 +102,12 @@ class RunSettings:
 
     def recorded(self) -> dict[str, Any]:
         """The settings that a checkpoint and a tracker state, by name."""
-        names = [each.name for each in fields(RunSettings) if each.name not in _EXECUTION]
-        return {name: getattr(self, name) for name in names}
+        known = [each for each in fields(RunSettings) if each.name not in _EXECUTION]
+        return {
+            each.name: getattr(self, each.name)
+            for each in known
+            if each.name not in _WHERE_USED or getattr(self, each.name) != each.default
+        }
 
     def decisive(self) -> dict[str, Any]:
         """The settings that a resumed run must share with the run that it goes on with."""

@@ -7,7 +7,8 @@ the gradients over the ranks, which FSDP takes while it splits them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,7 @@ def shard_training(
     optim: Optim,
     device: torch.device,
     ranks: Ranks,
+    factors: Mapping[str, float] = types.MappingProxyType({}),
 ) -> torch.optim.AdamW:
     """Split an encoder that is being trained.
 
@@ -52,7 +54,7 @@ def shard_training(
     network = encoder.model
     slots = [optimizer.state.get(p, {}) for p in ordered(network.named_parameters())]
     shard_model(encoder, device, ranks)
-    sharded = build_optimizer(network.named_parameters(), optim)
+    sharded = build_optimizer(network.named_parameters(), optim, factors)
     for parameter, slot in zip(ordered(network.named_parameters()), slots):
         if slot:
             sharded.state[parameter] = {key: like(value, parameter) for key, value in slot.items()}

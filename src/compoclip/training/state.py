@@ -25,13 +25,14 @@ from torch import nn
 from compoclip.errors import CompoclipError
 from compoclip.memory import give_back
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.optim import ordered
+from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.sharding import whole
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")  # what AdamW remembers of a parameter
 _RANDOM, _RANDOM_GPU = "rng", "rng-cuda"
+_AVERAGE = "average/"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Progress:
         rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
         losses: The state of losses that have one, by name of the term.
         skipped_steps: Steps whose loss or gradient was not finite.
+        scaler: The state of the loss scale of fp16.
     """
 
     step: int
@@ -66,6 +68,7 @@ class Progress:
     rewrites: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped_steps: int = 0
+    scaler: dict[str, float] = field(default_factory=dict)
 
 
 def save_state(
@@ -74,6 +77,7 @@ def save_state(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     ranks: Ranks = SINGLE,
+    averages: AveragedWeights | None = None,
 ) -> None:
     """Write the state of a run into `folder`/step-NNNNNNNN and drop older ones.
 
@@ -86,13 +90,16 @@ def save_state(
         optimizer: Its AdamW.
         progress: Where the run stands.
         ranks: The processes that train together.
+        averages: The averaged weights, if there are any.
 
     Raises:
         CompoclipError: On all ranks, when the disk is full, the folder cannot be written, or a
             weight is not finite: nothing is learnt from there on, while the older state, which
             stays, may be good.
     """
-    tensors = _collected(model, optimizer, ranks, lambda tensor: tensor.cpu().contiguous())
+    tensors = _collected(
+        model, optimizer, ranks, lambda tensor: tensor.cpu().contiguous(), averages
+    )
     with ranks.agreed():
         if ranks.first:
             _write(folder, tensors, _learnt(model), progress)
@@ -124,13 +131,19 @@ class StateWriter:
         if self._thread is not None:
             self._thread.shutdown()  # waits for what is in flight
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        averages: AveragedWeights | None = None,
+    ) -> None:
         """Save a state, as `save_state` does; may return before it is written."""
         if self._thread is None:
-            save_state(self._folder, model, optimizer, progress, self._ranks)
+            save_state(self._folder, model, optimizer, progress, self._ranks, averages)
             return
         self.finish()
-        tensors = _collected(model, optimizer, self._ranks, _copy)
+        tensors = _collected(model, optimizer, self._ranks, _copy, averages)
         copied = None
         if any(tensor.is_cuda for tensor in model.parameters()):
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -168,10 +181,11 @@ def _collected(
     optimizer: torch.optim.Optimizer,
     ranks: Ranks,
     kept: Callable[[torch.Tensor], torch.Tensor],
+    averages: AveragedWeights | None,
 ) -> dict[str, torch.Tensor]:
     """All tensors of a state, on rank 0 as `kept` keeps them: collecting a split one takes all."""
     tensors = _random_states(model)
-    for name, tensor in _all_tensors(model, optimizer):
+    for name, tensor in _all_tensors(model, optimizer, averages):
         collected = whole(tensor.detach())
         if ranks.first:
             tensors[name] = kept(collected)
@@ -187,9 +201,11 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _all_tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer
+    model: nn.Module, optimizer: torch.optim.Optimizer, averages: AveragedWeights | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights and moments by the name they are saved under."""
+    """Weights, averages and moments by the name they are saved under."""
+    for name, tensor in averages.tensors.items() if averages else ():
+        yield f"{_AVERAGE}{name}", tensor
     for name, tensor in model.state_dict().items():
         yield f"model/{name}", tensor
     for index, parameter in enumerate(ordered(model.named_parameters())):
@@ -261,6 +277,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     signature: str,
     steps_per_epoch: int | None = None,
+    averages: AveragedWeights | None = None,
 ) -> Progress:
     """Restore weights, optimiser and random state.
 
@@ -271,6 +288,7 @@ def load_state(
         signature: Of this run; the state must have been written under the same.
         steps_per_epoch: Of the data, with which the step, the epoch and the step in it must agree;
             None leaves that unchecked.
+        averages: The averaged weights of a run that has them.
 
     Returns:
         Where to go on.
@@ -292,19 +310,29 @@ def load_state(
         )
     try:
         _require_place(state, progress, steps_per_epoch)
-        _require_tensors(tensors, model)
+        _require_tensors(tensors, model, averages)
     except ValueError as error:
         raise damaged(state, error) from error
     model.load_state_dict(
         {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
     )
+    if averages is not None:
+        averages.restore(
+            {k.removeprefix(_AVERAGE): v for k, v in tensors.items() if k.startswith(_AVERAGE)}
+        )
     slots: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer/"):
             _, index, name = key.split("/", 2)
             slots.setdefault(int(index), {})[name] = value
+    # States number parameters in an order of their own, whatever the groups of the optimiser.
+    number = {parameter: n for n, parameter in enumerate(ordered(model.named_parameters()))}
+    grouped = [number[p] for group in optimizer.param_groups for p in group["params"]]
     optimizer.load_state_dict(
-        {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
+        {
+            "state": {at: slots[n] for at, n in enumerate(grouped) if n in slots},
+            "param_groups": optimizer.state_dict()["param_groups"],
+        }
     )
     _set_random_states(model, tensors)
     return progress
@@ -339,6 +367,8 @@ def _progress(record: Any) -> Progress:
     progress = Progress(**record)
     if progress.rewrites and not _counts_of_rewrites(progress.rewrites):
         raise ValueError("rewrites: no counts")
+    if not all(map(_finite, progress.scaler.values())):
+        raise ValueError("scaler: no numbers")
     for name, numbers in progress.losses.items():
         if not (isinstance(numbers, dict) and all(map(_finite, numbers.values()))):
             raise ValueError(f"losses: {name}")
@@ -383,10 +413,14 @@ def _require_place(state: Path, progress: Progress, steps_per_epoch: int | None)
         raise ValueError(f"skipped_steps: {progress.skipped_steps}")
 
 
-def _require_tensors(tensors: Mapping[str, torch.Tensor], model: nn.Module) -> None:
+def _require_tensors(
+    tensors: Mapping[str, torch.Tensor], model: nn.Module, averages: AveragedWeights | None
+) -> None:
     """Raise ValueError unless these are the tensors of such a model and its optimiser."""
     learnt = dict(model.named_parameters())
     expected = {f"model/{name}": value for name, value in model.state_dict().items()}
+    for name, value in averages.tensors.items() if averages else ():
+        expected[f"{_AVERAGE}{name}"] = value
     for name, value in expected.items():
         found = tensors.get(name)
         if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):

@@ -23,7 +23,7 @@ from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
 from compoclip.models.work import Work
-from compoclip.training.caches import FrozenImages, GradientCache, refuse_batch_norm
+from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
@@ -70,8 +70,9 @@ def step(
     batch: Batch,
     settings: RunSettings,
     global_batch: GlobalBatch | None = None,
-    frozen: FrozenImages | None = None,
     mean: GradientMean | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    known: FrozenTexts | None = None,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to those of the parameters.
 
@@ -80,12 +81,13 @@ def step(
         tokenize: The encoder's tokenizer.
         method: The loss terms.
         batch: This rank's images and texts.
-        settings: Device, precision (bf16 is autocast of the towers; losses are always float32) and
-            micro-batch are read. The gradients are those of the whole batch either way.
+        settings: Device, precision (bf16 and fp16 are autocast of the towers; losses are always
+            float32) and micro-batch are read. Gradients are those of the whole batch either way.
         global_batch: What the batches of all ranks make together; None for a batch alone. The loss
             is that of the global batch, and so is the mean of the gradients over the ranks.
-        frozen: Features of images that a frozen image tower has encoded before.
         mean: Takes that mean; it is begun as soon as gradients are complete.
+        scaler: Scales the gradients up, for fp16.
+        known: Remembers texts, where of their tower only the projection learns.
 
     Returns:
         The loss terms and their weighted sum.
@@ -117,19 +119,14 @@ def step(
     state = any(term.head is not None for term in active)
 
     def amp() -> torch.autocast:
-        return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+        return autocast(device, settings.precision)
 
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
     shown: TextInputs | Work[TextFeatures] = texts
-    if frozen is not None and frozen.texts is not None and not (local or state):
-        shown = frozen.texts.work(encoder, batch.block.texts, settings.micro_batch)
-    if frozen is not None and images:
-        work = frozen.work(
-            encoder, batch, pixels, shown, local, settings.micro_batch, patches, state
-        )
-    else:
-        work = encoder.work(pixels, shown, local, settings.micro_batch, patches, state)
+    if known is not None and not (local or state):
+        shown = known.work(encoder, batch.block.texts, settings.micro_batch)
+    work = encoder.work(pixels, shown, local, settings.micro_batch, patches, state, batch.kept)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -144,7 +141,7 @@ def step(
         assert isinstance(encoder.teacher, TeacherEncoder)
         with amp():
             features = encoder.teacher.beside(
-                encoder, features, pixels, texts, settings.micro_batch
+                encoder, features, pixels, texts, settings.micro_batch, batch.kept
             )
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
@@ -160,8 +157,11 @@ def step(
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
     # W times the share, since the mean over the ranks is taken of the gradients.
     complete = nullcontext if mean is None else mean.during
+    start = torch.full_like(loss, peers.world)
+    if scaler is not None:
+        start = scaler.scale(start)
     with complete():
-        loss.backward(torch.full_like(loss, peers.world))  # type: ignore[no-untyped-call]
+        loss.backward(start)  # type: ignore[no-untyped-call]
     if cache is not None:
         cache.backward(complete)
     return StepResult(dict(zip(terms, values)), total)

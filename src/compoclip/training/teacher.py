@@ -14,6 +14,7 @@ from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import merged_copy
 from compoclip.models.text_plan import TextInputs
+from compoclip.models.work import KeptAt
 
 
 class TeacherEncoder(DualEncoder):
@@ -47,6 +48,7 @@ class TeacherEncoder(DualEncoder):
         pixels: Tensor,
         texts: TextInputs,
         micro_batch: int,
+        kept: KeptAt = "",
     ) -> Features:
         """A student's features of a batch, with those of the teacher beside them.
 
@@ -54,9 +56,10 @@ class TeacherEncoder(DualEncoder):
             student: What the teacher is a copy of. A tower of it in which nothing learns is the
                 teacher's as well, and is not encoded again.
             features: Of the student.
-            pixels: (B, 3, H, W) normalised pixels.
+            pixels: (B, 3, H, W) normalised pixels, or what `kept` says.
             texts: The texts of the batch.
             micro_batch: See `DualEncoder.work`.
+            kept: See there.
 
         Returns:
             The features with `teacher_image` and `teacher_text`, which carry no gradient.
@@ -64,7 +67,7 @@ class TeacherEncoder(DualEncoder):
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():
             if student._learns("image"):
-                pooled = self._image_work(pixels, False, micro_batch).all().pooled
+                pooled = self._image_work(pixels, False, micro_batch, kept).all().pooled
                 image = F.normalize(pooled.float(), dim=-1)
             if student._learns("text"):
                 pooled = self._text_work(texts, False).all().pooled

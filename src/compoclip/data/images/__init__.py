@@ -25,6 +25,7 @@ from PIL import Image
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.caption_plan import GIVEN, TARGET
 from compoclip.data.decode import Mirrored, Picture, decode, raw_photo, unmirrored
+from compoclip.data.kept import KeptFeatures
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
 from compoclip.data.transform import ImageTransform
@@ -189,7 +190,7 @@ class BatchBuilder:
 
     images: of the samples drawn. added: those that a plan shows beside them, which come after them
     in the batch. skipped: ids of samples drawn that are left out; bad: id and reason of images that
-    cannot be read.
+    cannot be read. kept: features that are shown in the place of photos.
     """
 
     source: Source
@@ -199,6 +200,7 @@ class BatchBuilder:
     companions: Companions
     epoch: int
     kind: str
+    kept: KeptFeatures | None = None
     images: list[_Part] = field(default_factory=list)
     added: list[_Part] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -265,14 +267,23 @@ class BatchBuilder:
     def shown(self, id: str, image: Picture, key: str) -> torch.Tensor:
         """Pixels as the transform reads them, which training shows; `key` places the crop.
 
-        Raises UnreadableError.
+        Features that are kept of the photo, if there are any. Raises UnreadableError.
         """
+        crop = self.transform.crop
+        number = self.epoch % crop.fixed if crop and crop.fixed else 0
         with _unreadable(id):
-            return self.transform.read(image, self.rng(key, "crop"), _name(id, image))
+            if self.kept is not None:
+                return self.kept.of(photo_key(image), number)
+            rng = fixed_rng(image, number) if crop and crop.fixed else self.rng(key, "crop")
+            return self.transform.read(image, rng, _name(id, image))
 
     def view(self, photo: str, key: str) -> str:
         """The name of what `shown` shows of a photo: of the crop, which `key` places, if any."""
-        return photo if self.transform.crop is None else f"{photo}\x1f{key}\x1f{self.epoch}"
+        crop = self.transform.crop
+        if crop is None:
+            return photo
+        place = str(self.epoch % crop.fixed) if crop.fixed else f"{key}\x1f{self.epoch}"
+        return f"{photo}\x1f{place}"
 
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
@@ -299,9 +310,12 @@ class BatchBuilder:
             pair=pair if any(each >= 0 for each in pair) else (),
             targets=tuple(targets.get(owner, "") for owner in range(len(parts))) if targets else (),
         )
-        pixels, resize = self.transform.together([part.pixels for part in parts])
+        shown = [part.pixels for part in parts]
+        kept = self.kept.at if self.kept and shown and shown[0].is_floating_point() else ""
+        pixels, resize = (torch.stack(shown), None) if kept else self.transform.together(shown)
         return Batch(
             pixels=pixels,
+            kept=kept,
             block=block,
             ids=tuple(self.ids),
             skipped=tuple(self.skipped),
@@ -323,6 +337,13 @@ def _unreadable(id: str) -> Iterator[None]:
 
 def _name(id: str, image: Picture) -> str:
     return id if isinstance(unmirrored(image), bytes) else ""
+
+
+def fixed_rng(image: Picture, number: int) -> random.Random:
+    """The generator of one of the fixed crops of a photo, whatever the seed and the folder."""
+    photo = unmirrored(image)
+    name = photo.name if isinstance(photo, Path) else photo_key(photo)
+    return rng_for(0, name, number, "crop")
 
 
 def photo_key(image: Picture) -> str:
@@ -378,6 +399,10 @@ class ImagePlan:
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack what the plan cannot do without."""
+
+    def shows(self, sample: Sample) -> tuple[Picture, ...]:
+        """The photos of a sample that are shown by themselves, epoch for epoch."""
+        return (sample.image,)
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
@@ -435,6 +460,10 @@ class NegativeImages(ImagePlan):
     def images_per_sample(self) -> int:
         """The image, and the one of its negative."""
         return 2
+
+    def shows(self, sample: Sample) -> tuple[Picture, ...]:
+        """The image, and the one of its negative."""
+        return tuple(image for image in (sample.image, sample.negative_image) if image is not None)
 
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
         """Training is on the texts alone where the data have no negative images."""

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from compoclip.captions.chunks import sentences
 from compoclip.console import note, track
-from compoclip.data.decode import FORMATS
+from compoclip.data.decode import FORMATS, Picture
 from compoclip.data.images import (
     BatchBuilder,
     Companions,
@@ -76,6 +76,10 @@ class Composed(ImagePlan):
             return source
         note("long captions: each is cut into sentences, the first of them its main caption")
         return SentenceSource(source, kept)
+
+    def shows(self, sample: Sample) -> tuple[Picture, ...]:
+        """The image, if every other step shows single ones; composites are new every time."""
+        return (sample.image,) if self.alternate else ()
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool

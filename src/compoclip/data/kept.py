@@ -1,0 +1,252 @@
+"""Features of the photos of a source, kept on disk: what a frozen image tower makes of them.
+
+A folder holds parts of up to a thousand photos, each a safetensors file with one tensor (photos,
+crops, 1 + P, C): of every crop the pooled feature, then P patches. A part says what it was made
+from and the checksum of its numbers, and appears when it is whole. So a run goes on with what a
+killed one has left, and a part that is damaged, or of other photos or another tower, is told and
+made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from compoclip.console import counted, note, track
+from compoclip.errors import CompoclipError
+from compoclip.files import only_writer, reason, write_atomically, write_json
+from compoclip.models.work import KeptAt
+
+Encode = Callable[[range], tuple[NDArray[np.float32], dict[int, str]]]
+"""Numbers of n photos -> (n, crops, 1 + P, C) features, and of those that cannot be read why."""
+
+_PART_BYTES = 64 << 20
+_PART_PHOTOS = 1000
+_TENSOR, _STATED = "features", "compoclip"
+
+
+@dataclass(frozen=True)
+class KeptSpec:
+    """What features are of: two with equal records hold the same.
+
+    Args:
+        record: All that they depend on, JSON-ready: tower, pixels, crops, photos.
+        photos: Their number.
+        shape: (crops, 1 + P, C) of a photo's features.
+    """
+
+    record: Mapping[str, Any]
+    photos: int
+    shape: tuple[int, int, int]
+
+    @property
+    def digest(self) -> str:
+        """A hash of the record."""
+        text = json.dumps(self.record, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+    @property
+    def photo_bytes(self) -> int:
+        """Of the features of a photo."""
+        return 4 * math.prod(self.shape)
+
+    @property
+    def per_part(self) -> int:
+        """Photos of a part."""
+        return max(1, min(_PART_PHOTOS, _PART_BYTES // self.photo_bytes))
+
+    @property
+    def parts(self) -> int:
+        """Their number."""
+        return -(-self.photos // self.per_part)
+
+    def numbers(self, part: int) -> range:
+        """The photos of a part."""
+        return range(part * self.per_part, min(self.photos, (part + 1) * self.per_part))
+
+
+@dataclass
+class KeptFeatures:
+    """The features of the photos of a source, read from disk one by one.
+
+    Args:
+        at: Where they were taken.
+        rows: Name of a photo (`photo_key`) -> its number.
+        spec: What they are of.
+        folder: Where they lie.
+        bad: Photos that could not be read, by number, and why.
+    """
+
+    at: KeptAt
+    rows: Mapping[str, int]
+    spec: KeptSpec
+    folder: Path
+    bad: dict[int, str] = field(default_factory=dict)
+    _maps: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is mapped: workers map for themselves."""
+        return {**self.__dict__, "_maps": {}}
+
+    def of(self, photo: str, crop: int) -> torch.Tensor:
+        """(1 + P, C) float32 features of a crop of a photo.
+
+        Raises CompoclipError for a photo that could not be read, or that came to the data later.
+        """
+        row = self.rows.get(photo)
+        if row is None:
+            raise CompoclipError(f"{photo}: came after features were kept; start the run again")
+        if row in self.bad:
+            raise CompoclipError(self.bad[row])
+        part, place = divmod(row, self.spec.per_part)
+        if part not in self._maps:
+            self._maps[part] = _mapped(_path(self.folder, part), self._shape(part))
+        return torch.from_numpy(np.array(self._maps[part][place, crop]))
+
+    def _shape(self, part: int) -> tuple[int, ...]:
+        return len(self.spec.numbers(part)), *self.spec.shape
+
+
+def features_folder(root: Path, spec: KeptSpec) -> Path:
+    """Where features of that kind lie below `root`."""
+    return root / f"features-{spec.digest}"
+
+
+def keep_features(folder: Path, spec: KeptSpec, encode: Encode) -> None:
+    """Make the parts that are not there, or not as they should be.
+
+    Args:
+        folder: Of these features alone.
+        spec: What they are of.
+        encode: Makes those of some photos.
+
+    Raises:
+        CompoclipError: When they do not fit the disk, and when the folder cannot be written. Parts
+            that are finished stay.
+    """
+    if not _lacking(folder, spec, quiet=True):
+        note(f"  features of {counted(spec.photos, 'image')} are in {folder}")
+        return
+    with only_writer(folder, folder=True, wait=True):
+        lacking = _lacking(folder, spec)
+        photos = sum(len(spec.numbers(part)) for part in lacking)
+        size = photos * spec.photo_bytes
+        _require_room(folder, size, photos)
+        note(
+            f"  features of {photos} of {counted(spec.photos, 'image')} are encoded now, and kept "
+            f"in {folder} ({size / 1e6:,.0f} MB)"
+        )
+        write_json(folder / "features.json", spec.record)
+        for part in track(lacking, "encoding images once", len(lacking), "parts"):
+            _make(folder, spec, part, encode)
+
+
+def open_features(
+    folder: Path, spec: KeptSpec, at: KeptAt, rows: Mapping[str, int]
+) -> KeptFeatures:
+    """Open features that `keep_features` has made. Raises CompoclipError for missing parts."""
+    bad: dict[int, str] = {}
+    for part in range(spec.parts):
+        try:
+            stated = _stated(_path(folder, part), spec, part)["bad"]
+            bad |= {int(number): str(why) for number, why in stated.items()}
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise CompoclipError(f"{_path(folder, part)}: {reason(error)}; start again") from error
+    return KeptFeatures(at, rows, spec, folder, bad)
+
+
+def _path(folder: Path, part: int) -> Path:
+    return folder / f"part-{part:06d}.safetensors"
+
+
+def _lacking(folder: Path, spec: KeptSpec, quiet: bool = False) -> list[int]:
+    """The parts that are missing, damaged or of something else; the latter are told."""
+    lacking = []
+    for part in range(spec.parts):
+        path = _path(folder, part)
+        try:
+            _check(path, spec, part)
+        except FileNotFoundError:
+            lacking.append(part)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            lacking.append(part)
+            if not quiet:
+                note(f"{path}: {reason(error)}; made anew")
+    return lacking
+
+
+def _check(path: Path, spec: KeptSpec, part: int) -> None:
+    """Raise OSError, ValueError or SafetensorError unless a part is what it should be."""
+    stated = _stated(path, spec, part)
+    features = _mapped(path, (len(spec.numbers(part)), *spec.shape))
+    if _checksum(features) != stated["crc32"]:
+        raise ValueError("damaged (its checksum is another)")
+
+
+def _stated(path: Path, spec: KeptSpec, part: int) -> dict[str, Any]:
+    """What a part says of itself. Raises ValueError or KeyError for a part of another kind."""
+    with path.open("rb"), safe_open(path, "numpy") as file:
+        stated: dict[str, Any] = json.loads((file.metadata() or {}).get(_STATED, "{}"))
+        found = file.get_slice(_TENSOR)
+        shape, dtype = tuple(found.get_shape()), found.get_dtype()
+    if (stated.get("digest"), stated.get("part")) != (spec.digest, part):
+        raise ValueError("holds features of another tower or of other images")
+    if (shape, dtype) != ((len(spec.numbers(part)), *spec.shape), "F32"):
+        raise ValueError(f"damaged (features of shape {shape})")
+    return stated
+
+
+def _mapped(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The only tensor of a safetensors file: a length, a header of that length, the numbers."""
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    return np.memmap(path, "<f4", "r", 8 + header, shape)
+
+
+def _checksum(features: NDArray[np.float32]) -> int:
+    value = 0
+    for each in features:
+        value = zlib.crc32(np.ascontiguousarray(each).view(np.uint8).data, value)
+    return value
+
+
+def _require_room(folder: Path, size: int, photos: int) -> None:
+    place = folder.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    with suppress(OSError):
+        free = shutil.disk_usage(place).free
+        if size > free:
+            raise CompoclipError(
+                f"{folder}: features of {counted(photos, 'image')} take {size / 1e6:,.0f} MB and "
+                f"{free / 1e6:,.0f} MB are free: name a folder on another disk (--features), take "
+                "fewer --crops, or leave --cache-frozen out"
+            )
+
+
+def _make(folder: Path, spec: KeptSpec, part: int, encode: Encode) -> None:
+    features, bad = encode(spec.numbers(part))
+    stated = {
+        "digest": spec.digest,
+        "part": part,
+        "crc32": _checksum(features),
+        "bad": {str(number): why for number, why in bad.items()},
+    }
+    write = partial(save_file, {_TENSOR: features}, metadata={_STATED: json.dumps(stated)})
+    write_atomically(_path(folder, part), lambda place: write(place))

@@ -1,0 +1,208 @@
+"""The parts of a network that options name: towers, their blocks, their last projections.
+
+`--freeze`, `--lr-image`, `--layer-decay` and the features that are kept of a frozen trunk all ask
+where a parameter stands, and all ask it here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from compoclip.errors import UsageError
+from compoclip.methods.base import Method
+from compoclip.models.config import Part, part_of
+from compoclip.models.dual_encoder import projection_of
+from compoclip.training.settings import RunSettings
+from compoclip.training.sharding import repeated_units
+
+_WORD = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*)?|temperature")
+_WORDS = "image, text, image-trunk, text-trunk, image:N, text:N (its first N blocks) or temperature"
+
+
+@dataclass(frozen=True)
+class LayerPlace:
+    """Where a parameter or buffer stands in a network.
+
+    Args:
+        part: The tower, or the temperature.
+        block: 0 before the first block of the tower, n in the n-th, blocks + 1 after the last.
+        blocks: Of the tower.
+        projection: Whether it belongs to the tower's last projection.
+    """
+
+    part: Part
+    block: int
+    blocks: int
+    projection: bool = False
+
+
+def places(network: nn.Module) -> dict[str, LayerPlace]:
+    """Find out where every parameter and buffer stands.
+
+    The blocks of a tower are the members of its lists of equal modules: transformer blocks, or the
+    stages of a convolutional tower.
+
+    Args:
+        network: An open_clip network, with adapters or without.
+
+    Returns:
+        By the name in the state dict, in its order.
+    """
+    names = {module: name for name, module in network.named_modules()}
+    units = [names[unit] for unit in repeated_units(network)]
+    blocks = {p: [u for u in units if part_of(f"{u}.") == p] for p in ("image", "text")}
+    projected = {part: projection_of(network, part) for part in ("image", "text")}
+    found: dict[str, LayerPlace] = {}
+    passed: Counter[str] = Counter()  # the last block that has been met in each tower
+    for name in network.state_dict():
+        part = part_of(name)
+        if part == "temperature":
+            found[name] = LayerPlace(part, 0, 0)
+            continue
+        own = blocks[part]
+        within = next((n for n, unit in enumerate(own, 1) if name.startswith(f"{unit}.")), None)
+        projection = any(name == p or name.startswith(f"{p}.") for p in projected[part])
+        if projection:
+            block = len(own) + 1
+        elif within is not None:
+            block = passed[part] = within
+        elif _embeds(name):
+            block = 0
+        else:
+            block = len(own) + 1 if passed[part] == len(own) else passed[part]
+        found[name] = LayerPlace(part, block, len(own), projection)
+    return found
+
+
+def _embeds(name: str) -> bool:
+    """Whether a parameter outside of all blocks comes before them, though modules that are
+    registered before it do not: positions, class tokens, token embeddings."""
+    own = re.sub(r"^(visual\.(trunk\.)?|text\.)", "", name)
+    return "." not in own or own.startswith("token_embedding.")
+
+
+# --- Learning rates. ---
+
+
+def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[str, float]:
+    """What the learning rate is multiplied by, parameter by parameter.
+
+    With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block
+    d^(N + 1), what comes after the last 1.
+
+    Args:
+        network: An open_clip network, with adapters or without.
+        lr: The peak of the method.
+        settings: `lr_image`, `lr_text` and `layer_decay` are read.
+
+    Returns:
+        By name; empty where all have the learning rate of the method.
+
+    Raises:
+        UsageError: For rates that no training can use.
+    """
+    own = {"image": settings.lr_image, "text": settings.lr_text}
+    decay = settings.layer_decay
+    for part, rate in own.items():
+        if rate is not None and not (0 <= rate < math.inf):
+            raise UsageError(f"--lr-{part} {rate:g}: must be a number from 0 on")
+        if rate is not None and not lr:
+            raise UsageError(f"--lr-{part} goes without --lr 0: --freeze holds the rest still")
+    if not 0 < decay <= 1:
+        raise UsageError(f"--layer-decay {decay:g}: must be above 0 and at most 1")
+    if own == {"image": None, "text": None} and decay == 1:
+        return {}
+    found = {}
+    for name, place in places(network).items():
+        rate = own.get(place.part)
+        after = 0 if place.part == "temperature" else place.blocks + 1 - place.block
+        found[name] = (1.0 if rate is None else rate / lr) * decay**after
+    return found
+
+
+# --- Freezing. ---
+
+
+def require_words(freeze: Iterable[str]) -> None:
+    """Raise UsageError for a word of --freeze that means nothing."""
+    for word in freeze:
+        if not _WORD.fullmatch(word):
+            raise UsageError(f"--freeze {word}: must be {_WORDS}")
+
+
+def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Find the parameters and buffers that --freeze names.
+
+    Args:
+        network: An open_clip network, with adapters or without.
+        freeze: Words of --freeze.
+
+    Returns:
+        Their names in the state dict, by word.
+
+    Raises:
+        UsageError: For an unknown word, a tower without a projection of its own, and more blocks
+            than there are.
+    """
+    require_words(freeze)
+    known = places(network) if freeze else {}
+    return {word: tuple(_frozen(word, known)) for word in dict.fromkeys(freeze)}
+
+
+def _frozen(word: str, known: Mapping[str, LayerPlace]) -> list[str]:
+    part, colon, count = word.removesuffix("-trunk").partition(":")
+    own = {name: place for name, place in known.items() if place.part == part}
+    if colon:
+        blocks = max((place.blocks for place in own.values()), default=0)
+        if int(count) > blocks:
+            raise UsageError(f"--freeze {word}: the {part} tower has {blocks} blocks")
+        return [name for name, place in own.items() if place.block <= int(count)]
+    if not word.endswith("-trunk"):
+        return list(own)
+    if not any(place.projection for place in own.values()):
+        raise UsageError(
+            f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze all "
+            f"of it (--freeze {part}), or its first blocks (--freeze {part}:N)"
+        )
+    return [name for name, place in own.items() if not place.projection]
+
+
+def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
+    """The method for what is left to train: towers that are frozen whole do not train.
+
+    Adapters leave the rest of a tower frozen, so one whose trunk is frozen is frozen whole.
+
+    Args:
+        method: The recipe.
+        freeze: Words of --freeze.
+
+    Returns:
+        The recipe with `trains` changed.
+
+    Raises:
+        UsageError: When no tower is left, and for some blocks of a tower that gets adapters.
+    """
+    require_words(freeze)
+    if method.lora and (some := next((word for word in freeze if ":" in word), None)):
+        raise UsageError(
+            f"--freeze {some} goes without adapters, which leave all else frozen: freeze a whole "
+            "tower, or choose --lora-towers"
+        )
+    gone = {word.removesuffix("-trunk") if method.lora else word for word in freeze}
+    trains = replace(
+        method.trains,
+        image_tower=method.trains.image_tower and "image" not in gone,
+        text_tower=method.trains.text_tower and "text" not in gone,
+        logit_scale=method.trains.logit_scale and "temperature" not in gone,
+    )
+    if freeze and not (trains.image_tower or trains.text_tower):
+        raise UsageError(
+            f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less"
+        )
+    return replace(method, trains=trains)
