@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 
 import numpy as np
@@ -25,21 +26,25 @@ SDS = 2.0
 
 @dataclass(frozen=True)
 class Column:
-    """skills: those of `benchmarks.skills`. metric: of the sub-tasks. subtask: this one only."""
+    """skills: those of `benchmarks.skills`, any when empty. metric: of the sub-tasks. subtask: of
+    those that match alone. benchmarks: of these alone, of all when empty."""
 
     name: str
     skills: tuple[str, ...]
     metric: str
-    subtask: str = ""
+    subtask: str = "*"
+    benchmarks: tuple[str, ...] = ()
 
     def parts(self, results: Results) -> list[str]:
         """The sub-tasks of a benchmark that belong to it."""
+        if self.benchmarks and results.benchmark not in self.benchmarks:
+            return []
         return [
             part
             for part, metrics in results.scores.items()
-            if results.skills.get(part) in self.skills
+            if (not self.skills or results.skills.get(part) in self.skills)
             and self.metric in metrics
-            and self.subtask in ("", part)
+            and fnmatchcase(part, self.subtask)
         ]
 
 
