@@ -40,16 +40,17 @@ class Ground(ABC):
 
     name: what its output folder is called after. tables: the training tables that it always has,
     `data/TABLE.jsonl`; arms train on the first unless they say otherwise. columns: of its table.
-    bounds: of `compoclip.world.bounds`, those
-    that can be measured. legend: what is said of bounds and columns below the table. partial:
-    whether items without their photo are left out and counted. running: fields of `RunSettings`
-    that differ from those of all labs.
+    bounds: of `compoclip.world.bounds`, those that can be measured. kept: what one half of the
+    number that rates are chosen by is about. legend: what is said of bounds and columns below the
+    table. partial: whether items without their photo are left out and counted. running: fields of
+    `RunSettings` that differ from those of all labs.
     """
 
     name: ClassVar[str]
     tables: ClassVar[tuple[str, ...]]
     columns: ClassVar[tuple[Column, ...]]
     bounds: ClassVar[tuple[str, ...]]
+    kept: ClassVar[str]
     legend: ClassVar[str]
     partial: ClassVar[bool] = False
     running: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -91,6 +92,7 @@ class World(Ground):
     tables = ("scenes", "variations")
     columns = COLUMNS
     bounds = BOUNDS
+    kept = "zero-shot and retrieval"
     legend = (
         "oracle: what a model without a fault reaches (zero-shot and retrieval: 100 by "
         "construction). "

@@ -110,7 +110,7 @@ def section(
             "; p: of a random order, not corrected. Of few recipes only a high one means something."
         ]
     if any(merits for merits, _ in choices.values()):
-        parts += ["", "### Learning rates", "", rates_text(choices)]
+        parts += ["", "### Learning rates", "", rates_text(choices, settings.ground.kept)]
     return "\n".join([*parts, "", "### Arms", "", arms_text(settings.arms)])
 
 
@@ -164,13 +164,13 @@ def agreement_text(agreeing: Sequence[tuple[str, int, float, float]]) -> str:
     return aligned(["column", "recipes", "rank correlation", "p"], rows)
 
 
-def rates_text(choices: Choices) -> str:
+def rates_text(choices: Choices, kept: str) -> str:
     """One row an arm: what each rate tried is worth on the validation suite, and the choice."""
     rows = []
     for name, (merits, chosen) in choices.items():
         tried = ", ".join(f"{rate:g}: {100 * merits[rate]:.1f}" for rate in sorted(merits))
         rows.append([name, tried, f"{chosen:g}" if chosen else "not yet"])
-    return aligned(["arm", "rate: half composition, half zero-shot and retrieval", "chosen"], rows)
+    return aligned(["arm", f"rate: half composition, half {kept}", "chosen"], rows)
 
 
 def arms_text(arms: Sequence[Arm]) -> str:

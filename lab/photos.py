@@ -95,6 +95,7 @@ class Photos(Ground):
     tables = (TABLE,)
     columns = _COLUMNS
     bounds = (TEXT_ONLY, UNTRAINED)
+    kept = "retrieval"
     legend = (
         "object, attribute, relation: a caption against itself with one such word replaced; "
         "binding, role: with two attributes or things exchanged; augmented, brittleness: against "

@@ -18,14 +18,15 @@ from compoclip.files import only_writer, require_writable, write_text
 from compoclip.models.checkpoint import load_model
 from compoclip.version import __version__
 from compoclip.world.bounds import BOUNDS, ORACLE
-from lab.agreement import agreement, means_of
 from lab.columns import (
     Column,
     Difference,
     Run,
+    agreement,
     best_rate,
     column_value,
     differences,
+    means_of,
     merit,
 )
 from lab.job import Job, Outcome, method_of, outcome, results_of, run_job

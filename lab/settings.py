@@ -57,8 +57,8 @@ class LabSettings:
 
     photos: for a lab of photos the fields of `lab.photos.Photos`, for one of the world nothing.
     compare_with: numbers of another lab (`lab.json`), to say whether both agree; "" for none.
-    benchmarks: names of those of the suite that are measured. control: plain fine-tuning on
-    the table "scenes"; arms on another table are compared with the arm of the same method and
+    benchmarks: names of those of the suite that are measured. control: plain fine-tuning on the
+    ground's first table; arms on another table are compared with the arm of the same method and
     settings there (`control_of`). left_out: recipes without an arm of their own, since they equal
     that of another when the optimiser is the same or differ by one weight; with it, every further
     recipe that no arm names gets an arm. world: fields of the world of the training scenes that

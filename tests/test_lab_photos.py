@@ -22,7 +22,7 @@ from compoclip.errors import CompoclipError
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
-from lab.agreement import agreement, chance_of, means_of, spearman
+from lab.columns import agreement, chance_of, means_of, spearman
 from lab.ground import World
 from lab.job import Job, method_of
 from lab.photos import OWN, Photos, write_photos
@@ -301,6 +301,23 @@ def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
         run_lab(replace(settings, photos={**settings.photos, "dev": 5}), out)
 
 
+@pytest.mark.slow
+def test_every_arm_of_the_recipe_trains(
+    photos: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = read_settings(RECIPE)
+    settings = lab_settings(photos, base, arms=recipe.arms, lrs=(1e-4,), lora_lrs=(1e-3,))
+    text = run_lab(replace(settings, batch_size=8, effects=recipe.effects), tmp_path, workers=1)
+    for arm in recipe.arms:
+        assert f"\n| {arm.name} " in text
+    first = load_model(str(base)).encoder.model.state_dict()
+    for run in (tmp_path / "runs").glob("*/model"):
+        tuned = load_model(str(run)).encoder.model.state_dict()
+        seen = [name for name in first if name.startswith("visual.")]
+        assert all(bool((tuned[name] == first[name]).all()) for name in seen), run
+
+
 def test_what_a_lab_of_photos_cannot_do_without(photos: Path, base: Path, tmp_path: Path) -> None:
     for changes, message in (
         ({"photos": {"dev": 3}}, "needs the folder that holds them: --photos DATA"),
@@ -385,7 +402,7 @@ def test_labs_agree_over_the_recipes_that_both_have(tmp_path: Path) -> None:
     path = tmp_path / "lab.json"
     path.write_text(json.dumps({"lines": lines}))
     other = means_of(path)
-    assert set(other) == {f"r{k}" for k in range(5)}
+    assert set(other) == {"base", "oracle", *(f"r{k}" for k in range(5))}
     assert other["r1"]["order"] == pytest.approx(0.2)
     ((column, recipes, rho, p),) = agreement(mine, other)
     assert (column, recipes, rho) == ("order", 5, pytest.approx(-1))
