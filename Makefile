@@ -1,5 +1,7 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
 # make lab    all recipes compared under equal conditions (up to 3 hours; goes on after a stop)
+# make photos DATA=PATH     a base of real photos (docs/real-photos.md); goes on after a stop
+# make photo-lab DATA=PATH  the recipes compared on real photos, at most 2 hours; goes on after a stop
 # make bench  throughput and memory of every stage, as ratios, with the targets
 # make test   the whole test suite
 # make lint   style and types
@@ -10,7 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo lab bench test lint docs install clean
+.PHONY: demo lab photos photo-lab bench test lint docs install clean
 
 install: $(VENV)/.installed
 
@@ -28,6 +30,13 @@ demo: install
 lab: install
 	$(BIN)/python -m lab --out lab-out --page docs/lab.md
 
+photos: install
+	@test -n "$(DATA)" || { echo "where are the photos? make $@ DATA=PATH (docs/real-photos.md)"; exit 2; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/photos/pretrain.sh "$(DATA)" photos-out
+
+photo-lab: photos
+	$(BIN)/python -m lab --photos "$(DATA)" --budget-minutes 120 --page docs/real-photos.md
+
 bench: install
 	$(BIN)/python -m bench all
 
@@ -44,4 +53,4 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) site demo-out lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site demo-out lab-out photos-out photo-lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

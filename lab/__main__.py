@@ -1,6 +1,7 @@
-"""Compare all recipes under equal conditions on the bundled world (docs/lab.md).
+"""Compare all recipes under equal conditions: on the bundled world (docs/lab.md) or on photos.
 
     python -m lab [--quick] [--out FOLDER] [--arms NAME ...] [--budget-minutes 180]
+    python -m lab --photos DATA --base MODEL [...]     docs/real-photos.md
 
 What is finished is not done again: after a stop, the same command goes on. The table is printed and
 written to OUT/table.md, all numbers to OUT/lab.json; --page puts the table into a page.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
@@ -17,25 +19,33 @@ from lab.page import write_section
 from lab.run import run_lab
 from lab.settings import read_settings
 
-_SETTINGS = Path(__file__).parents[1] / "recipes" / "lab.json"
+_RECIPES = Path(__file__).parents[1] / "recipes"
+_WORLD, _PHOTOS = _RECIPES / "lab.json", _RECIPES / "lab-photos.json"
 
 
 def main() -> int:
     """Read the settings, run what is left, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for everything [lab-out, lab-quick-out]")
+    parser.add_argument("--out", type=Path, help="folder for everything [lab-out, photo-lab-out]")
+    parser.add_argument("--photos", metavar="DATA", help="compare on the photos of this folder")
+    parser.add_argument("--base", metavar="MODEL", help="what every arm starts from")
     parser.add_argument("--arms", nargs="+", default=(), metavar="NAME", help="only these")
     parser.add_argument(
         "--budget-minutes", type=float, default=180, help="start nothing after that"
     )
     parser.add_argument("--quick", action="store_true", help="few arms, one learning rate each")
-    parser.add_argument("--settings", type=Path, default=_SETTINGS, help="what to compare")
+    parser.add_argument("--settings", type=Path, help="what to compare")
     parser.add_argument("--page", type=Path, help="Markdown page to put the table into")
     options = parser.parse_args()
-    settings = read_settings(options.settings, options.quick)
-    out, minutes = ("lab-quick-out", 30.0) if options.quick else ("lab-out", 180.0)
-    minutes = minutes if options.budget_minutes is None else options.budget_minutes
-    text = run_lab(settings, options.out or Path(out), options.arms, 60 * minutes)
+    settings = read_settings(
+        options.settings or (_PHOTOS if options.photos else _WORLD), options.quick
+    )
+    if options.photos:
+        settings = replace(settings, photos={**settings.photos, "data": options.photos})
+    settings = replace(settings, model=options.base or settings.model)
+    out = Path(f"{settings.ground.name}{'-quick' if options.quick else ''}-out")
+    seconds = 60 * options.budget_minutes
+    text = run_lab(settings, options.out or out, options.arms, seconds)
     print(text)
     if options.page is not None:
         write_section(options.page, text)

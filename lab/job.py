@@ -10,9 +10,11 @@ import time
 from collections.abc import Mapping
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from compoclip.benchmarks.case import Benchmark
 from compoclip.data.images import RankShare
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
@@ -31,7 +33,8 @@ from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from compoclip.world.bounds import ORACLE, measure_bound
-from lab.data import FILES, SCENES
+from lab.data import FILES
+from lab.ground import CHOICE_SUITE, DATA, SUITE
 from lab.settings import BASE, Arm, LabSettings
 
 DONE, TRIED = "done.json", "tried.json"
@@ -75,7 +78,12 @@ class Job:
     @property
     def suite(self) -> Path:
         """The suite that it is measured on."""
-        return self.out / ("choice-suite" if self.choosing else "suite")
+        return self.out / (CHOICE_SUITE if self.choosing else SUITE)
+
+    @property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Those of the suite that it is measured on."""
+        return self.settings.ground.measured(self.settings, self.choosing)
 
     @property
     def results(self) -> Path:
@@ -84,7 +92,10 @@ class Job:
 
     def made_from(self) -> dict[str, Any]:
         """All that decides its outcome, as JSON has it."""
-        others = ("arms", "effects", "control", "seeds", "left_out", "lrs", "lora_lrs", "quick")
+        others = {
+            *("arms", "effects", "control", "seeds", "left_out", "lrs", "lora_lrs", "quick"),
+            *("photos", "compare_with"),  # which data it is, is checked when they are written
+        }
         common = {k: v for k, v in asdict(self.settings).items() if k not in others}
         arm = asdict(replace(self.arm, about="")) if self.arm else None
         which = {"arm": arm, "rate": self.rate, "seed": self.seed, "weights": self.weights}
@@ -130,10 +141,10 @@ def _number(path: Path, record: Mapping[str, Any], name: str) -> float:
 def results_of(job: Job) -> list[Results]:
     """The results of a finished job, in the order of the settings."""
     found = {each.benchmark: each for each in load_results(job.results)}
-    missing = [name for name in job.settings.benchmarks if name not in found]
+    missing = [name for name in job.benchmarks if name not in found]
     if missing and job.fixed != ORACLE:  # which leaves some out, see `compoclip.world.bounds`
         raise CompoclipError(f"{job.results}: no result for {missing[0]}; delete {job.folder}")
-    return [found[name] for name in job.settings.benchmarks if name in found]
+    return [found[name] for name in job.benchmarks if name in found]
 
 
 def run_job(job: Job) -> Outcome:
@@ -169,8 +180,9 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
         return base, 0.0
     checkpoint = job.folder / "model"
     if not checkpoint.is_dir():
-        source = open_source(str(job.out / "data" / f"{job.arm.table}.jsonl"))
-        method = method_of(job.arm, job.out / "data")
+        ground = job.settings.ground
+        source = open_source(str(job.out / DATA / f"{job.arm.table}.jsonl"))
+        method = ground.fitted(method_of(job.arm, job.out / DATA))
         settings = RunSettings(
             out=job.folder,
             seed=job.seed,
@@ -179,6 +191,7 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
             log_every=5,
             precision="bf16",
             resume=True,
+            **ground.running,
         )
         optim = optim_of(job.arm, method, job.settings, source, job.rate)
         # An adapter without the whole model is what a run leaves that ended while it was written.
@@ -192,15 +205,25 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
 
 
 def _measure(job: Job, model: LoadedModel) -> None:
-    measuring = Measuring(on=(str(job.suite),), workers=1, device="cpu")
-    benchmarks = measuring.benchmarks(only=job.settings.benchmarks)
-    settings, _ = measuring.settings(cache=None)
-    out = job.results.parent
-    if job.fixed == BASE:
-        evaluate(job.name, ModelEncoder(model), benchmarks, out, settings)
-        return
-    captions = open_source(str(job.out / "data" / SCENES)).captions()
-    measure_bound(job.fixed, job.suite, benchmarks, captions, model, out, settings)
+    ground, out = job.settings.ground, job.results.parent
+    measuring = Measuring(
+        on=(str(job.suite),), workers=1, device="cpu", allow_partial=ground.partial
+    )
+    benchmarks = _benchmarks(measuring, job.benchmarks)
+    with ground.kept_features(job.out, job.folder) as cache:
+        settings, _ = measuring.settings(cache=cache)
+        if job.fixed == BASE:
+            evaluate(job.name, ModelEncoder(model), benchmarks, out, settings)
+            return
+        table = job.out / DATA / f"{ground.tables[0]}.jsonl"
+        captions = open_source(str(table)).captions()
+        measure_bound(job.fixed, job.suite, benchmarks, captions, model, out, settings)
+
+
+@lru_cache(maxsize=2)
+def _benchmarks(measuring: Measuring, only: tuple[str, ...]) -> list[Benchmark]:
+    """The benchmarks of a suite, read once by a process that measures several models."""
+    return measuring.benchmarks(only=only)
 
 
 def method_of(arm: Arm, data: Path) -> Method:

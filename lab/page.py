@@ -12,7 +12,7 @@ from compoclip.evaluation.results import too_few
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from compoclip.world.bounds import BOUNDS
-from lab.columns import COLUMNS, Difference, mean_and_sd
+from lab.columns import Difference, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
 
 BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
@@ -76,17 +76,24 @@ def section(
     findings: Sequence[Finding],
     choices: Choices,
     made: str,
+    partial: str = "",
+    agreeing: Sequence[tuple[str, int, float, float]] = (),
 ) -> str:
-    """The generated part of the page. made: what it was measured with, in a line."""
+    """The generated part of the page.
+
+    made: what it was measured with, in a line. partial: the benchmarks of which items are missing.
+    agreeing: column, recipes, rank correlation with another lab, its p.
+    """
     parts = [made, "", table_text(lines), ""]
+    table = settings.ground.tables[0]
     parts += [
         "Percent, mean ± standard deviation over the seeds. After a number: `b+` `b-` it is higher "
         f"or lower than the base, `c+` `c-` than plain fine-tuning on the same table "
-        f"({settings.control} on `scenes`), by more than two standard deviations, and the paired "
+        f"({settings.control} on `{table}`), by more than two standard deviations, and the paired "
         "test over images of `compare` says so too (0.05, Holm over the columns). Brittleness is "
-        "better when lower. i2t, t2i: retrieval, R@1. oracle: what a model without a fault "
-        "reaches (zero-shot and retrieval: 100 by construction). text only: what the captions "
-        "alone give away. untrained: random weights.",
+        f"better when lower. i2t, t2i: retrieval, R@1. {settings.ground.legend}"
+        "text only: what the captions alone give away. untrained: random weights."
+        f"{f' Partial, for want of photos: {partial}.' if partial else ''}",
     ]
     if findings:
         decided = sum("appears" in each.verdict or "absent" in each.verdict for each in findings)
@@ -96,18 +103,25 @@ def section(
             "interval over items nor twice the standard error over seeds reaches a difference "
             "that would matter (the number given, in points); it is undecided when they do."
         ]
+    if agreeing:
+        parts += ["", "### Do the two labs agree?", "", agreement_text(agreeing), ""]
+        parts += [
+            f"Spearman's rank correlation of the recipes' means here and in {settings.compare_with}"
+            "; p: of a random order, not corrected. Of few recipes only a high one means something."
+        ]
     if any(merits for merits, _ in choices.values()):
-        parts += ["", "### Learning rates", "", rates_text(choices)]
+        parts += ["", "### Learning rates", "", rates_text(choices, settings.ground.kept)]
     return "\n".join([*parts, "", "### Arms", "", arms_text(settings.arms)])
 
 
 def table_text(lines: Sequence[Line]) -> str:
     """One row an arm, one column a skill."""
-    header = ["arm", "seeds", *(column.name for column in COLUMNS), "images/s"]
+    columns = list(lines[0].values) if lines else []
+    header = ["arm", "seeds", *columns, "images/s"]
     rows = []
     for line in lines:
         seeds = len(next(iter(line.values.values())))
-        cells = [_cell(line, column.name) for column in COLUMNS]
+        cells = [_cell(line, column) for column in columns]
         count = "" if line.name in (BASE, *BOUNDS) else str(seeds)
         speed = _number(line.speeds, 1.0, 0) if line.speeds else ""
         rows.append([line.name, count, *cells, speed])
@@ -144,13 +158,19 @@ def effects_text(findings: Sequence[Finding]) -> str:
     return aligned(header, rows)
 
 
-def rates_text(choices: Choices) -> str:
+def agreement_text(agreeing: Sequence[tuple[str, int, float, float]]) -> str:
+    """One row a column."""
+    rows = [[name, str(recipes), f"{rho:+.2f}", f"{p:.3f}"] for name, recipes, rho, p in agreeing]
+    return aligned(["column", "recipes", "rank correlation", "p"], rows)
+
+
+def rates_text(choices: Choices, kept: str) -> str:
     """One row an arm: what each rate tried is worth on the validation suite, and the choice."""
     rows = []
     for name, (merits, chosen) in choices.items():
         tried = ", ".join(f"{rate:g}: {100 * merits[rate]:.1f}" for rate in sorted(merits))
         rows.append([name, tried, f"{chosen:g}" if chosen else "not yet"])
-    return aligned(["arm", "rate: half composition, half zero-shot and retrieval", "chosen"], rows)
+    return aligned(["arm", f"rate: half composition, half {kept}", "chosen"], rows)
 
 
 def arms_text(arms: Sequence[Arm]) -> str:

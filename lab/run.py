@@ -9,29 +9,26 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError
-from compoclip.files import only_writer, read_json, require_writable, write_text
+from compoclip.files import only_writer, require_writable, write_text
 from compoclip.models.checkpoint import load_model
 from compoclip.version import __version__
 from compoclip.world.bounds import BOUNDS, ORACLE
-from compoclip.world.dataset import bundled_world, crowded, world_of
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.scene import WorldConfig
 from lab.columns import (
-    COLUMNS,
     Column,
     Difference,
     Run,
+    agreement,
     best_rate,
     column_value,
     differences,
+    means_of,
     merit,
 )
-from lab.data import DataSpec, write_data
 from lab.job import Job, Outcome, method_of, outcome, results_of, run_job
 from lab.page import Finding, Line, section
 from lab.pool import run_all
@@ -67,13 +64,15 @@ def _run_lab(
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
     grids = {arm.name: _grid(arm, settings, out) for arm in settings.arms}
     weights = load_model(settings.model).identity.weights
-    fixed = [Job(out, settings, None, 0, weights, fixed=name) for name in (BASE, *BOUNDS)]
+    fixed = [
+        Job(out, settings, None, 0, weights, fixed=name) for name in (BASE, *settings.ground.bounds)
+    ]
     trials = [
         Job(out, settings, arm, settings.seeds[0], weights, rate, choosing=True)
         for arm in settings.arms
         for rate in (grids[arm.name] if len(grids[arm.name]) > 1 else ())
     ]
-    _prepare(settings, out, choosing=bool(trials))
+    settings.ground.prepare(settings, out, choosing=bool(trials))
 
     def finish(jobs: Sequence[Job], what: str) -> int:
         wanted = [job for job in jobs if job.arm is None or job.arm.name in chosen]
@@ -84,8 +83,9 @@ def _run_lab(
         return len(run_all(todo, run_job, workers, budget - (time.monotonic() - started)))
 
     left = finish([*fixed, *trials], "learning rates")
+    columns = settings.ground.columns_for(settings, choosing=True)
     rates = {
-        arm.name: Rates.of(grids[arm.name], [job for job in trials if job.arm == arm])
+        arm.name: Rates.of(grids[arm.name], [job for job in trials if job.arm == arm], columns)
         for arm in settings.arms
     }
     for job in trials:  # they would take gigabytes
@@ -118,10 +118,10 @@ class Rates:
     chosen: float
 
     @classmethod
-    def of(cls, grid: Sequence[float], trials: Sequence[Job]) -> Rates:
-        """The choice among a grid by the trials that are finished."""
+    def of(cls, grid: Sequence[float], trials: Sequence[Job], columns: Sequence[Column]) -> Rates:
+        """The choice among a grid by these columns of the trials that are finished."""
         merits = {
-            job.rate: merit({c.name: column_value(c, results_of(job)) for c in COLUMNS})
+            job.rate: merit({c.name: column_value(c, results_of(job)) for c in columns})
             for job in trials
             if outcome(job) is not None
         }
@@ -133,41 +133,6 @@ class Rates:
 def _grid(arm: Arm, settings: LabSettings, out: Path) -> tuple[float, ...]:
     """The rates that an arm chooses from."""
     return settings.lora_lrs if method_of(arm, out / "data").lora else settings.lrs
-
-
-def lab_world(world: WorldConfig) -> WorldConfig:
-    """The world that arms train on: the demo's scenes, whose captions also mention relations."""
-    pairs = crowded(world)
-    weights = {**dict(pairs.caption_weights), "conjunction": 0.72, "relation": 0.2}
-    return replace(pairs, caption_weights=tuple(sorted(weights.items())))
-
-
-def _prepare(settings: LabSettings, out: Path, choosing: bool) -> None:
-    """Training data and suites, unless they are there."""
-    world = bundled_world()
-    tables = tuple((name, tuple(weights.items())) for name, weights in settings.tables.items())
-    trained = world_of({**asdict(lab_world(world)), **settings.world}, "world")
-    write_data(out / "data", DataSpec(trained, settings.scenes, tables=tables))
-    _suite(settings, out / "suite", SuiteSpec(world, settings.items))
-    if choosing:
-        spec = SuiteSpec(world, settings.choice_items, split="val")
-        _suite(settings, out / "choice-suite", spec)
-
-
-def _suite(settings: LabSettings, suite: Path, spec: SuiteSpec) -> None:
-    made_by = json.loads(json.dumps({"compoclip": __version__, **asdict(spec)}))
-    if not (suite / "suite.json").is_file():
-        note(f"writing {spec.items} items a sub-task -> {suite}")
-        write_suite(suite, spec, workers=2)
-    found = read_json(suite / "suite.json")
-    if found.get("made_by") != made_by:
-        raise CompoclipError(
-            f"{suite}: made with other settings; delete it or choose another --out"
-        )
-    names = [each["id"] for each in found["benchmarks"]]
-    for name in settings.benchmarks:
-        if name not in names:
-            raise CompoclipError(f"no benchmark '{name}' in {suite}; it has: {', '.join(names)}")
 
 
 def _report(
@@ -188,9 +153,10 @@ def _report(
             done.setdefault(name, []).append(finished)
     if not runs:
         raise CompoclipError(f"{out}: nothing is finished yet; raise --budget-minutes")
-    compared = _Compared(runs)
+    columns = settings.ground.columns_for(settings, choosing=False)
+    compared = _Compared(runs, columns)
     controls = {arm.name: settings.control_of(arm) for arm in settings.arms}
-    lines = [_line(name, runs, done, compared, controls.get(name, "")) for name in runs]
+    lines = [_line(name, runs, done, compared, controls.get(name, ""), columns) for name in runs]
     findings = [
         Finding(effect, column, compared.of(effect.against, effect.arm).get(column))
         for effect in settings.effects
@@ -200,30 +166,60 @@ def _report(
     minutes = sum(each.seconds for each in ended) / 60
     expected = len(jobs) + len(trials)
     made = (
-        f"{counted(settings.steps, 'step')} of {settings.batch_size} images, {settings.scenes} "
-        f"scenes, {settings.items} items a sub-task, seeds {', '.join(map(str, settings.seeds))}; "
+        f"{counted(settings.steps, 'step')} of {settings.batch_size} images, "
+        f"{settings.ground.about(settings)}, seeds {', '.join(map(str, settings.seeds))}; "
         f"base `{settings.model}`, weights {jobs[0].weights[:8]}; "
         f"{len(ended)} of {counted(expected, 'job')}, {minutes:.0f} minutes of one thread; "
         f"compoclip {__version__}."
     )
     choices = {name: (each.merits, each.chosen) for name, each in rates.items()}
-    text = section(settings, lines, findings, choices, made)
     numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
+    agreeing = _agreement(settings, lines)
+    text = section(settings, lines, findings, choices, made, _partial(runs), agreeing)
     numbers["rates"] = {name: asdict(each) for name, each in rates.items()}
     numbers["effects"] = [
         {**asdict(replace(each.effect, columns=(each.column,))), "verdict": each.verdict}
         for each in findings
     ]
+    if agreeing:
+        numbers["agreement"] = agreeing
     for name, content in ((SECTION, text), (NUMBERS, json.dumps(_plain(numbers), indent=1))):
         write_text(out / name, content + "\n")
     return text
 
 
+def _partial(runs: Mapping[str, Sequence[Run]]) -> str:
+    """The benchmarks of which items are missing, with how many are there."""
+    first = next(iter(runs.values()))[0]
+    return ", ".join(
+        f"{each.benchmark} ({each.headline_score.items(',')} items)"
+        for each in first
+        if each.partial
+    )
+
+
+def _agreement(settings: LabSettings, lines: Sequence[Line]) -> list[tuple[str, int, float, float]]:
+    """Column by column, how the recipes rank here and in the other lab, if it is there."""
+    if not settings.compare_with:
+        return []
+    other = Path(settings.compare_with)
+    if not other.is_file():
+        note(f"{other}: no other lab to compare with; run it, and this command again")
+        return []
+    arms = {arm.name for arm in settings.arms}
+    mine = {
+        line.name: {name: fmean(values) for name, values in line.values.items()}
+        for line in lines
+        if line.name in arms
+    }
+    return agreement(mine, means_of(other))
+
+
 class _Compared:
     """Differences between arms, each worked out once."""
 
-    def __init__(self, runs: Mapping[str, Sequence[Run]]) -> None:
-        self._runs = runs
+    def __init__(self, runs: Mapping[str, Sequence[Run]], columns: Sequence[Column]) -> None:
+        self._runs, self._columns = runs, columns
         self._known: dict[tuple[str, str], dict[str, Difference]] = {}
 
     def of(self, base: str, other: str) -> Mapping[str, Difference]:
@@ -232,7 +228,7 @@ class _Compared:
             return {}
         if (base, other) not in self._known:
             self._known[base, other] = differences(
-                self._runs[base], self._runs[other], trained=base != BASE
+                *(self._runs[base], self._runs[other]), base != BASE, self._columns
             )
         return self._known[base, other]
 
@@ -243,10 +239,11 @@ def _line(
     done: Mapping[str, Sequence[Outcome]],
     compared: _Compared,
     control: str,
+    columns: Sequence[Column],
 ) -> Line:
     return Line(
         name=name,
-        values={c.name: [_value(c, run, name) for run in runs[name]] for c in COLUMNS},
+        values={c.name: [_value(c, run, name) for run in runs[name]] for c in columns},
         speeds=[each.speed for each in done[name] if each.speed],
         to_base=compared.of(BASE, name),
         to_control=compared.of(control, name),

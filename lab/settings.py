@@ -10,10 +10,9 @@ from typing import Any, Literal, TypeVar, get_args
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 from compoclip.methods.registry import method_names
-from lab.columns import COLUMNS
+from lab.ground import Ground, World
+from lab.photos import Photos
 
-TABLES = ("scenes", "variations")
-"""The training tables that every lab has; `LabSettings.tables` names further ones."""
 Expected = Literal["higher", "lower", "kept"]
 BASE = "base"
 T = TypeVar("T")
@@ -56,12 +55,14 @@ class Effect:
 class LabSettings:
     """The settings that all arms share.
 
-    benchmarks: names of those of the world's suite that are measured. control: plain fine-tuning on
-    the table "scenes"; arms on another table are compared with the arm of the same method and
+    photos: for a lab of photos the fields of `lab.photos.Photos`, for one of the world nothing.
+    compare_with: numbers of another lab (`lab.json`), to say whether both agree; "" for none.
+    benchmarks: names of those of the suite that are measured. control: plain fine-tuning on the
+    ground's first table; arms on another table are compared with the arm of the same method and
     settings there (`control_of`). left_out: recipes without an arm of their own, since they equal
     that of another when the optimiser is the same or differ by one weight; with it, every further
     recipe that no arm names gets an arm. world: fields of the world of the training scenes that
-    differ from `lab.run.lab_world`. tables: further training tables: name -> weights of caption
+    differ from `lab.ground.lab_world`. tables: further training tables: name -> weights of caption
     types. scenes: training scenes. items: test items of each sub-task; choice_items: of each
     sub-task of the validation suite. steps, batch_size: of every run; a batch is so many images,
     whatever they are. lrs, lora_lrs: peak learning rates to choose from, of all weights and of
@@ -87,6 +88,13 @@ class LabSettings:
     warmup: int = 20
     clip_grad: float = 1.0
     quick: Mapping[str, Any] = field(default_factory=dict)
+    photos: Mapping[str, Any] = field(default_factory=dict)
+    compare_with: str = ""
+
+    @property
+    def ground(self) -> Ground:
+        """Where data, suites, columns and bounds come from."""
+        return Photos(**self.photos) if self.photos else World()
 
     def arm(self, name: str) -> Arm:
         """The arm of that name. Raises UsageError when there is none."""
@@ -119,6 +127,13 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
         values[name] = tuple(
             _record(kind, row, f"{where}: {name}[{i}]") for i, row in enumerate(rows)
         )
+    photos = values.get("photos", {})
+    _require(isinstance(photos, dict), f"{where}: 'photos' must be an object")
+    ground: Ground = _record(Photos, photos, f"{where}: photos") if photos else World()
+    values["arms"] = tuple(
+        arm if "table" in row else replace(arm, table=ground.tables[0])
+        for arm, row in zip(values["arms"], data.get("arms", []))
+    )
     settings = _record(LabSettings, values, where)
     names = [arm.name for arm in settings.arms]
     if quick:
@@ -129,7 +144,8 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
     _check(settings, where)
     if settings.left_out is not None:
         named = {arm.method for arm in settings.arms} | set(settings.left_out)
-        others = tuple(Arm(name, name) for name in method_names() if name not in named)
+        table = settings.ground.tables[0]
+        others = tuple(Arm(name, name, table=table) for name in method_names() if name not in named)
         return replace(settings, arms=settings.arms + others)
     known = {*names, BASE}
     return replace(
@@ -185,7 +201,11 @@ def _check(settings: LabSettings, where: str) -> None:
     for arm in settings.arms:
         plain = arm.name.replace("-", "").isalnum() and arm.name != BASE
         _require(plain, f"{where}: arm '{arm.name}': use letters, digits and -, not 'base'")
-        _one_of(arm.table, [*TABLES, *settings.tables], f"{where}: arm '{arm.name}': table")
+        _one_of(
+            arm.table,
+            [*settings.ground.tables, *settings.tables],
+            f"{where}: arm '{arm.name}': table",
+        )
         _require(0 <= arm.wise_ft <= 1, f"{where}: arm '{arm.name}': wise_ft must be 0 to 1")
     _one_of(settings.control, names, f"{where}: control")
     for arm in settings.arms:
@@ -207,7 +227,7 @@ def _check(settings: LabSettings, where: str) -> None:
     )
     for name in ("scenes", "items", "choice_items", "steps", "batch_size"):
         _require(getattr(settings, name) > 0, f"{where}: '{name}' must be more than 0")
-    columns = [column.name for column in COLUMNS]
+    columns = [column.name for column in settings.ground.columns]
     for effect in settings.effects:
         title = f"{where}: effect '{effect.claim}'"
         _one_of(effect.expect, get_args(Expected), f"{title}: expect")

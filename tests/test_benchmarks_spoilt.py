@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import test_benchmarks_half_truths as half_truths
 import test_benchmarks_negation as negation
+import test_benchmarks_own_captions as own_captions
 import test_benchmarks_photo_pairs as photo_pairs
 import test_benchmarks_positions as positions
 from benchmark_files import write_json
@@ -62,6 +63,11 @@ WRITERS: dict[str, tuple[str, Writer]] = {
         lambda root: half_truths.write_table(root, "coco_qwen", [half_truths.row(0)]),
     ),
     "captions": ("half_truth_own", half_truths.write_own),
+    "order": ("order_own", lambda root: own_captions.write_own(root, "order_own")),
+    "hard positives": (
+        "hard_positives_own",
+        lambda root: own_captions.write_own(root, "hard_positives_own"),
+    ),
     "shard": (
         "vismin_bench",
         lambda root: photo_pairs.write_arrow(

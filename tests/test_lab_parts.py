@@ -20,6 +20,7 @@ from compoclip.world.oracle import Oracle, Truth
 from lab import data as lab_data
 from lab.columns import COLUMNS, Difference, best_rate, merit
 from lab.data import BAGS, PARAPHRASES, SCENES, VARIATIONS, DataSpec, write_data
+from lab.ground import lab_world
 from lab.job import DONE, Job, method_of, optim_of, outcome
 from lab.page import (
     BEGIN,
@@ -32,7 +33,6 @@ from lab.page import (
     table_text,
     write_section,
 )
-from lab.run import lab_world
 from lab.settings import Arm, Effect, LabSettings, read_settings
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"

@@ -21,6 +21,15 @@ Aggregates: `vl_compo` (headline) is the mean of VG-Relation averaged over relat
 VG-Attribution averaged over attribute pairs with at least 25 cases, and the two order tasks;
 `paper` leaves out some relation names; `mosaiclip` counts the two order tasks as
 one.
+
+**order_own** builds the order task of any captioned photos by the same rules:
+
+    <root>/order_own/captions.json     photos <root>/order_own/images
+
+(option `annotations`: another file, argument `images`: another folder). The file is BLIP's or
+Karpathy's JSON (of the latter the photos of the test), a list of {"image": name, "caption": text or
+texts} lines in .jsonl, or Flickr8k's token file in .txt with the option `split_file`. Every caption
+is an item; its shuffles follow from the photo's name, the caption's number and the tagger.
 """
 
 from __future__ import annotations
@@ -37,7 +46,7 @@ from typing import TypeVar
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
-from compoclip.benchmarks.retrieval import locate, read_captions
+from compoclip.benchmarks.retrieval import Captioned, captioned, locate, read_captions
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 from compoclip.errors import CompoclipError
@@ -202,12 +211,17 @@ def _cases(
             path = (annotations or data.root / "aro") / f"{_VG[part]}.json"
             yield from _vg_cases(data, path, part)
             continue
-        from compoclip.captions.parser import PARSER_VERSION
-        from compoclip.captions.tagger import tagger_version
-
-        data.stated = [f"tagger {tagger_version(tagger)} {PARSER_VERSION}"]
+        data.stated = [_told_by(tagger)]
         data.files[part] = order[part][0]
         yield from _order_cases(part, *order[part], tagger, workers)
+
+
+def _told_by(tagger: str) -> str:
+    """What the shuffles depend on beside the captions."""
+    from compoclip.captions.parser import PARSER_VERSION
+    from compoclip.captions.tagger import tagger_version
+
+    return f"tagger {tagger_version(tagger)} {PARSER_VERSION}"
 
 
 def _rules(data: Loading) -> dict[str, Aggregate]:
@@ -259,18 +273,68 @@ def _label(row: dict[str, object], subtask: str, where: str) -> dict[str, str]:
 def _order_cases(
     subtask: str, path: Path, default: Path, flat: Path | None, tagger: str, workers: int
 ) -> Iterator[Case]:
-    """The order cases of a caption file: caption and four shuffles, cleaned."""
+    """The order cases of a caption file."""
+    for photo, cases in _shuffled(subtask, read_captions(path, remedy=_REMEDY), tagger, workers):
+        image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
+        for key, texts in cases:
+            yield Case(key, Form.CHOOSE_TEXT, (image,), texts, subtask)
+
+
+def _shuffled(
+    subtask: str, photos: Sequence[Captioned], tagger: str, workers: int
+) -> Iterator[tuple[Captioned, list[tuple[str, tuple[str, ...]]]]]:
+    """Each photo with (key, the caption and its four shuffles, cleaned) of each of its captions."""
     from compoclip.captions.parser import parse_many
 
-    photos = read_captions(path, remedy=_REMEDY)
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))
     for photo in photos:
-        image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
+        cases = []
         for k, caption in enumerate(photo.captions):
             key = f"{subtask}/{photo.image}#{k}"
             texts = (caption, *shuffled(caption, next(parsed).tokens, key))
-            cleaned = tuple(pre_caption(text, WORDS) for text in texts)
-            yield Case(key, Form.CHOOSE_TEXT, (image,), cleaned, subtask)
+            cases.append((key, tuple(pre_caption(text, WORDS) for text in texts)))
+        yield photo, cases
 
 
 ARO = CaseReader(META, _cases, _rules, "vl_compo")
+
+# --- The order task of captions of your own. ---
+
+_OWN_META = Meta(
+    id="order_own",
+    title="Word order (your own photos)",
+    citation=f"{META.citation}; the captions' own",
+    source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
+    licence="the data's own",
+    access="open",
+    files=("order_own/captions.json",),
+    images=("order_own/images",),
+    chance={"": 1 / 5},
+    **facts({"order": Subtask("order")}),
+)
+
+
+def _own(
+    data: Loading,
+    *,
+    annotations: Path | None = None,
+    split_file: Path | None = None,
+    tagger: str = "hanta",
+    workers: int = 1,
+) -> Iterator[Case]:
+    """tagger, workers: as for ARO."""
+    path = annotations or data.root / "order_own" / "captions.json"
+    folder = data.photos("order_own/images")
+    photos = captioned(data, path, split_file)
+    data.stated += [_told_by(tagger)]
+    for photo, cases in _shuffled("order", photos, tagger, workers):
+        image = ImageRef(
+            files.image_path(folder, photo.image, f"{path}: photo {photo.image!r:.80}")
+        )
+        for key, texts in cases:
+            yield Case(key, Form.CHOOSE_TEXT, (image,), texts, "order")
+
+
+ORDER_OWN = CaseReader(
+    _OWN_META, _own, ties=TiePolicy.FIRST, empty="no captions; put one photo a row there"
+)

@@ -45,7 +45,7 @@ from pathlib import Path
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
-from compoclip.benchmarks.retrieval import Captioned, read_captions, read_flickr8k
+from compoclip.benchmarks.retrieval import captioned
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import Tagger, get_tagger
@@ -355,7 +355,7 @@ def _own(
     folder = data.photos("half_truth_own/images")
     tagger = get_tagger()
     photos = [
-        _Photo(each.image, each.captions, tagger) for each in _captioned(data, path, split_file)
+        _Photo(each.image, each.captions, tagger) for each in captioned(data, path, split_file)
     ]
     order = random.Random(seed).sample(photos, len(photos))
     items: list[tuple[str, str, _HalfTruth]] = []
@@ -385,37 +385,6 @@ def _own(
         texts = (each.short, each.full, each.half)
         labels = {"foil": each.foil}
         yield Case(f"{kind}/{name}", Form.HALF_TRUTH, (image,), texts, kind, labels=labels)
-
-
-def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Captioned, ...]:
-    """The photos of a file in any of the formats."""
-    data.files["captions"] = path
-    match path.suffix.lower():
-        case ".json":
-            return read_captions(path)
-        case ".txt" if split_file is not None:
-            data.files["split"] = split_file
-            photos, left_out = read_flickr8k(path, split_file)
-            data.left_out.update(left_out)
-            return photos
-        case ".jsonl":
-            return _lines(data, path)
-    raise UsageError(
-        f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
-    )
-
-
-def _lines(data: Loading, path: Path) -> tuple[Captioned, ...]:
-    captions: dict[str, list[str]] = {}
-    for _, where, row in data.lines("captions", path):
-        value = files.field(row, "caption", where)
-        texts = value if isinstance(value, list) else [value]
-        name = files.text(row, "image", where)
-        captions.setdefault(name, []).extend(
-            files.nonempty(text, f"{where}: caption {k}", "mend the row")
-            for k, text in enumerate(texts)
-        )
-    return tuple(Captioned(name, tuple(texts)) for name, texts in captions.items())
 
 
 def _own_rules(data: Loading) -> Mapping[str, Aggregate]:

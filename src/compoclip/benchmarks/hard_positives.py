@@ -14,18 +14,45 @@ must agree. Images: `<root>/vg/{VG_100K,VG_100K_2}` without the leading "data/",
 
 Texts of a case: (c, c_p, c_n). Metrics (see `evaluation.forms`): original, augmented, brittleness,
 both_below; ties are wrong. The headline `replace` is the plain mean of the two REPLACE files.
+
+**hard_positives_own** makes such items from any captioned photos, with the package's rewrites:
+
+    <root>/hard_positives_own/captions.json     photos <root>/hard_positives_own/images
+
+(option `annotations`: another file, argument `images`: another folder). The file is BLIP's or
+Karpathy's JSON (of the latter the photos of the test), a list of {"image": name, "caption": text or
+texts} lines in .jsonl, or Flickr8k's token file in .txt with the option `split_file`. A caption is
+put otherwise by a synonym or by exchanged conjuncts (`synonym`, `and-swap`), and made false by
+`crepe-atom` (sub-tasks replace_object, replace_attribute, replace_relation) or `crepe-swap`
+(swap_object, swap_attribute); no caption of the photo may name a word that the false one puts in. A
+photo gives at most one item of a sub-task, a sub-task has at most `most` items (1,000), and what is
+drawn follows from `seed` (42) and the photo's name. The headline is `replace`, the plain mean of
+the three.
+
+A model that was trained on these rewrites knows their manner: compare it with others, not with
+published scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
+from compoclip.benchmarks.retrieval import captioned
 from compoclip.benchmarks.sources import RemoteFile, repository
-from compoclip.errors import CompoclipError
+from compoclip.captions.parser import parse
+from compoclip.captions.tagger import get_tagger
+from compoclip.captions.types import Caption
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
+from compoclip.rewrites.reading import Reading, read
 
 _NAMES = {
     "attribute": "vl_checklist_attributes",
@@ -37,6 +64,13 @@ _FILES = tuple(
 )
 _KEYS = ("image_id", "image_path", "true_caption", "false_caption")
 _REPOSITORY = repository("amitakamath/hard_positives")
+_CHANCE = {
+    "/original": 1 / 2,
+    "/second": 1 / 2,
+    "/augmented": 1 / 3,
+    "/brittleness": 1 / 3,
+    "/both_below": 1 / 3,
+}
 META = Meta(
     id="hard_positives",
     title="Hard Positives",
@@ -47,13 +81,7 @@ META = Meta(
     access="open",
     files=tuple(f"hard_positives/{file}" for file in _FILES),
     images=("vg/VG_100K", "vg/VG_100K_2", "aro/images"),
-    chance={
-        "/original": 1 / 2,
-        "/second": 1 / 2,
-        "/augmented": 1 / 3,
-        "/brittleness": 1 / 3,
-        "/both_below": 1 / 3,
-    },
+    chance=_CHANCE,
     remote=tuple(
         RemoteFile(f"hard_positives/{file}", f"{_REPOSITORY}/{file}", keys=_KEYS)
         for file in _FILES
@@ -115,17 +143,145 @@ def _agree(row: dict[str, object], twin: dict[str, object], where: str, there: s
             )
 
 
-_REPLACE, _SWAP = ("attribute", "relation"), ("swap",)
+def _means(replaced: Sequence[str], swapped: Sequence[str]) -> dict[str, Aggregate]:
+    """The mean over the sub-tasks of each family, of three metrics."""
+    return {
+        f"{name}_{metric}" if metric else name: Aggregate(tuple(parts), metric=metric or None)
+        for name, parts in (("replace", replaced), ("swap", swapped))
+        for metric in ("", "original", "brittleness")
+        if parts
+    }
+
+
 HARD_POSITIVES = CaseReader(
-    META,
-    _cases,
-    rules={
-        "replace": Aggregate(_REPLACE),
-        "replace_original": Aggregate(_REPLACE, metric="original"),
-        "replace_brittleness": Aggregate(_REPLACE, metric="brittleness"),
-        "swap": Aggregate(_SWAP),
-        "swap_original": Aggregate(_SWAP, metric="original"),
-        "swap_brittleness": Aggregate(_SWAP, metric="brittleness"),
-    },
-    headline="replace",
+    META, _cases, rules=_means(("attribute", "relation"), ("swap",)), headline="replace"
+)
+
+# --- Items of your own. ---
+
+_VERSION = "hard_positives_own 1"
+_POSITIVES = ("synonym", "and-swap")
+_NEGATIVES = {
+    "replace_object": ("crepe-atom", "atom:object"),
+    "replace_attribute": ("crepe-atom", "atom:attribute"),
+    "replace_relation": ("crepe-atom", "atom:relation"),
+    "swap_object": ("crepe-swap", "swap:object"),
+    "swap_attribute": ("crepe-swap", "swap:attribute"),
+}
+"""Sub-task -> the rewrite that makes its negatives, and the rule of those that are meant."""
+_DRAWS = 6  # negatives of a caption that are looked at, for one of the rule
+_OWN_META = Meta(
+    id="hard_positives_own",
+    title="Hard positives (your own photos)",
+    citation=f"{META.citation}; the captions' own",
+    source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
+    licence="the data's own",
+    access="open",
+    files=("hard_positives_own/captions.json",),
+    images=("hard_positives_own/images",),
+    chance=_CHANCE,
+    **facts({part: Subtask("invariance") for part in _NEGATIVES}),
+)
+
+
+@dataclass(frozen=True)
+class _Reworded:
+    """A caption, put otherwise and made false."""
+
+    caption: str
+    positive: Rewritten
+    negative: Rewritten
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        return self.caption, self.positive.text, self.negative.text
+
+
+def _own(
+    data: Loading,
+    *,
+    annotations: Path | None = None,
+    split_file: Path | None = None,
+    seed: int = 42,
+    most: int = 1000,
+) -> Iterator[Case]:
+    """most: items of each sub-task. seed: of all that is drawn."""
+    if most < 1:
+        raise UsageError(f"hard_positives_own: most must be at least 1, not {most}")
+    path = annotations or data.root / "hard_positives_own" / "captions.json"
+    folder = data.photos("hard_positives_own/images")
+    photos, tagger = captioned(data, path, split_file), get_tagger()
+    items: list[tuple[str, str, _Reworded]] = []
+    made = Counter[str]()
+    for photo in random.Random(seed).sample(photos, len(photos)):
+        wanted = [part for part in data.parts if made[part] < most]
+        for part in set(data.parts).difference(wanted):
+            data.left_out[f"photos beyond the first {most} with an item of {part}"] += 1
+        if not wanted:
+            continue
+        captions = [parse(text, tagger) for text in photo.captions]
+        readings = [read(each) for each in captions]
+        for part in wanted:
+            found = _item(captions, readings, part, rng_for(seed, photo.image, 0, part))
+            if found is None:
+                data.left_out[f"photos without an item of {part}"] += 1
+                continue
+            made[part] += 1
+            items.append((part, photo.image, found))
+    # The items depend on the parser and its words too, so that they are hashed themselves.
+    drawn = [[part, name, *each.texts] for part, name, each in items]
+    data.files["items"] = json.dumps(drawn).encode()
+    data.stated += [_VERSION, f"seed {seed}", f"most {most}"]
+    for part, name, each in items:
+        image = ImageRef(files.image_path(folder, name, f"{path}: photo {name!r:.80}"))
+        labels = {"positive": each.positive.rule, "negative": each.negative.rule}
+        yield Case(f"{part}/{name}", Form.TRIPLE, (image,), each.texts, part, labels=labels)
+
+
+def _item(
+    captions: Sequence[Caption], readings: Sequence[Reading], part: str, rng: random.Random
+) -> _Reworded | None:
+    """An item of the first caption, in a drawn order, that can be put otherwise and made false."""
+    name, rule = _NEGATIVES[part]
+    for caption in rng.sample(captions, len(captions)):
+        positive = _positive(caption, rng)
+        if positive is None:
+            continue
+        for _ in range(_DRAWS):
+            negative = get_rewrite(name)(caption, rng)
+            if isinstance(negative, Refused):
+                break
+            if negative.rule == rule and not _told(negative.text, caption.text, readings):
+                return _Reworded(caption.text, positive, negative)
+    return None
+
+
+def _positive(caption: Caption, rng: random.Random) -> Rewritten | None:
+    for name in rng.sample(_POSITIVES, len(_POSITIVES)):
+        found = get_rewrite(name)(caption, rng)
+        if isinstance(found, Rewritten):
+            return found
+    return None
+
+
+def _told(negative: str, caption: str, readings: Sequence[Reading]) -> bool:
+    """Whether a caption of the photo names a word that the negative puts in."""
+    new = set(negative.lower().split()) - set(caption.lower().split())
+    return any(reading.holds(word.strip(".,")) for reading in readings for word in new)
+
+
+def _own_rules(data: Loading) -> dict[str, Aggregate]:
+    """Means of the sub-tasks that have items."""
+    there = {case.subtask for case in data.cases}
+    parts = [part for part in data.parts if part in there]
+    families = ([p for p in parts if p.startswith(name)] for name in ("replace", "swap"))
+    return _means(*families)
+
+
+HARD_POSITIVES_OWN = CaseReader(
+    _OWN_META,
+    _own,
+    _own_rules,
+    "replace",
+    empty="no photo gives an item of PARTS; are the captions English sentences?",
 )

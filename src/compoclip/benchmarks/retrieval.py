@@ -30,7 +30,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
 from compoclip.benchmarks.files import SUFFIXES, by_stem, close
-from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.reader import Loading, Reader
 from compoclip.captions.chunks import pre_caption
 from compoclip.errors import CompoclipError, UsageError
 
@@ -144,6 +144,51 @@ def read_flickr8k(
         for name, captions in names.items()
     )
     return photos, {"captions of photos outside the split": outside}
+
+
+def captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Captioned, ...]:
+    """The photos of a file of captions of one's own, whichever of the formats it has.
+
+    Args:
+        data: Told of the files, for the data hash, and of what was left out.
+        path: BLIP's or Karpathy's JSON (of the latter the photos of the test); .jsonl, a list of
+            {"image": name, "caption": text or texts}; or Flickr8k's token file, .txt.
+        split_file: The photo names that a token file goes with.
+
+    Returns:
+        Photos in the order of the file, or of the list of names.
+
+    Raises:
+        CompoclipError: For absent or malformed files.
+        UsageError: For a file of another kind, and a token file without a list of names.
+    """
+    data.files["captions"] = path
+    match path.suffix.lower():
+        case ".json":
+            return read_captions(path)
+        case ".txt" if split_file is not None:
+            data.files["split"] = split_file
+            photos, left_out = read_flickr8k(path, split_file)
+            data.left_out.update(left_out)
+            return photos
+        case ".jsonl":
+            return _lines(data, path)
+    raise UsageError(
+        f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
+    )
+
+
+def _lines(data: Loading, path: Path) -> tuple[Captioned, ...]:
+    captions: dict[str, list[str]] = {}
+    for _, where, row in data.lines("captions", path):
+        value = files.field(row, "caption", where)
+        texts = value if isinstance(value, list) else [value]
+        name = files.text(row, "image", where)
+        captions.setdefault(name, []).extend(
+            files.nonempty(text, f"{where}: caption {k}", "mend the row")
+            for k, text in enumerate(texts)
+        )
+    return tuple(Captioned(name, tuple(texts)) for name, texts in captions.items())
 
 
 def locate(name: str, default: Path, flat: Path | None, where: str) -> Path:

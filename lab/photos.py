@@ -1,0 +1,331 @@
+"""The ground of real photos: two cuts of Flickr8k as one data set, and benchmarks made of them.
+
+    python -m lab.photos DATA FOLDER [--dev 400]
+
+writes the photos of DATA/photos/flickr8k and DATA/photos/flickr8k_more into FOLDER, all in equal
+terms: 160 pixels a side, WebP of quality 65 (the former are larger JPEGs, and are reduced; the
+latter are copied).
+
+    FOLDER/images/NAME.webp         every photo
+    FOLDER/Flickr8k.token.txt       five captions each
+    FOLDER/Flickr_8k.trainImages.txt, devImages.txt, testImages.txt
+    FOLDER/photos.jsonl             the train photos as a table: image, caption
+    FOLDER/data.json                what it was made from
+
+dev is a fixed part of the official train photos, those with the smallest hashes of their names: no
+model trains on them, neither the base nor an arm, and learning rates are chosen by them. test is
+the official one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from compoclip.benchmarks.prompts import read_names
+from compoclip.benchmarks.retrieval import Captioned, read_flickr8k
+from compoclip.console import note, track
+from compoclip.errors import CompoclipError
+from compoclip.files import new_folder, read_json, write_text
+from compoclip.methods.base import Method
+from compoclip.world.bounds import TEXT_ONLY, UNTRAINED
+from lab.columns import Column
+from lab.ground import CHOICE_SUITE, DATA, SUITE, Ground, require_benchmarks
+
+if TYPE_CHECKING:
+    from lab.settings import LabSettings
+
+SIDE, QUALITY = 160, 65
+TOKENS, TABLE = "Flickr8k.token.txt", "photos"
+SPLITS = ("train", "dev", "test")
+_CUTS = ("flickr8k", "flickr8k_more")
+_ABOUT = "data.json"
+_REMEDY = "name the folder that holds photos/flickr8k and photos/flickr8k_more"
+
+# --- The benchmarks: ids in the suite. Those of captions alone choose learning rates as well. ---
+
+RETRIEVAL, ORDER, HARD = "photo-retrieval", "photo-order", "photo-hard-positives"
+OWN = (RETRIEVAL, ORDER, HARD)
+_HARD: dict[str, Any] = {"skills": (), "benchmarks": (HARD,)}
+_COLUMNS = (
+    Column("object", metric="original", subtask="replace_object", **_HARD),
+    Column("attribute", metric="original", subtask="replace_attribute", **_HARD),
+    Column("binding", metric="original", subtask="swap_attribute", **_HARD),
+    Column("relation", metric="original", subtask="replace_relation", **_HARD),
+    Column("role", metric="original", subtask="swap_object", **_HARD),
+    Column("order", (), "accuracy", benchmarks=(ORDER,)),
+    Column("augmented", metric="augmented", **_HARD),
+    Column("brittleness", metric="brittleness", **_HARD),
+    Column("SC", (), "accuracy", benchmarks=("sugarcrepe",)),
+    Column("SC++", (), "augmented", benchmarks=("sugarcrepe_pp",)),
+    Column("TOT-replace", (), "augmented", "replace_*", ("sugarcrepe_pp_tot",)),
+    Column("TOT-swap", (), "augmented", "swap_*", ("sugarcrepe_pp_tot",)),
+    Column("zero-shot", (), "accuracy", benchmarks=("caltech101", "eurosat")),
+    Column("i2t", (), "r1", "i2t", (RETRIEVAL,)),
+    Column("t2i", (), "r1", "t2i", (RETRIEVAL,)),
+)
+
+
+@dataclass(frozen=True)
+class Photos(Ground):
+    """Captioned photos, and what can be asked of them and of the annotations beside them.
+
+    data: the folder that holds photos, annotations and classification sets. dev: train photos that
+    are held out. The image tower is frozen: a few thousand photos can only make it worse, and so
+    its features of a photo are computed once.
+    """
+
+    data: str = ""
+    dev: int = 400
+
+    name = "photo-lab"
+    tables = (TABLE,)
+    columns = _COLUMNS
+    bounds = (TEXT_ONLY, UNTRAINED)
+    kept = "retrieval"
+    legend = (
+        "object, attribute, relation: a caption against itself with one such word replaced; "
+        "binding, role: with two attributes or things exchanged; augmented, brittleness: against "
+        "that and beside its rewording. SC, SC++: SugarCrepe and SugarCrepe++ with the photos at "
+        "hand; TOT: SugarCrepe++ as texts alone, in full. zero-shot: Caltech-101 and EuroSAT. "
+    )
+    partial = True
+    # This and `fitted` say how the image tower is frozen, and that it encodes a photo once.
+    running = MappingProxyType({"cache_frozen": True})
+
+    def fitted(self, method: Method) -> Method:
+        """The method without the image tower; adapters are in the text tower alone."""
+        return replace(method, trains=replace(method.trains, image_tower=False))
+
+    def prepare(self, settings: LabSettings, out: Path, choosing: bool) -> None:
+        """Write the photos, and a list of benchmarks for each of the splits test and dev."""
+        absent = [name for name in OWN if name not in settings.benchmarks]
+        if absent:
+            raise CompoclipError(
+                f"learning rates are chosen by {', '.join(OWN)}: add {absent[0]} to the settings' "
+                "benchmarks"
+            )
+        if not self.data:
+            raise CompoclipError("a lab of photos needs the folder that holds them: --photos DATA")
+        data = Path(self.data).resolve()
+        write_photos(out / DATA, data, self.dev)
+        self._suite(settings, out, SUITE, "test", settings.items)
+        if choosing:
+            self._suite(settings, out, CHOICE_SUITE, "dev", settings.choice_items)
+
+    def _suite(self, settings: LabSettings, out: Path, folder: str, split: str, items: int) -> None:
+        """Write suite.json anew: it names files of the user's, who may have moved them."""
+        place, photos = (out / folder).resolve(), (out / DATA).resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        listed = [*_of_captions(photos, split, items)]
+        if split == "test":
+            listed += _of_files(Path(self.data).resolve(), place, settings.benchmarks)
+            require_benchmarks(settings, [each["id"] for each in listed], place)
+        wanted = self.measured(settings, split != "test")
+        chosen = [each for each in listed if each["id"] in wanted]
+        write_text(place / "suite.json", json.dumps({"benchmarks": chosen}, indent=1) + "\n")
+
+    def about(self, settings: LabSettings) -> str:
+        """How many photos are held out, and how many items there are."""
+        return (
+            f"photos of {SIDE} pixels, {self.dev} train photos held out for the choice of rates, "
+            f"at most {settings.items} hard positives a sub-task, image tower frozen"
+        )
+
+    def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:
+        """Rates are chosen by what captions alone give: other files have but one split."""
+        return tuple(name for name in settings.benchmarks if not choosing or name in OWN)
+
+    def columns_for(self, settings: LabSettings, choosing: bool) -> tuple[Column, ...]:
+        """Those of the benchmarks that are measured: annotations may not be at hand."""
+        measured = self.measured(settings, choosing)
+        return tuple(c for c in self.columns if not set(c.benchmarks).isdisjoint(measured))
+
+    @contextmanager
+    def kept_features(self, out: Path, run: Path) -> Iterator[Path | None]:
+        """A folder for one model, which begins with the images of those before it.
+
+        Features of images are shared, since all have the base's tower; those of texts, of which
+        every model has its own, go when it is measured.
+        """
+        kept = out / "features"
+        with tempfile.TemporaryDirectory(dir=run) as place:
+            _link(kept, Path(place))
+            yield Path(place)
+            _link(Path(place), kept)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give the feature files of images a name below another folder, too."""
+    for path in source.glob("*/images/*.safetensors"):
+        name = target / path.relative_to(source)
+        name.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.link(path, name)
+
+
+def _of_captions(photos: Path, split: str, items: int) -> list[dict[str, Any]]:
+    """The benchmarks made of the captions of a split."""
+    files = {"annotations": str(photos / TOKENS), "split_file": str(photos / _list_of(split))}
+    return [
+        {"name": name, "id": id, "images": str(photos / "images"), "options": {**files, **more}}
+        for name, id, more in (
+            ("retrieval:flickr8k", RETRIEVAL, {}),
+            ("order_own", ORDER, {}),
+            ("hard_positives_own", HARD, {"most": items}),
+        )
+    ]
+
+
+def _of_files(data: Path, place: Path, wanted: Sequence[str]) -> list[dict[str, Any]]:
+    """The benchmarks of the files beside the photos, and of them those that are wanted."""
+    coco, classes = data / "photos/sugarcrepe_coco/images", data / "classification"
+    prompts = classes / "class_names_templates"
+    names = prompts / "clip_benchmark_en_classnames.json"
+    templates = str(prompts / "clip_benchmark_en_zeroshot_classification_templates.json")
+    made: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "id": name,
+            "images": str(coco),
+            "options": {"annotations": str(data / "annotations" / name.removesuffix("_tot"))},
+        }
+        for name in ("sugarcrepe", "sugarcrepe_pp", "sugarcrepe_pp_tot")
+    ]
+    for name in ("caltech101", "eurosat"):
+        options = {"templates": templates, "classes": str(names)}
+        if name == "caltech101" and name in wanted:
+            options["index"] = str(_caltech_index(classes / name, names, place))
+            del options["classes"]
+        images = str(classes / name)
+        made.append({"name": f"zero_shot:{name}", "id": name, "images": images, "options": options})
+    for each in made:
+        if each["id"] in wanted:
+            for path in (each["images"], *each["options"].values()):
+                if not Path(path).exists():
+                    raise CompoclipError(
+                        f"{path}: not there; leave {each['id']} out of the settings' benchmarks"
+                    )
+    return made
+
+
+def _caltech_index(folder: Path, names: Path, place: Path) -> Path:
+    """The class names of Caltech-101's directories, which begin after "background"."""
+    if not folder.is_dir():
+        raise CompoclipError(f"{folder}: not there; leave caltech101 out of the benchmarks")
+    directories = sorted(each.name for each in folder.iterdir() if each.is_dir())
+    known = read_names(names, "caltech101")[1:]
+    if len(known) != len(directories):
+        raise CompoclipError(
+            f"{folder}: {len(directories)} directories for {len(known)} classes; fetch it again"
+        )
+    path = place / "caltech101.json"
+    write_text(path, json.dumps(dict(zip(directories, known)), indent=1) + "\n")
+    return path
+
+
+# --- The photos. ---
+
+
+def write_photos(folder: Path, data: Path, dev: int) -> None:
+    """Write both cuts as one data set (see the module), unless it is there already.
+
+    `folder` appears when all is written, or not at all. Raises CompoclipError for absent or
+    malformed files, when `folder` holds another data set, and when no train photo would be left.
+    """
+    found: dict[str, list[tuple[Path, Captioned]]] = {"train": [], "test": []}
+    digest = hashlib.blake2b(digest_size=16)
+    for cut in _CUTS:
+        place = data / "photos" / cut
+        for split, photos in found.items():
+            read, _ = read_flickr8k(place / TOKENS, place / _list_of(split), _REMEDY)
+            photos += [(place / "images" / each.image, each) for each in read]
+            digest.update(repr(read).encode())
+    by_hash = sorted(found["train"], key=lambda each: _hash(each[1].image))
+    held = {each.image for _, each in by_hash[:dev]}
+    if dev < 1 or len(held) >= len(found["train"]):
+        raise CompoclipError(
+            f"dev: {dev} of {len(found['train'])} train photos cannot be held out; choose fewer"
+        )
+    made_from = {"captions": digest.hexdigest(), "dev": dev, "side": SIDE, "quality": QUALITY}
+    if (folder / _ABOUT).is_file():
+        if read_json(folder / _ABOUT) != made_from:
+            raise CompoclipError(f"{folder}: made of other data; delete it or choose another")
+        return
+    split_of = {each.image: split for split, photos in found.items() for _, each in photos}
+    split_of |= dict.fromkeys(held, "dev")
+    everything = [each for photos in found.values() for each in photos]
+    with new_folder(folder) as new:
+        (new / "images").mkdir()
+        lists: dict[str, list[str]] = {split: [] for split in SPLITS}
+        tokens, table = [], []
+        for path, photo in track(iter(everything), "reducing photos", len(everything), "photos"):
+            name = f"{Path(photo.image).stem}.webp"
+            (new / "images" / name).write_bytes(_reduced(path))
+            split = split_of[photo.image]
+            lists[split].append(name)
+            tokens += [f"{name}#{k}\t{text}\n" for k, text in enumerate(photo.captions)]
+            if split == "train":
+                row = {"image": f"images/{name}", "caption": photo.captions}
+                table.append(json.dumps(row) + "\n")
+        (new / TOKENS).write_text("".join(tokens), encoding="utf-8")
+        (new / f"{TABLE}.jsonl").write_text("".join(table), encoding="utf-8")
+        for split, names in lists.items():
+            (new / _list_of(split)).write_text("".join(f"{name}\n" for name in names))
+        (new / _ABOUT).write_text(json.dumps(made_from, indent=1))
+    note(f"{', '.join(f'{len(n)} {split}' for split, n in lists.items())} photos -> {folder}")
+
+
+def _list_of(split: str) -> str:
+    return f"Flickr_8k.{split}Images.txt"
+
+
+def _hash(name: str) -> bytes:
+    return hashlib.blake2b(Path(name).stem.encode(), digest_size=16).digest()
+
+
+def _reduced(path: Path) -> bytes:
+    """A photo in the terms of all: its bytes as they are where they already meet them."""
+    try:
+        data = path.read_bytes()
+        with Image.open(io.BytesIO(data)) as image:
+            if (image.format, *image.size) == ("WEBP", SIDE, SIDE):
+                return data
+            small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    except (OSError, ValueError) as error:
+        raise CompoclipError(f"{path}: no photo that can be read ({error}); {_REMEDY}") from error
+    stream = io.BytesIO()
+    small.save(stream, "WEBP", quality=QUALITY)
+    return stream.getvalue()
+
+
+def main() -> int:
+    """Write the photos of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder that holds photos/")
+    parser.add_argument("folder", type=Path, help="folder to write")
+    parser.add_argument("--dev", type=int, default=Photos.dev, help="train photos to hold out")
+    options = parser.parse_args()
+    write_photos(options.folder, options.data, options.dev)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CompoclipError as error:
+        print(f"lab.photos: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

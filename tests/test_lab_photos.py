@@ -1,0 +1,414 @@
+"""The lab of photos: the data in equal terms, what rates are chosen by, a lab from start to table,
+and whether two labs agree."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmark_files import expect_one_line
+from compoclip.benchmarks.retrieval import read_flickr8k
+from compoclip.data.sources.open import open_source
+from compoclip.errors import CompoclipError
+from compoclip.methods.registry import method_names
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from lab.columns import agreement, chance_of, means_of, spearman
+from lab.ground import World
+from lab.job import Job, method_of
+from lab.photos import OWN, Photos, write_photos
+from lab.run import run_lab
+from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
+from models_thin import config
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "lab-photos.json"
+NOUNS = ("dog", "man", "woman", "boy", "horse", "girl")
+COLOURS = ("black", "white", "red", "brown", "blue")
+THINGS = ("bench", "ball", "car", "tree", "fence", "hat", "bus")
+
+
+def caption(k: int, j: int) -> str:
+    noun, thing = NOUNS[(k + j) % 6], THINGS[(2 * k + j) % 7]
+    first, second = COLOURS[(k + 2 * j) % 5], COLOURS[(k + 2 * j + 1 + k % 3) % 5]
+    return f"A small {noun} in a {first} shirt sits near a {second} {thing} ."
+
+
+def write_cut(data: Path, cut: str, first: int, train: int, test: int) -> None:
+    """A cut of Flickr8k of made photos: of one 224 pixels as JPEG, of the other 160 as WebP."""
+    folder = data / "photos" / cut
+    (folder / "images").mkdir(parents=True)
+    side, suffix, form = (160, "webp", "WEBP") if "more" in cut else (224, "jpg", "JPEG")
+    names, tokens = [], []
+    for k in range(first, first + train + test):
+        pixels = np.random.default_rng(k).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+        image = Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST)
+        names.append(f"{k}_a.{suffix}")
+        image.save(folder / "images" / names[-1], form)
+        tokens += [f"{names[-1]}#{j}\t{caption(k, j)}\n" for j in range(3)]
+    (folder / "Flickr8k.token.txt").write_text("".join(tokens))
+    (folder / "Flickr_8k.trainImages.txt").write_text("\n".join(names[:train]))
+    (folder / "Flickr_8k.testImages.txt").write_text("\n".join(names[train:]))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("photo-data")
+    write_cut(data, "flickr8k", 0, 14, 5)
+    write_cut(data, "flickr8k_more", 40, 10, 5)
+    return data
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cfg = config(text={"vocab_size": 49408, "context_length": 40})
+    path = tmp_path_factory.mktemp("base") / "model"
+    save_model(create_model(ModelConfig(cfg)), path)
+    return path
+
+
+# --- The photos. ---
+
+
+def test_both_cuts_are_shown_in_equal_terms(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    write_photos(out, photos, dev=6)
+    splits = {
+        split: (out / f"Flickr_8k.{split}Images.txt").read_text().split()
+        for split in ("train", "dev", "test")
+    }
+    assert {split: len(names) for split, names in splits.items()} == {
+        "train": 18,
+        "dev": 6,
+        "test": 10,
+    }
+    assert len({name for names in splits.values() for name in names}) == 34
+    for names in splits.values():
+        for name in names:
+            with Image.open(out / "images" / name) as image:
+                assert (image.format, image.size, image.mode) == ("WEBP", (160, 160), "RGB")
+    copied = (photos / "photos/flickr8k_more/images/40_a.webp").read_bytes()
+    assert (out / "images" / "40_a.webp").read_bytes() == copied  # not pressed twice
+    for split, names in splits.items():
+        read, _ = read_flickr8k(out / "Flickr8k.token.txt", out / f"Flickr_8k.{split}Images.txt")
+        assert [each.image for each in read] == names
+        for each in read:
+            k = int(each.image.partition("_")[0])
+            assert each.captions == tuple(caption(k, j) for j in range(3))
+    table = open_source(str(out / "photos.jsonl"))
+    assert [Path(table[i].id).name for i in range(len(table))] == splits["train"] or len(
+        table
+    ) == 18
+    rows = [json.loads(line) for line in (out / "photos.jsonl").read_text().splitlines()]
+    assert [row["image"] for row in rows] == [f"images/{name}" for name in splits["train"]]
+
+
+def test_dev_photos_are_always_the_same_and_only_of_train(photos: Path, tmp_path: Path) -> None:
+    lists = []
+    for name, dev in (("one", 6), ("two", 6), ("more", 8)):
+        write_photos(tmp_path / name, photos, dev)
+        lists.append(set((tmp_path / name / "Flickr_8k.devImages.txt").read_text().split()))
+    assert lists[0] == lists[1] < lists[2]
+    test = {
+        f"{Path(name).stem}.webp"
+        for cut in ("flickr8k", "flickr8k_more")
+        for name in (photos / "photos" / cut / "Flickr_8k.testImages.txt").read_text().split()
+    }
+    assert not lists[2] & test
+
+
+def test_photos_that_make_no_data_set(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    write_photos(out, photos, 6)
+    before = (out / "data.json").stat().st_mtime_ns
+    write_photos(out, photos, 6)
+    assert (out / "data.json").stat().st_mtime_ns == before
+    with pytest.raises(CompoclipError, match="made of other data; delete it"):
+        write_photos(out, photos, 7)
+    for dev in (0, 24):
+        with pytest.raises(CompoclipError, match=f"dev: {dev} of 24 train photos cannot be held"):
+            write_photos(tmp_path / "x", photos, dev)
+    with pytest.raises(CompoclipError, match="name the folder that holds photos/flickr8k") as one:
+        write_photos(tmp_path / "x", tmp_path / "nowhere", 6)
+    expect_one_line(one.value, "nowhere")
+    broken = tmp_path / "broken"
+    shutil.copytree(photos, broken)
+    (broken / "photos/flickr8k_more/images/41_a.webp").write_bytes(b"RIFF")
+    with pytest.raises(CompoclipError, match="no photo that can be read") as other:
+        write_photos(tmp_path / "x", broken, 6)
+    expect_one_line(other.value, "41_a.webp")
+    assert not (tmp_path / "x").exists()
+
+
+# --- The settings. ---
+
+
+def test_every_recipe_of_captions_has_an_arm() -> None:
+    settings = read_settings(RECIPE)
+    assert isinstance(settings.ground, Photos)
+    assert settings.ground.dev == 400
+    named = {arm.method for arm in settings.arms} | set(settings.left_out or ())
+    assert set(method_names()) == named
+    assert {arm.table for arm in settings.arms} == {"photos"}
+    assert {settings.control_of(arm) for arm in settings.arms} == {"clip-ft"}
+    for arm in settings.arms:
+        method = settings.ground.fitted(method_of(arm, Path()))
+        assert not method.trains.image_tower
+        assert method.trains.text_tower
+    quick = read_settings(RECIPE, quick=True)
+    assert len(quick.arms) == 5
+    assert len(quick.lrs) == len(quick.lora_lrs) == 1
+
+
+def test_rates_are_chosen_by_what_captions_alone_give() -> None:
+    settings = read_settings(RECIPE)
+    ground = settings.ground
+    assert ground.measured(settings, choosing=True) == OWN
+    names = [c.name for c in ground.columns_for(settings, choosing=True)]
+    assert not {"SC", "SC++", "TOT-replace", "TOT-swap", "zero-shot"} & set(names)
+    assert {"i2t", "t2i", "order", "brittleness"} <= set(names)
+    assert len(ground.columns_for(settings, choosing=False)) == len(ground.columns)
+    fewer = replace(settings, benchmarks=OWN)
+    assert [c.name for c in ground.columns_for(fewer, choosing=False)] == names
+
+
+def test_the_labs_share_the_columns_that_they_are_compared_by() -> None:
+    world = {column.name for column in World().columns}
+    assert world <= {column.name for column in Photos().columns}
+
+
+def test_a_world_lab_is_recorded_as_ever(tmp_path: Path) -> None:
+    """Else runs of before could not be gone on with."""
+    settings = LabSettings((Arm("a", "clip-ft"),), ("world-aro",), "a")
+    assert isinstance(settings.ground, World)
+    record = Job(tmp_path, settings, settings.arms[0], 0, "w", 1e-3).made_from()
+    assert set(record["common"]) == {
+        *("benchmarks", "model", "world", "tables", "scenes", "items", "choice_items", "steps"),
+        *("batch_size", "warmup", "clip_grad"),
+    }
+    moved = replace(settings, photos={"data": "a"})
+    other = replace(settings, photos={"data": "b"})
+    jobs = (Job(tmp_path, each, None, 0, "w") for each in (moved, other))
+    assert len({json.dumps(job.made_from()) for job in jobs}) == 1  # the data are what counts
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"photos": {"dev": "x"}}, "photos: 'dev' must be a whole number"),
+        ({"photos": {"colour": 1}}, "photos: unknown field 'colour'"),
+        ({"photos": 3}, "'photos' must be an object"),
+        ({"arms": [{"name": "a", "method": "clip-ft", "table": "scenes"}]}, "table: no 'scenes'"),
+    ],
+)
+def test_settings_that_make_no_lab_of_photos(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    values = {
+        "arms": [{"name": "a", "method": "clip-ft"}],
+        "benchmarks": list(OWN),
+        "control": "a",
+        "photos": {"dev": 3},
+        **changes,
+    }
+    (tmp_path / "lab.json").write_text(json.dumps(values))
+    with pytest.raises(CompoclipError, match=message):
+        read_settings(tmp_path / "lab.json")
+
+
+# --- From start to table. ---
+
+
+def lab_settings(data: Path, base: Path, **changes: Any) -> LabSettings:
+    values: dict[str, Any] = {
+        "arms": (
+            Arm("clip-ft", "clip-ft", table="photos", about="the control"),
+            Arm("negclip", "negclip", table="photos"),
+        ),
+        "benchmarks": OWN,
+        "control": "clip-ft",
+        "seeds": (0,),
+        "effects": (Effect("a claim", "negclip", BASE, ("order", "SC"), "higher"),),
+        "model": str(base),
+        "items": 20,
+        "choice_items": 10,
+        "steps": 2,
+        "batch_size": 6,
+        "lrs": (1e-4, 1e-3),
+        "warmup": 1,
+        "photos": {"data": str(data), "dev": 8},
+    }
+    return LabSettings(**{**values, **changes})
+
+
+def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
+    photos: Path,
+    base: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out, settings = tmp_path / "lab", lab_settings(photos, base)
+    text = run_lab(settings, out, workers=1)
+    said = capsys.readouterr().err
+    assert "16 train, 8 dev, 10 test photos" in said
+    assert "learning rates: running 7 jobs" in said  # base, two bounds, two rates of two arms
+    numbers = json.loads((out / "lab.json").read_text())
+    names = ["base", "text only", "untrained", "clip-ft", "negclip"]
+    assert [line["name"] for line in numbers["lines"]] == names
+    columns = list(numbers["lines"][0]["values"])
+    assert columns == [
+        *("object", "attribute", "binding", "relation", "role", "order"),
+        *("augmented", "brittleness", "i2t", "t2i"),
+    ]
+    # Plain, the ten test photos are what retrieval is among: multiples of a tenth.
+    for line in numbers["lines"]:
+        assert all(abs(10 * value % 1) < 1e-6 for value in line["values"]["i2t"])
+    verdicts = {each["columns"][0]: each["verdict"] for each in numbers["effects"]}
+    assert verdicts == {"order": "not judged: one seed", "SC": "not run"}
+    assert "Partial, for want of photos: photo-retrieval (40 of 6,000 items)" in text
+    assert "Do the two labs agree" not in text
+
+    # The image tower is the base's, and its features were computed once; those of texts are gone.
+    tuned = load_model(str(next((out / "runs").glob("negclip-*/model"))))
+    first = load_model(str(base)).encoder.model.state_dict()
+    same = {k: bool((v == first[k]).all()) for k, v in tuned.encoder.model.state_dict().items()}
+    assert all(same[name] for name in same if name.startswith("visual."))
+    assert not all(same.values())
+    folders = {path.parent.name for path in (out / "features").glob("*/*/*.safetensors")}
+    assert folders == {"images"}
+
+    # It goes on, wherever the photos are now, and compares itself with another lab.
+    moved = tmp_path / "moved"
+    shutil.copytree(photos, moved)
+    other = tmp_path / "other.json"
+    shutil.copy(out / "lab.json", other)
+    again = lab_settings(moved, base, compare_with=str(other))
+    run_lab(again, out, workers=1)
+    assert "measured: running 0 jobs" in capsys.readouterr().err
+    after = json.loads((out / "lab.json").read_text())
+    assert after["lines"] == numbers["lines"]
+    with pytest.raises(CompoclipError, match="made of other data; delete it"):
+        run_lab(replace(settings, photos={**settings.photos, "dev": 5}), out)
+
+
+@pytest.mark.slow
+def test_every_arm_of_the_recipe_trains(
+    photos: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = read_settings(RECIPE)
+    settings = lab_settings(photos, base, arms=recipe.arms, lrs=(1e-4,), lora_lrs=(1e-3,))
+    text = run_lab(replace(settings, batch_size=8, effects=recipe.effects), tmp_path, workers=1)
+    for arm in recipe.arms:
+        assert f"\n| {arm.name} " in text
+    first = load_model(str(base)).encoder.model.state_dict()
+    for run in (tmp_path / "runs").glob("*/model"):
+        tuned = load_model(str(run)).encoder.model.state_dict()
+        seen = [name for name in first if name.startswith("visual.")]
+        assert all(bool((tuned[name] == first[name]).all()) for name in seen), run
+
+
+def test_what_a_lab_of_photos_cannot_do_without(photos: Path, base: Path, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"photos": {"dev": 3}}, "needs the folder that holds them: --photos DATA"),
+        ({"benchmarks": OWN[1:]}, "rates are chosen by .*: add photo-retrieval to the settings'"),
+        ({"benchmarks": (*OWN, "sugarcrepe")}, "leave sugarcrepe out of the settings' benchmarks"),
+        ({"benchmarks": (*OWN, "caltech101")}, "caltech101: not there; leave caltech101 out"),
+        ({"benchmarks": (*OWN, "other")}, "no benchmark 'other' in"),
+    ):
+        settings = lab_settings(photos, base, **changes)
+        with pytest.raises(CompoclipError, match=message):
+            settings.ground.prepare(settings, tmp_path / "lab", choosing=True)
+
+
+def test_the_suite_of_the_real_photos(shared_data: Path, tmp_path: Path) -> None:
+    """Every benchmark of the recipe is there; a cut of the photos, since all take a minute."""
+    from compoclip.run import Measuring
+
+    data = tmp_path / "data"
+    for each in ("annotations", "classification"):
+        (data / each).parent.mkdir(parents=True, exist_ok=True)
+        (data / each).symlink_to(shared_data / each)
+    (data / "photos").mkdir()
+    coco = shared_data / "photos" / "sugarcrepe_coco"
+    (data / "photos" / "sugarcrepe_coco").symlink_to(coco)
+    for cut in ("flickr8k", "flickr8k_more"):
+        source, place = shared_data / "photos" / cut, data / "photos" / cut
+        place.mkdir()
+        (place / "images").symlink_to(source / "images")
+        (place / "Flickr8k.token.txt").symlink_to(source / "Flickr8k.token.txt")
+        for split, count in (("train", 30), ("test", 25)):
+            names = (source / f"Flickr_8k.{split}Images.txt").read_text().split()[:count]
+            (place / f"Flickr_8k.{split}Images.txt").write_text("\n".join(names))
+    settings = read_settings(RECIPE)
+    settings = replace(settings, photos={"data": str(data), "dev": 20})
+    ground, out = settings.ground, tmp_path / "lab"
+    ground.prepare(settings, out, choosing=True)
+    suites = {}
+    for folder, choosing in (("suite", False), ("choice-suite", True)):
+        measuring = Measuring(on=(str(out / folder),), allow_partial=True)
+        suites[folder] = measuring.benchmarks(only=ground.measured(settings, choosing))
+    assert [each.name for each in suites["suite"]] == list(settings.benchmarks)
+    assert [each.name for each in suites["choice-suite"]] == list(OWN)
+    counts = {each.name: sum(each.content.counts().values()) for each in suites["suite"]}
+    assert counts["photo-retrieval"] == 50 + 250
+    assert counts["photo-order"] == 250
+    assert (counts["sugarcrepe"], counts["sugarcrepe_pp_tot"]) == (7511, 4757)
+    assert (counts["caltech101"], counts["eurosat"]) == (202, 200)
+    with Image.open(io.BytesIO(next((out / "data/images").iterdir()).read_bytes())) as image:
+        assert image.size == (160, 160)
+
+
+# --- Two labs. ---
+
+
+def test_rank_correlation_by_hand() -> None:
+    assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    # Without ties 1 - 6 sum d^2 / (n (n^2 - 1)): d = 1, -1, 0, 0.
+    assert spearman([1, 2, 3, 4], [2, 1, 3, 4]) == pytest.approx(1 - 6 * 2 / (4 * 15))
+    # Ranks 0.5, 0.5, 2 and 0, 1, 2: covariance 1.5, variances 1.5 and 2.
+    assert spearman([5, 5, 7], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(1.5 * 2))
+    assert math.isnan(spearman([1, 1, 1], [1, 2, 3]))
+
+
+def test_the_chance_of_a_correlation() -> None:
+    # Of the 24 orders of four, two (the order itself and its reverse) correlate perfectly.
+    assert chance_of([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(2 / 24, abs=0.01)
+    assert chance_of([1, 2, 3, 4], [2, 4, 1, 3]) == pytest.approx(1, abs=1e-3)  # rho 0
+
+
+def test_labs_agree_over_the_recipes_that_both_have(tmp_path: Path) -> None:
+    mine = {f"r{k}": {"order": k / 10, "t2i": 0.5, "own": 0.1 * k} for k in range(5)}
+    mine["alone"] = {"order": 9.0, "t2i": 9.0, "own": 9.0}
+    lines = [
+        {"name": "base", "values": {"order": [9.0], "t2i": [0.1]}},
+        {"name": "oracle", "values": {"order": [1.0]}},
+        *(
+            {"name": f"r{k}", "values": {"order": [0.2 - k / 10, 0.4 - k / 10], "t2i": [k / 10]}}
+            for k in range(5)
+        ),
+    ]
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps({"lines": lines}))
+    other = means_of(path)
+    assert set(other) == {"base", "oracle", *(f"r{k}" for k in range(5))}
+    assert other["r1"]["order"] == pytest.approx(0.2)
+    ((column, recipes, rho, p),) = agreement(mine, other)
+    assert (column, recipes, rho) == ("order", 5, pytest.approx(-1))
+    assert p < 0.05
+    few = {name: mine[name] for name in ("r0", "r1", "r2")}
+    assert agreement(few, other) == []
+    path.write_text("[3]")
+    with pytest.raises(CompoclipError, match="no numbers of a lab; run that lab again"):
+        means_of(path)
