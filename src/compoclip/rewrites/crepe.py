@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.attested import Draw, first_fluent
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -19,7 +20,6 @@ from compoclip.rewrites.edit import (
     SpanChange,
     apply_changes,
     check,
-    first_valid,
     inflect,
 )
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
@@ -30,10 +30,10 @@ from compoclip.rewrites.relations import phrases
 from compoclip.rewrites.replace import (
     NO_CANDIDATE,
     TOO_FEW,
+    drawn,
     drawn_candidate,
     elements,
     enough_elements,
-    replaced,
 )
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
@@ -63,14 +63,14 @@ class CrepeAtom:
         atoms = elements(reading)
         kinds = [kind for kind in _TYPES if any(atom.kind == kind for atom in atoms)]
 
-        def attempt() -> Rewritten | Refused:
+        def draw() -> Draw:
             kind = rng.choice(kinds)
             atom = rng.choice([atom for atom in atoms if atom.kind == kind])
             word = drawn_candidate(atom, rng)
-            return replaced(reading, atom, word, self.name, f"atom:{_TYPES[kind]}")
+            return drawn(reading, atom, word, self.name, f"atom:{_TYPES[kind]}")
 
         draws = range(MAX_DRAWS if kinds else 0)
-        return first_valid((attempt() for _ in draws), NO_CANDIDATE)
+        return first_fluent((draw() for _ in draws), NO_CANDIDATE)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.attested import UNATTESTED, edit_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -62,6 +63,9 @@ class CrossSwap:
             if _rest(first, a) == _rest(second, b):
                 reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
+            if not (_fits(first, a, theirs[pos][b]) and _fits(second, b, mine[pos][a])):
+                reason = UNATTESTED
+                continue
             rule = f"cross-swap:{pos}"
             left = _exchanged(first, a, theirs[pos][b], self.name, rule)
             right = _exchanged(second, b, mine[pos][a], self.name, rule)
@@ -69,6 +73,13 @@ class CrossSwap:
                 return left, right
             reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
         return Refused(reason)
+
+
+def _fits(caption: Caption, word: str, by: Token) -> bool:
+    """Whether what stands around the word was met with the other."""
+    reading = read(caption)
+    places = [index for index, low in enumerate(reading.lows) if low == word]
+    return edit_level(reading, dict.fromkeys(places, by.lemma.lower())) > 0
 
 
 def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:

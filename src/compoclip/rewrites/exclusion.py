@@ -154,12 +154,14 @@ def deny(a: str, b: str) -> bool:
 
 # --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
 #
-# The built-in families come first, because their members exclude one another. Words outside them
-# take WordNet's antonyms and co-hyponyms, weighted by how often the lemma occurs.
+# The built-in families come first, because their members exclude one another. Adjectives and verbs
+# outside them take WordNet's antonyms, nouns the words of families of their field; weighted by how
+# often the lemma occurs.
 
 Weighted = tuple[tuple[str, int], ...]
 
-_ENOUGH = 3
+#: Families of words for what other families name, too.
+_NO_KINDS = frozenset(("beings", "shapes", "sky", "letters of nature", "sports", "meals"))
 FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
 LIGHT_VERBS = _RULES.words("light verbs")
 _SORTS = _RULES.words("sorts")
@@ -177,11 +179,11 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     count.
     """
     unfit = _WITHOUT_SINGULAR if single else MASS_NOUNS if plural else frozenset[str]()
-    lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
+    lemma = compound if families(compound, "NOUN") or not families(head, "NOUN") else head
     found = exclusive(lemma, "NOUN")
     if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
         found = exclusive(lemma, "ADJ")
-    found = found or _siblings(lemma)
+    found = found or _others(head)
     parts = compound.split(" ")
     return _weighted(
         "NOUN",
@@ -196,13 +198,24 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     )
 
 
-def _siblings(lemma: str) -> tuple[str, ...]:
-    """Words of the same kind by WordNet: the closest ones if there are enough, usual ones first."""
-    found = lexicon().cohyponyms(lemma, "NOUN", 1, 1)
-    if len(found) < _ENOUGH:
-        found = lexicon().cohyponyms(lemma, "NOUN")
-    usual = tuple(word for word in found if lexicon().count(word, "NOUN"))
-    return usual or found
+def _others(lemma: str) -> tuple[str, ...]:
+    """Words of the families for things of the same field of WordNet: what is made, what grows, ...
+
+    WordNet's co-hyponyms are no candidates: "plot" beside "field", "sportsman" beside "player".
+    """
+    fields = lexicon().fields(lemma, "NOUN")
+    return tuple([word for field in sorted(fields) for word in _by_field().get(field, ())])
+
+
+@lru_cache(maxsize=1)
+def _by_field() -> Mapping[int, tuple[str, ...]]:
+    """The first word of every cell of things, by its field."""
+    found: dict[int, dict[str, None]] = {}
+    for family, cells in _index("NOUN").cells.items():
+        for cell in cells if family not in _NO_KINDS else ():
+            for field in lexicon().fields(cell[0], "NOUN"):
+                found.setdefault(field, {})[cell[0]] = None
+    return {field: tuple(words) for field, words in found.items()}
 
 
 def is_name_of_a_thing(adjective: str, noun: str) -> bool:
@@ -215,18 +228,14 @@ def is_name_of_a_thing(adjective: str, noun: str) -> bool:
 
 @lru_cache(maxsize=16384)
 def modifier(lemma: str, tag: str, head: str) -> Weighted:
-    """Candidates for an adjective that describes `head` ("" when unknown).
-
-    Comparatives and superlatives only take opposites: what is bigger may also be taller.
+    """Candidates for an adjective that describes `head` ("" when unknown): of its families, else
+    its opposites. What WordNet keeps beside it often holds as well: cute and picturesque.
     """
     if lemma in FIXED_ADJECTIVES:
         return ()
-    compared = tag != "JJ"
     found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
     if not found:
         found = lexicon().antonyms(lemma, "ADJ")
-        if not compared:
-            found = tuple(dict.fromkeys((*found, *lexicon().cohyponyms(lemma, "ADJ"))))
     fitting = (w for w in found if fits(lemma, w, head))
     return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
 
@@ -299,6 +308,15 @@ def both_people(a: str, b: str) -> bool:
 def names_people(lemma: str) -> bool:
     """Whether the lists know the noun for people, by their age, role or sport."""
     return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
+
+
+def is_living(lemma: str) -> bool:
+    """Whether the noun names people or animals, which alone sit where they do not stand."""
+    if families(lemma, "NOUN"):
+        return bool(families(lemma, "NOUN") & _LIVING)
+    return _someone(lemma) or not {"person", "animal"}.isdisjoint(
+        lexicon().hypernyms(lemma, "NOUN", 6)
+    )
 
 
 def _someone(lemma: str) -> bool:

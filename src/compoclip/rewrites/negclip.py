@@ -16,8 +16,9 @@ from typing import NamedTuple
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
+from compoclip.rewrites.attested import Draw, edit_level, first_fluent
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged, first_valid
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
 from compoclip.rewrites.exclusion import (
     FIXED_ADJECTIVES,
     LIGHT_VERBS,
@@ -73,13 +74,21 @@ def drawn_swap(
     """Exchange a pair: group uniform among those of the pairs, then pair uniform."""
     left = list(pairs)
 
-    def attempt() -> Rewritten | Refused:
+    def draw() -> Draw:
         group = rng.choice(list(dict.fromkeys(pair.group for pair in left)))
         pair = rng.choice([pair for pair in left if pair.group == group])
         left.remove(pair)
-        return swapped(caption, pair, rewrite)
+        return _level(read(caption), pair), lambda: swapped(caption, pair, rewrite)
 
-    return first_valid((attempt() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR)
+    return first_fluent((draw() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR)
+
+
+def _level(s: Reading, pair: SpanPair) -> int:
+    """How well both parts fit their new places: each is its last word to what is around it."""
+    (first, end), (start, stop) = pair.a, pair.b
+    words = {end - 1: s.lemmas[stop - 1], stop - 1: s.lemmas[end - 1]}
+    moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
+    return edit_level(s, words, moved, odd=True)
 
 
 def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:
