@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
+from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten
@@ -27,6 +28,10 @@ from compoclip.rewrites.exclusion import families, names_people
 from compoclip.rewrites.reading import Reading, of_last
 
 UNATTESTED = "unattested"
+#: The level of what is bad English.
+BROKEN = -9
+#: Kinds of slots that, unattested, make an odd picture: "a couch on a dog".
+_SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
 FORMAT = "compoclip-attested-1"
 Counts = Mapping[str, int]
 
@@ -36,21 +41,24 @@ Counts = Mapping[str, int]
 _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
 _PEOPLE = {14, 18}  # WordNet's fields of groups and persons
-_FEW = 2  # a class is attested from this many words on
+_KINDS = word_lists(__file__, "rules").keys("kinds of things")
+_ENOUGH = 3  # draws after which a class will do
+_FEW = 2  # a class is attested from this many captions on
 
 
 class Slot(NamedTuple):
     """Two words that belong together: tokens `left` and `right`, -1 for none.
 
-    kind: "mod" (modifier, noun), "subj" and "done" (noun, verb; what is done to it), "obj" (verb,
-    noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun), "pred" (noun,
-    adjective), "end" (verb that nothing follows), "tie" (governor, noun behind a preposition);
-    "a", "the", "bare", "many" (noun with such an article).
+    kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
+    it), "obj" (verb, noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun),
+    "pred" (noun, adjective), "end" (verb that nothing follows), "tie" (governor, noun behind the
+    preposition `at`); "a", "the", "bare", "many" (noun with such an article).
     """
 
     kind: str
     left: int
     right: int
+    at: int = -1
 
 
 _NOUNS = ("NOUN", "PROPN")
@@ -63,6 +71,7 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
     described: list[int] = []
     article = "bare"
     anchor, before = -1, -1  # what the next word belongs to; what that belongs to
+    lead = -1  # the noun that the next verb is said of
     size = len(tokens)
     for i, token in enumerate(tokens):
         pos = token.pos
@@ -70,15 +79,17 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
             if i + 1 < size and tokens[i + 1].pos in _NOUNS:
                 described.append(i)
                 continue
-            found += [Slot("mod", m, i) for m in described]
+            found += [Slot("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
             many = token.tag in ("NNS", "NNPS")
             found.append(Slot("many" if many else article, -1, i))
             if anchor >= 0 and tokens[anchor].pos == "ADP":
                 found.append(Slot("pn", anchor, i))
                 if before >= 0:
-                    found.append(Slot("tie", before, i))
+                    found.append(Slot("tie", before, i, anchor))
             elif anchor >= 0 and tokens[anchor].pos == "VERB":
                 found.append(Slot("obj", anchor, i))
+            if anchor < 0 or lead < 0:
+                lead = i
             anchor, before, article = i, -1, "bare"
             described = []
         elif pos == "ADJ":
@@ -88,8 +99,8 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
             article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
             described = []
         elif pos == "VERB":
-            if anchor >= 0 and tokens[anchor].pos in _NOUNS:
-                found.append(Slot("done" if token.tag == "VBN" else "subj", anchor, i))
+            if anchor >= 0 and lead >= 0 and tokens[anchor].pos in _NOUNS:
+                found.append(Slot("done" if token.tag == "VBN" else "subj", lead, i))
             if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
                 found.append(Slot("end", -1, i))
             anchor, before, article, described = i, -1, "bare", []
@@ -104,15 +115,21 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
                 found += [Slot("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
-                anchor = before = -1
+                anchor = before = lead = -1
     if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
         found += [Slot("pred", anchor, m) for m in described]
     return tuple(found)
 
 
 @of_last
-def _slots_of(s: Reading) -> tuple[Slot, ...]:
-    return slots(s.caption.tokens)
+def _slots_of(s: Reading) -> Mapping[int, Sequence[Slot]]:
+    """The slots of each token."""
+    found: dict[int, list[Slot]] = {}
+    for slot in slots(s.caption.tokens):
+        found.setdefault(slot.right, []).append(slot)
+        if slot.left >= 0:
+            found.setdefault(slot.left, []).append(slot)
+    return found
 
 
 # --- Counting them. ---
@@ -120,17 +137,17 @@ def _slots_of(s: Reading) -> tuple[Slot, ...]:
 
 @lru_cache(maxsize=65536)
 def kind_of(word: str) -> str:
-    """The class of a noun: its family, else WordNet's field; "" when it is unknown."""
-    word = word.rpartition(" ")[2] if not families(word, "NOUN") else word
+    """The class of a noun: its family, or itself."""
+    if word in _KINDS:
+        return _KINDS[word]
     known = families(word, "NOUN")
     if names_people(word) or ("beings" in known and "animals" not in known):
         return "people"
     if known:
         return min(known - {"shapes", "sky"} or known)
-    fields = lexicon().fields(word, "NOUN")
-    if fields & _PEOPLE:
+    if lexicon().fields(word, "NOUN") & _PEOPLE:
         return "people"
-    return f"#{min(fields)}" if fields else ""
+    return word
 
 
 def count_slots(captions: Iterable[Caption]) -> Counter[str]:
@@ -145,23 +162,15 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for caption in captions:
         lemmas = [token.lemma.lower() for token in caption.tokens]
-        for kind, left, right in slots(caption.tokens):
+        for kind, left, right, at in slots(caption.tokens):
             a, b = lemmas[left] if left >= 0 else "", lemmas[right]
             if kind == "tie":
-                word = _preposition(caption.tokens, left + 1)
-                counts[_tie(a, caption.tokens[left].pos, lemmas[word], b)] += 1
+                counts[_tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
                 continue
             counts[f"{kind} {a} {b}"] += 1
             for key in _classes(kind, a, b):
                 counts[key] += 1
     return counts
-
-
-def _preposition(tokens: tuple[Token, ...], at: int) -> int:
-    """The first preposition from a place on, of which there is one."""
-    while tokens[at].pos != "ADP":
-        at += 1
-    return at
 
 
 def _tie(a: str, pos: str, preposition: str, b: str) -> str:
@@ -204,8 +213,11 @@ class Attested:
             return 1 if met < 2 * _FEW or kind == "the" else 0
         if kind == "end":
             return 0
+        if kind == "np" and b == "of":
+            return 0
         keys = _classes(kind, a, b)
-        return int(any(self.count(key) >= _FEW for key in keys))
+        few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
+        return int(any(self.count(key) >= few for key in keys))
 
     def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
         return 2 if self.count(_tie(governor, pos, preposition, noun)) else 0
@@ -282,63 +294,65 @@ def attested() -> Attested:
 # --- What an edit of a caption comes to. ---
 
 
-def edit_level(
-    s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = (), *, odd: bool = False
-) -> int:
-    """The lowest level of the slots that an edit changes.
+def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = ()) -> int:
+    """How well the slots that an edit changes are attested.
 
     Args:
         s: Reading of the caption.
-        words: Token -> the lemma that comes to stand there; "" for a word that goes.
+        words: Token -> the lemma that comes to stand there, of a compound its last word; "" for a
+            word that goes.
         moved: Spans that are moved as they are: what belongs together inside stays.
-        odd: Whether things may be where none of their kind was met ("a couch on a dog"): level 1.
 
     Returns:
-        2, 1 or 0; 2 where no slot changes.
+        2 or 1 where all slots are; else 1 less for each that is not, and `BROKEN` where one of
+        those makes bad English and no odd picture.
     """
-    known, lemmas, lowest = attested(), s.lemmas, 2
+    known, lemmas, lowest, odd = attested(), s.lemmas, 2, 0
     tokens = s.caption.tokens
-    for kind, left, right in _slots_of(s):
-        if left not in words and right not in words:
-            continue
-        if any(left in span and right in span for span in moved):
-            continue
-        if left < 0 and any(right in span for span in moved):
+    known_slots = _slots_of(s)
+    touched = (slot for index in words for slot in known_slots.get(index, ()))
+    for kind, left, right, at in touched if len(words) == 1 else dict.fromkeys(touched):
+        if moved and any(right in span and (left < 0 or left in span) for span in moved):
             continue
         b = words.get(right, lemmas[right])
         a = words.get(left, lemmas[left]) if left >= 0 else ""
         if not b or (left >= 0 and not a):
             continue
         if kind == "tie":
-            at = _preposition(tokens, left + 1)
-            level = known.tied(_head(a), tokens[left].pos, words.get(at, lemmas[at]), _head(b))
-            level = max(level, odd)
+            level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
         else:
-            level = known.level(kind, _head(a), _head(b))
-        if level < lowest:
+            level = known.level(kind, a, b)
+        if level == 0:
+            if kind not in _SENSE or (kind == "np" and b == "of"):
+                return BROKEN
+            odd += 1
+        elif level < lowest:
             lowest = level
-            if not level:
-                return 0
-    return lowest
-
-
-def _head(name: str) -> str:
-    return name.rpartition(" ")[2] if " " in name else name
+    return lowest if not odd else 1 - odd
 
 
 Draw = tuple[int, Callable[[], Rewritten | Refused]]
 """The level of an edit, and what makes its text."""
 
 
-def first_fluent(draws: Iterable[Draw], reason: str) -> Rewritten | Refused:
-    """The first valid text of which all words were met together; else the first of level 1.
+def first_fluent(draws: Iterable[Draw], reason: str, least: int = 1) -> Rewritten | Refused:
+    """The first valid text of which all words were met together; else the best one.
 
-    reason: why there is none when nothing is drawn.
+    Args:
+        draws: What may be taken, in the order in which it is drawn.
+        reason: Why there is none when nothing is drawn.
+        least: The lowest level that is taken.
+
+    Returns:
+        The text, or why there is none.
     """
-    second: Rewritten | None = None
-    for level, make in draws:
-        if level == 0 or (level == 1 and second is not None):
-            reason = reason if level else UNATTESTED
+    best: Rewritten | None = None
+    reached = least - 1
+    for number, (level, make) in enumerate(draws):
+        if number >= _ENOUGH and reached >= 1:
+            break
+        if level <= reached:
+            reason = UNATTESTED if level < least else reason
             continue
         result = make()
         if isinstance(result, Refused):
@@ -346,5 +360,5 @@ def first_fluent(draws: Iterable[Draw], reason: str) -> Rewritten | Refused:
         elif level == 2:
             return result
         else:
-            second = result
-    return second or Refused(reason)
+            best, reached = result, level
+    return best or Refused(reason)

@@ -243,8 +243,10 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
 def fits(lemma: str, word: str, head: str) -> bool:
     """Whether the opposite suits the noun: old men are not new, short hair is not tall."""
     kinds = families(head, "NOUN")
-    if lemma == "old" and kinds:
-        return word == ("young" if kinds & _LIVING else "new")
+    if lemma == "old":
+        return word == ("young" if is_living(head) else "new")
+    if lemma == "open" and not kinds - {"places"}:
+        return False  # "a closed field"
     if lemma == "short" and kinds:
         return word == ("tall" if kinds & _TALL else "long")
     return True
@@ -275,7 +277,7 @@ def _weighted(pos: str, words: Iterable[str]) -> Weighted:
 
 # --- What kinds of things two nouns name. ---
 
-_PERSON, _GROUP, _BODY = 18, 14, 8  # WordNet's lexicographer files
+_PERSON, _GROUP, _BODY, _ANIMAL = 18, 14, 8, 5  # WordNet's lexicographer files
 _ANYONE = _RULES.words("anyone")
 _ANIMATE = PEOPLE | {"animals"}
 #: Things of which there is some in most pictures, named or not.
@@ -314,9 +316,7 @@ def is_living(lemma: str) -> bool:
     """Whether the noun names people or animals, which alone sit where they do not stand."""
     if families(lemma, "NOUN"):
         return bool(families(lemma, "NOUN") & _LIVING)
-    return _someone(lemma) or not {"person", "animal"}.isdisjoint(
-        lexicon().hypernyms(lemma, "NOUN", 6)
-    )
+    return _someone(lemma) or _ANIMAL in lexicon().fields(lemma, "NOUN")
 
 
 def _someone(lemma: str) -> bool:

@@ -23,6 +23,7 @@ from compoclip.rewrites.exclusion import (
     contrast,
     deny,
     exclusive,
+    families,
     head_noun,
     is_name_of_a_thing,
     is_part,
@@ -427,6 +428,8 @@ def states_place(s: Reading, first: int, stop: int) -> bool:
     return tokens[s.mentions[owner].head].lemma.lower() not in NOT_THINGS
 
 
+_IN_ROOMS = frozenset(("fixtures", "appliances"))
+
 # --- Putting a word in the place of another. ---
 
 
@@ -465,6 +468,10 @@ def noun_refusal(s: Reading, word: str, old: str = "", *, plural: bool = False) 
         return RELATED
     if head in EVERYWHERE or (old and both_people(old, word)):
         return MAY_HOLD
+    if families(head, "NOUN") & _IN_ROOMS & families(head_noun(old), "NOUN") and any(
+        "rooms" in families(name, "NOUN") or head_noun(name) == "room" for name in s.things
+    ):
+        return MAY_HOLD  # where a bath is, there may be a shower
     owners = (old,) if old else s.things
     if any(is_part(owner, word) or is_part(word, owner) for owner in owners):
         return MAY_HOLD

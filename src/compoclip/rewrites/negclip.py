@@ -30,6 +30,10 @@ from compoclip.rewrites.legality import NOT_ASSERTED, names_together
 from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
+
+#: The lowest level of a swap: two things may be where none of their kind was met. What is taken is
+#: the best of all pairs, so most are better; to take none of those would cost half of the captions.
+LEAST = -1
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
@@ -80,7 +84,7 @@ def drawn_swap(
         left.remove(pair)
         return _level(read(caption), pair), lambda: swapped(caption, pair, rewrite)
 
-    return first_fluent((draw() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR)
+    return first_fluent((draw() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR, LEAST)
 
 
 def _level(s: Reading, pair: SpanPair) -> int:
@@ -88,7 +92,7 @@ def _level(s: Reading, pair: SpanPair) -> int:
     (first, end), (start, stop) = pair.a, pair.b
     words = {end - 1: s.lemmas[stop - 1], stop - 1: s.lemmas[end - 1]}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
-    return edit_level(s, words, moved, odd=True)
+    return edit_level(s, words, moved)
 
 
 def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:

@@ -270,7 +270,7 @@ def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> D
         level = 2  # the lists say which prepositions may stand for which
     else:
         words = dict.fromkeys(range(element.first, element.stop - 1), "")
-        level = edit_level(s, {**words, element.stop - 1: word})
+        level = edit_level(s, {**words, element.stop - 1: head_noun(word)})
     return level, lambda: replaced(s, element, word, rewrite, rule)
 
 
