@@ -24,12 +24,15 @@ from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.edit import SENTENCE_ENDS
 from compoclip.rewrites.exclusion import families, names_people
 from compoclip.rewrites.reading import Reading, of_last
 
 UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
+#: Prepositions behind which most things cannot be.
+_WITHIN = frozenset(("for", "from", "in", "inside", "into", "of", "through", "with", "within"))
 #: Kinds of slots that, unattested, make an odd picture: "a couch on a dog".
 _SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
 FORMAT = "compoclip-attested-1"
@@ -42,6 +45,8 @@ _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
 _PEOPLE = {14, 18}  # WordNet's fields of groups and persons
 _KINDS = word_lists(__file__, "rules").keys("kinds of things")
+_KNOWN = 5  # times that a noun was met, for the counts to say anything of it
+_BARE = 0.05  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
 
@@ -88,7 +93,7 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
                     found.append(Slot("tie", before, i, anchor))
             elif anchor >= 0 and tokens[anchor].pos == "VERB":
                 found.append(Slot("obj", anchor, i))
-            if anchor < 0 or lead < 0:
+            if lead == -1:
                 lead = i
             anchor, before, article = i, -1, "bare"
             described = []
@@ -100,7 +105,10 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
             described = []
         elif pos == "VERB":
             if anchor >= 0 and lead >= 0 and tokens[anchor].pos in _NOUNS:
-                found.append(Slot("done" if token.tag == "VBN" else "subj", lead, i))
+                if token.tag != "VBN":
+                    found.append(Slot("subj", lead, i))
+                elif anchor == lead:
+                    found.append(Slot("done", lead, i))
             if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
                 found.append(Slot("end", -1, i))
             anchor, before, article, described = i, -1, "bare", []
@@ -115,7 +123,9 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
                 found += [Slot("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
-                anchor = before = lead = -1
+                anchor = before = -1
+                # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
+                lead = -1 if pos == "SCONJ" or token.text in SENTENCE_ENDS else -2
     if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
         found += [Slot("pred", anchor, m) for m in described]
     return tuple(found)
@@ -199,28 +209,45 @@ class Attested:
         self.level = lru_cache(maxsize=1 << 18)(self._level)
         self.tied = lru_cache(maxsize=1 << 18)(self._tied)
 
+    def level_as_said(self, s: Reading, kind: str, left: int, right: int, at: int) -> int:
+        """The level of a slot with the caption's own words."""
+        a, b = s.lemmas[left] if left >= 0 else "", s.lemmas[right]
+        if kind == "tie":
+            return self.tied(a, s.caption.tokens[left].pos, s.lemmas[at], b)
+        return self.level(kind, a, b)
+
     def count(self, key: str) -> int:
         """How often a key was met."""
         return sum(counts.get(key, 0) for counts in self._counts)
 
     def _level(self, kind: str, a: str, b: str) -> int:
-        if self.count(f"{kind} {a} {b}"):
+        met = self.count(f"{kind} {a} {b}")
+        if met and not (kind == "bare" and met < _BARE * self._met(b)):
             return 2
         if kind == "pred" and self.count(f"mod {b} {a}"):
             return 2
         if kind in ("a", "the", "bare", "many"):
-            met = sum(self.count(f"{each}  {b}") for each in ("a", "the", "bare", "many"))
-            return 1 if met < 2 * _FEW or kind == "the" else 0
+            return 1 if self._met(b) < _KNOWN or kind == "the" else 0
         if kind == "end":
             return 0
         if kind == "np" and b == "of":
             return 0
+        if (
+            kind not in ("np", "vp", "end", "comp")
+            and self._met(a if kind == "pred" else b) < _KNOWN
+        ):
+            return 1  # a noun that the counts do not know
         keys = _classes(kind, a, b)
         few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
         return int(any(self.count(key) >= few for key in keys))
 
+    def _met(self, noun: str) -> int:
+        return sum(self.count(f"{each}  {noun}") for each in ("a", "the", "bare", "many"))
+
     def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
-        return 2 if self.count(_tie(governor, pos, preposition, noun)) else 0
+        if self.count(_tie(governor, pos, preposition, noun)) >= _FEW:
+            return 2
+        return int(self._met(noun) < _KNOWN)
 
 
 # --- The counts that are asked. ---
@@ -322,8 +349,12 @@ def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = 
             level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
         else:
             level = known.level(kind, a, b)
-        if level == 0:
+        if level == 0 and not known.level_as_said(s, kind, left, right, at):
+            lowest = min(lowest, 1)  # the caption itself says what the counts do not know
+        elif level == 0:
             if kind not in _SENSE or (kind == "np" and b == "of"):
+                return BROKEN
+            if kind == "tie" and words.get(at, lemmas[at]) in _WITHIN:
                 return BROKEN
             odd += 1
         elif level < lowest:

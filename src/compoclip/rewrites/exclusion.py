@@ -245,6 +245,8 @@ def fits(lemma: str, word: str, head: str) -> bool:
     kinds = families(head, "NOUN")
     if lemma == "old":
         return word == ("young" if is_living(head) else "new")
+    if lemma == "little" and kinds & PEOPLE:
+        return False  # who is young
     if lemma == "open" and not kinds - {"places"}:
         return False  # "a closed field"
     if lemma == "short" and kinds:
