@@ -25,15 +25,14 @@ from compoclip.captions.types import Caption, Token
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import SENTENCE_ENDS
-from compoclip.rewrites.exclusion import families, names_people
+from compoclip.rewrites.exclusion import ANY_THING, families, is_living, names_people
 from compoclip.rewrites.reading import Reading, of_last
 
 UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
-#: Prepositions behind which most things cannot be.
-_WITHIN = frozenset(("for", "from", "in", "inside", "into", "of", "through", "with", "within"))
-#: Kinds of slots that, unattested, make an odd picture: "a couch on a dog".
+_QUALITIES = frozenset(("mod", "pred"))
+#: Kinds of slots that, unattested, make an odd picture ("a couch on a dog") and no bad English.
 _SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
 FORMAT = "compoclip-attested-1"
 Counts = Mapping[str, int]
@@ -43,10 +42,11 @@ Counts = Mapping[str, int]
 #: Kinds whose left, right, or both sides have classes.
 _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
-_PEOPLE = {14, 18}  # WordNet's fields of groups and persons
+_PERSON = 18  # WordNet's field of persons
 _KINDS = word_lists(__file__, "rules").keys("kinds of things")
+_GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
-_BARE = 0.05  # share of a noun without an article, below which it needs one
+_BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
 
@@ -155,7 +155,7 @@ def kind_of(word: str) -> str:
         return "people"
     if known:
         return min(known - {"shapes", "sky"} or known)
-    if lexicon().fields(word, "NOUN") & _PEOPLE:
+    if _PERSON in lexicon().fields(word, "NOUN"):
         return "people"
     return word
 
@@ -209,12 +209,25 @@ class Attested:
         self.level = lru_cache(maxsize=1 << 18)(self._level)
         self.tied = lru_cache(maxsize=1 << 18)(self._tied)
 
-    def level_as_said(self, s: Reading, kind: str, left: int, right: int, at: int) -> int:
-        """The level of a slot with the caption's own words."""
-        a, b = s.lemmas[left] if left >= 0 else "", s.lemmas[right]
+    def unknown(
+        self, s: Reading, words: Mapping[int, str], kind: str, left: int, right: int, at: int
+    ) -> bool:
+        """Whether the counts know nothing of the caption's own words: of a noun that stays, or of
+        where it puts things.
+        """
+        said, tokens = s.lemmas, s.caption.tokens
         if kind == "tie":
-            return self.tied(a, s.caption.tokens[left].pos, s.lemmas[at], b)
-        return self.level(kind, a, b)
+            return not self.tied(said[left], tokens[left].pos, said[at], said[right])
+        if kind == "np":
+            return not self.level(kind, said[left], said[right])
+        stays = left if right in words else right
+        return (
+            kind in _SENSE
+            and stays >= 0
+            and stays not in words
+            and tokens[stays].pos in _NOUNS
+            and self._met(said[stays]) < _KNOWN
+        )
 
     def count(self, key: str) -> int:
         """How often a key was met."""
@@ -232,11 +245,6 @@ class Attested:
             return 0
         if kind == "np" and b == "of":
             return 0
-        if (
-            kind not in ("np", "vp", "end", "comp")
-            and self._met(a if kind == "pred" else b) < _KNOWN
-        ):
-            return 1  # a noun that the counts do not know
         keys = _classes(kind, a, b)
         few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
         return int(any(self.count(key) >= few for key in keys))
@@ -247,7 +255,7 @@ class Attested:
     def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
         if self.count(_tie(governor, pos, preposition, noun)) >= _FEW:
             return 2
-        return int(self._met(noun) < _KNOWN)
+        return 0
 
 
 # --- The counts that are asked. ---
@@ -349,17 +357,39 @@ def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = 
             level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
         else:
             level = known.level(kind, a, b)
-        if level == 0 and not known.level_as_said(s, kind, left, right, at):
-            lowest = min(lowest, 1)  # the caption itself says what the counts do not know
+        if (level == 0 and known.unknown(s, words, kind, left, right, at)) or (
+            level == 0 and kind in _QUALITIES and _same_quality(lemmas, words, left, right)
+        ):
+            lowest = min(lowest, 1)
         elif level == 0:
-            if kind not in _SENSE or (kind == "np" and b == "of"):
-                return BROKEN
-            if kind == "tie" and words.get(at, lemmas[at]) in _WITHIN:
+            if kind not in _SENSE:
                 return BROKEN
             odd += 1
+        elif kind == "subj" and left in words and _loses_life(lemmas[left], a, b):
+            odd += 2
         elif level < lowest:
             lowest = level
     return lowest if not odd else 1 - odd
+
+
+def _same_quality(lemmas: Sequence[str], words: Mapping[int, str], left: int, right: int) -> bool:
+    """Whether a colour, size or pattern gives way to another: what has one can have any."""
+    if left in words and right in words:
+        return False
+    at = left if left in words else right
+    return bool(families(lemmas[at], "ADJ") & families(words[at], "ADJ") & ANY_THING)
+
+
+_STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
+
+
+@lru_cache(maxsize=65536)
+def _loses_life(said: str, noun: str, verb: str) -> bool:
+    """Whether a thing comes to do what only who lives can do: "a trick doing a man"."""
+    alive = is_living(said) or said in _GROUPS
+    return (
+        alive and not (is_living(noun) or noun in _GROUPS) and not families(verb, "VERB") & _STILL
+    )
 
 
 Draw = tuple[int, Callable[[], Rewritten | Refused]]

@@ -54,7 +54,7 @@ class CrossSwap:
         mine, theirs = _words(first, second), _words(second, first)
         common = sorted(mine.keys() & theirs.keys())
         reason = NO_CATEGORY
-        for _ in range(MAX_DRAWS if common else 0):
+        for number in range(MAX_DRAWS if common else 0):
             pos = rng.choice(common)
             a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
             if not words_exclude(mine[pos][a], theirs[pos][b]):
@@ -63,7 +63,8 @@ class CrossSwap:
             if _rest(first, a) == _rest(second, b):
                 reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
-            if not (_fits(first, a, theirs[pos][b]) and _fits(second, b, mine[pos][a])):
+            least = 2 if number < MAX_DRAWS // 2 else 1
+            if min(_level(first, a, theirs[pos][b]), _level(second, b, mine[pos][a])) < least:
                 reason = UNATTESTED
                 continue
             rule = f"cross-swap:{pos}"
@@ -75,11 +76,11 @@ class CrossSwap:
         return Refused(reason)
 
 
-def _fits(caption: Caption, word: str, by: Token) -> bool:
-    """Whether what stands around the word was met with the other."""
+def _level(caption: Caption, word: str, by: Token) -> int:
+    """How well the other word fits the places of this one."""
     reading = read(caption)
     places = [index for index, low in enumerate(reading.lows) if low == word]
-    return edit_level(reading, dict.fromkeys(places, by.lemma.lower())) > 0
+    return edit_level(reading, dict.fromkeys(places, by.lemma.lower()))
 
 
 def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:

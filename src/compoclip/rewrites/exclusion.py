@@ -30,6 +30,8 @@ _RULES = word_lists(__file__, "rules")  # which says what each list is for
 
 #: Families that any visible thing has a value of, so values of two of them can hold together.
 UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
+#: Those of which a thing that has one value could have had any other.
+ANY_THING = frozenset(("colour", "size", "pattern"))
 PEOPLE = frozenset(("people", "occupations", "athletes"))
 _HUMAN = PEOPLE | {"beings"}
 _FAMILIES = word_lists(__file__, "families")
@@ -165,6 +167,8 @@ _NO_KINDS = frozenset(("beings", "shapes", "sky", "letters of nature", "sports",
 FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
 LIGHT_VERBS = _RULES.words("light verbs")
 _SORTS = _RULES.words("sorts")
+_YOUNG = frozenset(("baby", "boy", "child", "girl", "kid", "toddler"))
+_SKIES = _RULES.words("skies")
 _WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
 _INTRANSITIVE = frozenset(("posture", "mood"))
 _TALL = frozenset(("people", "beings", "occupations", "athletes", "animals", "plants", "buildings"))
@@ -247,6 +251,10 @@ def fits(lemma: str, word: str, head: str) -> bool:
         return word == ("young" if is_living(head) else "new")
     if lemma == "little" and kinds & PEOPLE:
         return False  # who is young
+    if lemma == "young" and head in _YOUNG:
+        return False
+    if lemma == "clear":
+        return (head in _SKIES) == ("weather" in families(word, "ADJ"))
     if lemma == "open" and not kinds - {"places"}:
         return False  # "a closed field"
     if lemma == "short" and kinds:
@@ -314,6 +322,7 @@ def names_people(lemma: str) -> bool:
     return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
 
 
+@lru_cache(maxsize=16384)
 def is_living(lemma: str) -> bool:
     """Whether the noun names people or animals, which alone sit where they do not stand."""
     if families(lemma, "NOUN"):

@@ -30,6 +30,7 @@ from compoclip.rewrites.edit import (
     inflect,
 )
 from compoclip.rewrites.exclusion import (
+    ANY_THING,
     FIXED_ADJECTIVES,
     contrast,
     excluded,
@@ -269,6 +270,11 @@ class Transform:
             (phrase_level(*each) for each in _said_together(negative, lemmas) if each not in said),
             default=2,
         )
+        if slot.rule == JOIN and level < 2:
+            level = 0
+        elif slot.rule == NEW_ATTRIBUTE and not level:
+            old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
+            level = int(bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING))
         return level, lambda: self.make(slot, choice)
 
     def all(self, slot: Slot) -> Iterator[Rewritten]:

@@ -443,7 +443,7 @@ def words_exclude(a: Token, b: Token) -> bool:
     if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
         return False  # "that" of "a chair that turns" is no "it"
     if a.pos == "ADJ":
-        return contrast((first,), (second,)) is None
+        return deny(first, second)
     if a.pos == "NUM" and not {"one", "1"}.isdisjoint((first, second)):
         return False  # "one dog" and "two dogs" differ in the noun too
     if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):

@@ -31,9 +31,9 @@ from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 
-#: The lowest level of a swap: two things may be where none of their kind was met. What is taken is
-#: the best of all pairs, so most are better; to take none of those would cost half of the captions.
-LEAST = -1
+#: The lowest level of a swap. The best of all pairs is taken, however odd: two words of one caption
+#: seldom fit each other's places.
+ANY_SENSE = -8
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
@@ -57,25 +57,35 @@ class NegclipSwap:
 
     Attributes:
         groups: Which of `GROUPS` may be exchanged.
+        least: Lowest level of `attested.edit_level` that is taken; with 1, only what captions show.
     """
 
     name: str = "negclip"
     version: str = "3"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
+    least: int = ANY_SENSE
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
         if not caption.tokens:
             return Refused(EMPTY)
         pairs = [pair for pair in candidates(caption) if pair.group in self.groups]
-        return drawn_swap(caption, pairs, rng, self.name)
+        return drawn_swap(caption, pairs, rng, self.name, self.least)
 
 
 def drawn_swap(
-    caption: Caption, pairs: list[SpanPair], rng: random.Random, rewrite: str
+    caption: Caption,
+    pairs: list[SpanPair],
+    rng: random.Random,
+    rewrite: str,
+    least: int = ANY_SENSE,
 ) -> Rewritten | Refused:
-    """Exchange a pair: group uniform among those of the pairs, then pair uniform."""
+    """Exchange a pair: group uniform among those of the pairs, then pair uniform.
+
+    The first of which captions show every part in its new place is taken, else the one of which
+    they show most, from the level `least` on.
+    """
     left = list(pairs)
 
     def draw() -> Draw:
@@ -84,7 +94,7 @@ def drawn_swap(
         left.remove(pair)
         return _level(read(caption), pair), lambda: swapped(caption, pair, rewrite)
 
-    return first_fluent((draw() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR, LEAST)
+    return first_fluent((draw() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR, least)
 
 
 def _level(s: Reading, pair: SpanPair) -> int:

@@ -133,6 +133,8 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         if index in skipped or index in s.phrasal or names_together(tokens, index):
             continue
+        if index + 1 < len(tokens) and s.lows[index + 1] == "fashioned":
+            continue
         lemma = s.lemmas[index]
         if lemma == "same":
             yield from _same(s, index)

@@ -166,6 +166,8 @@ def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
             return False  # "a fresh looking salad"
         case "clear":
             return head in _SKIES
+        case "old" if at + 1 < len(tokens) and "fashion" in tokens[at + 1].text.lower():
+            return False
         case "old":
             return not any(t.text.lower() in _MEASURES for t in tokens[max(at - 2, 0) : at])
         case "long":
