@@ -4,7 +4,7 @@
     python scripts/judge_rewrites.py table SHEET.tsv KEY.tsv VERDICTS.txt [--write FOLDED.tsv]
 
 ANNOTATIONS holds coco_karpathy, negclip and sugarcrepe. Captions are those of the Karpathy test
-split that `count_captions.py` leaves out. Texts of all rewrites, official negatives and human
+split that `count_captions.py` leaves out, or those of NegCLIP's file. Texts of all rewrites, official negatives and human
 captions of other photos are mixed; the key says which is which and is not to be looked at before
 the verdicts are written.
 
@@ -92,7 +92,7 @@ def official(folder: Path, texts: int, seed: int) -> list[Row]:
         lines = list(csv.DictReader(file, delimiter="\t"))
     for line in rng.sample(lines, texts):
         text = rng.choice(ast.literal_eval(line["neg_caption"]))
-        found.append(Row(line["title"].strip(), re.sub(r" (?=[.,'])", "", text), NEGCLIP))
+        found.append(Row(line["title"].strip(), re.sub(r"\s+(?=[.,']|$)", "", text), NEGCLIP))
     items = [
         Row(item["caption"], item["negative_caption"], SUGARCREPE)
         for path in sorted((folder / "sugarcrepe").glob("*.json"))
@@ -103,11 +103,14 @@ def official(folder: Path, texts: int, seed: int) -> list[Row]:
 
 def draw(options: argparse.Namespace) -> None:
     """Write the sheet and its key."""
-    every = list(
-        karpathy(options.data / "coco_karpathy" / "coco_karpathy_test.json", held_out=True)
-    )
+    if options.captions == "negclip":
+        with (options.data / "negclip" / "valid_neg_clip.tsv").open(encoding="utf-8") as file:
+            every = [" ".join(row["title"].split()) for row in csv.DictReader(file, delimiter="\t")]
+    else:
+        path = options.data / "coco_karpathy" / "coco_karpathy_test.json"
+        every = [text for _, text in karpathy(path, held_out=True)]
     random.Random(0).shuffle(every)
-    fresh = [text for _, text in every[options.skip :]]
+    fresh = every[options.skip :]
     names = options.rewrites.split(",") if options.rewrites else [*rewrite_names()]
     names = [name for name in names if name not in LEFT_OUT]
     names += [] if options.rewrites else pair_rewrite_names()
@@ -184,6 +187,7 @@ def main() -> int:
     drawing.add_argument("-o", "--output", type=Path, required=True)
     drawing.add_argument("--key", type=Path, required=True)
     drawing.add_argument("--texts", type=int, default=60, help="of each rewrite")
+    drawing.add_argument("--captions", choices=("karpathy", "negclip"), default="karpathy")
     drawing.add_argument("--skip", type=int, default=0, help="captions that were looked at before")
     drawing.add_argument("--seed", type=int, default=0)
     drawing.add_argument("--rewrites", default="", help="names joined by commas; nothing else")

@@ -46,6 +46,7 @@ _PERSON = 18  # WordNet's field of persons
 _KINDS = word_lists(__file__, "rules").keys("kinds of things")
 _GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
+_ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
 _BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
@@ -240,11 +241,13 @@ class Attested:
         if kind == "pred" and self.count(f"mod {b} {a}"):
             return 2
         if kind in ("a", "the", "bare", "many"):
-            return 1 if self._met(b) < _KNOWN or kind == "the" else 0
+            return 1 if kind == "the" or (kind != "bare" and self._met(b) < _KNOWN) else 0
         if kind == "end":
             return 0
         if kind == "np" and b == "of":
             return 0
+        if kind == "pn" and a in _ABOUT_PLACES and kind_of(b) == "places":
+            return 0  # "in a forest", but "on a field"
         keys = _classes(kind, a, b)
         few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
         return int(any(self.count(key) >= few for key in keys))
@@ -380,16 +383,33 @@ def _same_quality(lemmas: Sequence[str], words: Mapping[int, str], left: int, ri
     return bool(families(lemmas[at], "ADJ") & families(words[at], "ADJ") & ANY_THING)
 
 
+_UNDER = frozenset(("below", "beneath", "underneath"))
+
+
+def preposition_level(words: str, noun: str) -> int:
+    """How well a preposition goes before a noun: nothing is under a beach, or outside a shirt."""
+    last = words.rpartition(" ")[2]
+    last = "under" if last in _UNDER else last
+    kind = kind_of(noun) if noun else ""
+    unlikely = {"outside": "clothing", "under": "places", "behind": "places"}
+    if kind and unlikely.get(last) == kind:
+        return attested().level("pn", last, noun)
+    return 2
+
+
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
+
+
+def stays_still(verb: str) -> bool:
+    """Whether things can do it: stand, hang, float."""
+    return bool(families(verb, "VERB") & _STILL)
 
 
 @lru_cache(maxsize=65536)
 def _loses_life(said: str, noun: str, verb: str) -> bool:
     """Whether a thing comes to do what only who lives can do: "a trick doing a man"."""
     alive = is_living(said) or said in _GROUPS
-    return (
-        alive and not (is_living(noun) or noun in _GROUPS) and not families(verb, "VERB") & _STILL
-    )
+    return alive and not (is_living(noun) or noun in _GROUPS) and not stays_still(verb)
 
 
 Draw = tuple[int, Callable[[], Rewritten | Refused]]

@@ -21,14 +21,17 @@ from compoclip.rewrites.edit import (
     edited,
     inflect,
 )
-from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED
+from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.replace import acts
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 #: Parts of speech whose words are never exchanged.
-FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
+FIXED = frozenset(
+    ("ADV", "AUX", "DET", "INTJ", "PART", "PRON", "PUNCT", "SYM", "X", "SCONJ", "CCONJ")
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
     for index, token in enumerate(caption.tokens):
         low = token.text.lower()
         if token.pos == "NOUN" and not _says_something(reading, index):
+            continue
+        if "posture" in families(token.lemma.lower(), "VERB") and not acts(reading, index):
             continue
         shared = low in taken or token.lemma.lower() in taken
         if token.pos in FIXED or shared or low in fixed or len(uses[low]) > 1:

@@ -168,6 +168,7 @@ FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
 LIGHT_VERBS = _RULES.words("light verbs")
 _SORTS = _RULES.words("sorts")
 _YOUNG = frozenset(("baby", "boy", "child", "girl", "kid", "toddler"))
+_WEATHER = frozenset(("cloudy", "foggy", "misty", "overcast", "rainy", "snowy", "stormy", "sunny"))
 _SKIES = _RULES.words("skies")
 _WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
 _INTRANSITIVE = frozenset(("posture", "mood"))
@@ -240,6 +241,8 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
     found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
     if not found:
         found = lexicon().antonyms(lemma, "ADJ")
+        if not families(lemma, "ADJ") & UNIVERSAL:
+            found = tuple(w for w in found if not families(w, "ADJ") & UNIVERSAL)
     fitting = (w for w in found if fits(lemma, w, head))
     return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
 
@@ -253,6 +256,8 @@ def fits(lemma: str, word: str, head: str) -> bool:
         return False  # who is young
     if lemma == "young" and head in _YOUNG:
         return False
+    if lemma in _WEATHER and head not in _SKIES:
+        return bool((families(lemma, "ADJ") & families(word, "ADJ")) - {"weather"})
     if lemma == "clear":
         return (head in _SKIES) == ("weather" in families(word, "ADJ"))
     if lemma == "open" and not kinds - {"places"}:

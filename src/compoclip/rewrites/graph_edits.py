@@ -19,7 +19,7 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
-from compoclip.rewrites.attested import Draw, attested, first_fluent
+from compoclip.rewrites.attested import Draw, attested, first_fluent, stays_still
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -38,6 +38,7 @@ from compoclip.rewrites.exclusion import (
     families,
     fits,
     head_noun,
+    is_living,
     modifier,
     related,
     same_thing,
@@ -272,6 +273,8 @@ class Transform:
         )
         if slot.rule == JOIN and level < 2:
             level = 0
+        elif slot.rule == NEW_OBJECT and relation_words(slot.positive.relations[0]) == "of":
+            level = 0  # "a plate of sheep"
         elif slot.rule == NEW_ATTRIBUTE and not level:
             old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
             level = int(bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING))
@@ -408,9 +411,10 @@ def phrase_level(subject: str, words: str, target: str) -> int:
     first = sense.preposition.partition(" ")[0]
     levels = []
     if sense.verb:
-        levels.append(max(known.level(kind, mine, sense.verb) for kind in ("subj", "done")))
+        done = max(known.level(kind, mine, sense.verb) for kind in ("subj", "done"))
+        levels.append(done if done == 2 or is_living(mine) or stays_still(sense.verb) else 0)
         if not first:
-            levels.append(known.level("obj", sense.verb, other))
+            levels.append(known.level("obj", sense.verb, other) - 1)  # word by word
     if first:
         governor = sense.verb or mine
         levels.append(known.level("vp" if sense.verb else "np", governor, first))

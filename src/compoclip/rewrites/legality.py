@@ -448,6 +448,8 @@ def words_exclude(a: Token, b: Token) -> bool:
         return False  # "one dog" and "two dogs" differ in the noun too
     if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):
         return False  # "two dogs" give no "two breads"
+    if a.pos == "NOUN" and both_people(first, second):
+        return False
     return not related(first, second, a.pos)
 
 

@@ -74,6 +74,9 @@ class NegclipSwap:
         return drawn_swap(caption, pairs, rng, self.name, self.least)
 
 
+NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="1", least=1)
+
+
 def drawn_swap(
     caption: Caption,
     pairs: list[SpanPair],

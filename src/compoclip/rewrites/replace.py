@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
-from compoclip.rewrites.attested import Draw, edit_level, first_fluent
+from compoclip.rewrites.attested import Draw, edit_level, first_fluent, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -50,6 +50,7 @@ from compoclip.rewrites.legality import (
 from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 
+_BODILY = frozenset(("posture", "grazing", "playing"))
 _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
 _GROUPS = frozenset(("group", "couple", "bunch", "herd", "row", "crowd", "pair", "line"))
 TOO_FEW = "too-few-elements"
@@ -192,14 +193,19 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         before = tokens[index - 1].pos if index else ""
         if before == "ADJ" and lemma == "look":
             continue  # "a fresh looking salad"
-        if "posture" in families(lemma, "VERB") and not _acts(s, index):
+        if "posture" in families(lemma, "VERB") and not acts(s, index):
             continue  # a plate stands as well as it lies
+        after = s.lows[index + 1] if index + 1 < len(tokens) else ""
+        if "posture" in families(lemma, "VERB") and after in ("up", "down"):
+            continue  # "sitting up in bed"
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
         options = verb(lemma, transitive)
+        if token.tag == "VBN" or not acts(s, index):
+            options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
 
 
-def _acts(s: Reading, index: int) -> bool:
+def acts(s: Reading, index: int) -> bool:
     """Whether who does what the verb at `index` says is alive."""
     subject = subject_of(s, (index, index + 1))
     if subject < 0:
@@ -269,7 +275,10 @@ def drawn_candidate(element: Element, rng: random.Random) -> str:
 def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> Draw:
     """How well the word fits its new place, and what puts it there."""
     if element.pos == "ADP":
-        level = 2  # the lists say which prepositions may stand for which
+        # The lists say which prepositions may stand for which, but not before what.
+        follower = s.owner[element.stop] if element.stop < len(s.owner) else -1
+        noun = s.head_lemma(follower) if follower >= 0 else ""
+        level = preposition_level(word, noun)
     else:
         words = dict.fromkeys(range(element.first, element.stop - 1), "")
         level = edit_level(s, {**words, element.stop - 1: head_noun(word)})
