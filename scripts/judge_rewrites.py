@@ -4,9 +4,9 @@
     python scripts/judge_rewrites.py table SHEET.tsv KEY.tsv VERDICTS.txt [--write FOLDED.tsv]
 
 ANNOTATIONS holds coco_karpathy, negclip and sugarcrepe. Captions are those of the Karpathy test
-split that `count_captions.py` leaves out, or those of NegCLIP's file. Texts of all rewrites, official negatives and human
-captions of other photos are mixed; the key says which is which and is not to be looked at before
-the verdicts are written.
+split that `count_captions.py` leaves out, or those of NegCLIP's file. Texts of all rewrites,
+official negatives and human captions of other photos are mixed; the key says which is which and is
+not to be looked at before the verdicts are written.
 
 A verdict is a line "LETTERS NUMBER NUMBER ..."; letters: S the text says what the caption says, or
 a part of it; M it may hold of the photo as well; B it is ungrammatical or senseless (no photo could

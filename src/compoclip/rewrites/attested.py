@@ -31,6 +31,8 @@ from compoclip.rewrites.reading import Reading, of_last
 UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
+#: The level of one thing where none of its kind was met.
+ODD = 0
 _QUALITIES = frozenset(("mod", "pred"))
 #: Kinds of slots that, unattested, make an odd picture ("a couch on a dog") and no bad English.
 _SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
@@ -46,13 +48,15 @@ _PERSON = 18  # WordNet's field of persons
 _KINDS = word_lists(__file__, "rules").keys("kinds of things")
 _GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
+_INSIDE = frozenset(("in", "inside", "into", "within"))
+_MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
 _ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
 _BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
 
 
-class Slot(NamedTuple):
+class Pairing(NamedTuple):
     """Two words that belong together: tokens `left` and `right`, -1 for none.
 
     kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
@@ -71,9 +75,9 @@ _NOUNS = ("NOUN", "PROPN")
 _FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
 
 
-def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
+def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
     """The slots of a caption, left to right."""
-    found: list[Slot] = []
+    found: list[Pairing] = []
     described: list[int] = []
     article = "bare"
     anchor, before = -1, -1  # what the next word belongs to; what that belongs to
@@ -85,15 +89,15 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
             if i + 1 < size and tokens[i + 1].pos in _NOUNS:
                 described.append(i)
                 continue
-            found += [Slot("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
+            found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
             many = token.tag in ("NNS", "NNPS")
-            found.append(Slot("many" if many else article, -1, i))
+            found.append(Pairing("many" if many else article, -1, i))
             if anchor >= 0 and tokens[anchor].pos == "ADP":
-                found.append(Slot("pn", anchor, i))
+                found.append(Pairing("pn", anchor, i))
                 if before >= 0:
-                    found.append(Slot("tie", before, i, anchor))
+                    found.append(Pairing("tie", before, i, anchor))
             elif anchor >= 0 and tokens[anchor].pos == "VERB":
-                found.append(Slot("obj", anchor, i))
+                found.append(Pairing("obj", anchor, i))
             if lead == -1:
                 lead = i
             anchor, before, article = i, -1, "bare"
@@ -107,35 +111,35 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Slot, ...]:
         elif pos == "VERB":
             if anchor >= 0 and lead >= 0 and tokens[anchor].pos in _NOUNS:
                 if token.tag != "VBN":
-                    found.append(Slot("subj", lead, i))
+                    found.append(Pairing("subj", lead, i))
                 elif anchor == lead:
-                    found.append(Slot("done", lead, i))
+                    found.append(Pairing("done", lead, i))
             if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
-                found.append(Slot("end", -1, i))
+                found.append(Pairing("end", -1, i))
             anchor, before, article, described = i, -1, "bare", []
         elif pos == "ADP":
             if described:
                 anchor, described = described[-1], []
             if anchor >= 0:
-                found.append(Slot("np" if tokens[anchor].pos in _NOUNS else "vp", anchor, i))
+                found.append(Pairing("np" if tokens[anchor].pos in _NOUNS else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
         elif pos not in ("ADV", "AUX", "PART"):
             if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
-                found += [Slot("pred", anchor, m) for m in described]
+                found += [Pairing("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
                 anchor = before = -1
                 # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
                 lead = -1 if pos == "SCONJ" or token.text in SENTENCE_ENDS else -2
     if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
-        found += [Slot("pred", anchor, m) for m in described]
+        found += [Pairing("pred", anchor, m) for m in described]
     return tuple(found)
 
 
 @of_last
-def _slots_of(s: Reading) -> Mapping[int, Sequence[Slot]]:
+def _slots_of(s: Reading) -> Mapping[int, Sequence[Pairing]]:
     """The slots of each token."""
-    found: dict[int, list[Slot]] = {}
+    found: dict[int, list[Pairing]] = {}
     for slot in slots(s.caption.tokens):
         found.setdefault(slot.right, []).append(slot)
         if slot.left >= 0:
@@ -224,6 +228,7 @@ class Attested:
         stays = left if right in words else right
         return (
             kind in _SENSE
+            and kind != "obj"
             and stays >= 0
             and stays not in words
             and tokens[stays].pos in _NOUNS
@@ -246,6 +251,10 @@ class Attested:
             return 0
         if kind == "np" and b == "of":
             return 0
+        if kind == "pn" and a in _INSIDE and is_living(b):
+            return 0
+        if kind == "subj" and kind_of(a) == "places":
+            return 0  # "a man in a field sitting" is none of the field
         if kind == "pn" and a in _ABOUT_PLACES and kind_of(b) == "places":
             return 0  # "in a forest", but "on a field"
         keys = _classes(kind, a, b)
@@ -388,6 +397,8 @@ _UNDER = frozenset(("below", "beneath", "underneath"))
 
 def preposition_level(words: str, noun: str) -> int:
     """How well a preposition goes before a noun: nothing is under a beach, or outside a shirt."""
+    if words in _MOVING:
+        return 0
     last = words.rpartition(" ")[2]
     last = "under" if last in _UNDER else last
     kind = kind_of(noun) if noun else ""

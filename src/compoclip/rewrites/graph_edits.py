@@ -251,14 +251,17 @@ class Transform:
     vocabulary: GraphVocabulary
     valid: bool = True
 
-    def draw(self, slot: Slot, rng: random.Random) -> Rewritten | Refused:
-        """One negative, its words drawn uniformly, or why none of 10 draws gave one."""
+    def draw(self, slot: Slot, rng: random.Random, least: int = 1) -> Rewritten | Refused:
+        """One negative, its words drawn uniformly, or why none of 10 draws gave one.
+
+        least: the lowest level of `attested` that is taken.
+        """
         lists = self.lists(slot)
         if not all(lists):
             return Refused(NO_CANDIDATE)
         draws = range(MAX_DRAWS if lists else 1)
         found = (self._drawn(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
-        return first_fluent(found, NO_CANDIDATE)
+        return first_fluent(found, NO_CANDIDATE, least)
 
     def _drawn(self, slot: Slot, choice: Choice) -> Draw:
         """How well the words of the negative go together, and what makes its text."""
@@ -273,8 +276,13 @@ class Transform:
         )
         if slot.rule == JOIN and level < 2:
             level = 0
-        elif slot.rule == NEW_OBJECT and relation_words(slot.positive.relations[0]) == "of":
-            level = 0  # "a plate of sheep"
+        elif slot.rule == NEW_OBJECT and relation_words(slot.positive.relations[0]) in (
+            "of",
+            "has",
+            "have",
+            "having",
+        ):
+            level = 0  # "a plate of sheep"; a kitchen that has pots may have food
         elif slot.rule == NEW_ATTRIBUTE and not level:
             old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
             level = int(bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
-from compoclip.rewrites.attested import Draw, edit_level, first_fluent
+from compoclip.rewrites.attested import BROKEN, ODD, edit_level, first_fluent
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
 from compoclip.rewrites.exclusion import (
@@ -31,9 +32,9 @@ from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 
-#: The lowest level of a swap. The best of all pairs is taken, however odd: two words of one caption
-#: seldom fit each other's places.
-ANY_SENSE = -8
+#: The lowest level of a swap. Two words of one caption seldom fit each other's places, so anything
+#: goes when nothing better is found.
+ANYTHING = 2 * BROKEN
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
@@ -61,10 +62,10 @@ class NegclipSwap:
     """
 
     name: str = "negclip"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
-    least: int = ANY_SENSE
+    least: int = ANYTHING
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
@@ -82,22 +83,30 @@ def drawn_swap(
     pairs: list[SpanPair],
     rng: random.Random,
     rewrite: str,
-    least: int = ANY_SENSE,
+    least: int = ANYTHING,
 ) -> Rewritten | Refused:
     """Exchange a pair: group uniform among those of the pairs, then pair uniform.
 
-    The first of which captions show every part in its new place is taken, else the one of which
-    they show most, from the level `least` on.
+    In a group the first pair is taken of which captions show every part in its new place, else the
+    one of which they show most. A group with nothing but nonsense gives way to the others.
     """
-    left = list(pairs)
-
-    def draw() -> Draw:
-        group = rng.choice(list(dict.fromkeys(pair.group for pair in left)))
-        pair = rng.choice([pair for pair in left if pair.group == group])
-        left.remove(pair)
-        return _level(read(caption), pair), lambda: swapped(caption, pair, rewrite)
-
-    return first_fluent((draw() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR, least)
+    reading = read(caption)
+    by_group: dict[str, list[SpanPair]] = {}
+    for pair in pairs:
+        by_group.setdefault(pair.group, []).append(pair)
+    reason, others = NO_PAIR, []
+    for group in rng.sample(list(by_group), len(by_group)):
+        found = by_group[group]
+        draws = [
+            (_level(reading, pair), partial(swapped, caption, pair, rewrite))
+            for pair in rng.sample(found, min(MAX_DRAWS, len(found)))
+        ]
+        result = first_fluent(draws, reason, max(least, ODD))
+        if isinstance(result, Rewritten):
+            return result
+        reason = result.reason
+        others += draws
+    return first_fluent(others, reason, least)
 
 
 def _level(s: Reading, pair: SpanPair) -> int:

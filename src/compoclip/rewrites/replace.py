@@ -50,6 +50,7 @@ from compoclip.rewrites.legality import (
 from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 
+_PARTICLES = frozenset(("up", "down"))
 _BODILY = frozenset(("posture", "grazing", "playing"))
 _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
 _GROUPS = frozenset(("group", "couple", "bunch", "herd", "row", "crowd", "pair", "line"))
@@ -196,8 +197,9 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         if "posture" in families(lemma, "VERB") and not acts(s, index):
             continue  # a plate stands as well as it lies
         after = s.lows[index + 1] if index + 1 < len(tokens) else ""
-        if "posture" in families(lemma, "VERB") and after in ("up", "down"):
-            continue  # "sitting up in bed"
+        further = tokens[index + 1].pos if after else ""
+        if "posture" in families(lemma, "VERB") and (further == "ADJ" or after in _PARTICLES):
+            continue  # "sitting up in bed", "lying unconscious"
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
         options = verb(lemma, transitive)
         if token.tag == "VBN" or not acts(s, index):
@@ -237,7 +239,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
@@ -332,7 +334,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False
@@ -346,13 +348,17 @@ class TsvlcRuleBased:
             return self._any_word(reading, rng)
         options = {c: found for c in self.categories if (found := listed(reading, c))}
 
-        def draw() -> Draw:
-            category = rng.choice(list(options))
+        def draw(category: str) -> Draw:
             element, words = rng.choice(options[category])
             return drawn(reading, element, rng.choice(words), self.name, f"list:{category}")
 
-        draws = range(MAX_DRAWS if options else 0)
-        return first_fluent((draw() for _ in draws), NO_LIST)
+        reason = NO_LIST
+        for category in rng.sample(list(options), len(options)):
+            result = first_fluent((draw(category) for _ in range(MAX_DRAWS)), reason)
+            if isinstance(result, Rewritten):
+                return result
+            reason = result.reason
+        return Refused(reason)
 
     def _any_word(self, s: Reading, rng: random.Random) -> Rewritten | Refused:
         options = {c: found for c in self.categories if (found := said(s, c))}

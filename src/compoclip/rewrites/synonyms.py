@@ -32,13 +32,15 @@ _LONG = _LISTS.words("long")
 
 @dataclass(frozen=True, slots=True)
 class SynonymEntry:
-    """One row of the table. kind: "relation" or "attribute". rows: how often it was published."""
+    """One row of the table. kind: "relation" or "attribute". rows: how often it was published.
+    loose: not quite the same. never: not the same, and not drawn."""
 
     kind: str
     word: str
     synonym: str
     rows: int
     loose: bool = False
+    never: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ def table() -> tuple[SynonymEntry, ...]:
     entries = []
     for line in word_lists(__file__, "synonyms").rows():
         kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
-        entries.append(SynonymEntry(kind, word, synonym, int(rows), "loose" in flags))
+        entries.append(
+            SynonymEntry(kind, word, synonym, int(rows), "loose" in flags, "never" in flags)
+        )
     return tuple(entries)
 
 
@@ -80,7 +84,7 @@ def places(s: Reading) -> Iterator[Place]:
     seen: set[tuple[int, str]] = set()
     present = {*s.lows, *s.lemmas}
     for entry, needed in _needs():
-        if needed.isdisjoint(present):
+        if entry.never or needed.isdisjoint(present):
             continue
         for first in range(len(low)):
             place = _place(s, low, entry, first)
@@ -221,7 +225,7 @@ class Synonym:
     """
 
     name: str = "synonym"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = True
     strict: bool = False
 
