@@ -197,7 +197,7 @@ def test_words_are_edited_whole() -> None:
 
 def test_groups_are_drawn_evenly() -> None:
     """Group first, then pair: one plural-noun pair weighs as much as four noun pairs."""
-    caption = parse("two blue fish above a small green tree")
+    caption = parse("two small dogs on a large couch")
     rules = Counter(
         result.rule
         for i in range(400)

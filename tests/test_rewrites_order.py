@@ -96,6 +96,7 @@ CAPTIONS = [
     "a large red cup on a small blue plate",
     "two blue fish above a small green tree",
     "A child holding a flowered umbrella and petting a yak.",
+    "A small dog walking behind a large horse and an old man holding a box on top of a bench",
     "An old man riding a black horse near a wooden fence and a woman reading a book on a bench",
 ]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.attested import Draw, first_fluent
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -19,7 +20,6 @@ from compoclip.rewrites.edit import (
     SpanChange,
     apply_changes,
     check,
-    first_valid,
     inflect,
 )
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
@@ -30,10 +30,10 @@ from compoclip.rewrites.relations import phrases
 from compoclip.rewrites.replace import (
     NO_CANDIDATE,
     TOO_FEW,
+    drawn,
     drawn_candidate,
     elements,
     enough_elements,
-    replaced,
 )
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
@@ -50,7 +50,7 @@ class CrepeAtom:
     """One object, attribute or relation gives way to another of its type that excludes it."""
 
     name: str = "crepe-atom"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -63,14 +63,18 @@ class CrepeAtom:
         atoms = elements(reading)
         kinds = [kind for kind in _TYPES if any(atom.kind == kind for atom in atoms)]
 
-        def attempt() -> Rewritten | Refused:
-            kind = rng.choice(kinds)
+        def draw(kind: str) -> Draw:
             atom = rng.choice([atom for atom in atoms if atom.kind == kind])
             word = drawn_candidate(atom, rng)
-            return replaced(reading, atom, word, self.name, f"atom:{_TYPES[kind]}")
+            return drawn(reading, atom, word, self.name, f"atom:{_TYPES[kind]}")
 
-        draws = range(MAX_DRAWS if kinds else 0)
-        return first_valid((attempt() for _ in draws), NO_CANDIDATE)
+        reason = NO_CANDIDATE
+        for kind in rng.sample(kinds, len(kinds)):
+            result = first_fluent((draw(kind) for _ in range(MAX_DRAWS)), reason)
+            if isinstance(result, Rewritten):
+                return result
+            reason = result.reason
+        return Refused(reason)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class CrepeSwap:
     """Two objects, two attributes or two relations change places."""
 
     name: str = "crepe-swap"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -119,7 +123,7 @@ class CrepeNegate:
     """Denies one relation or one object of the caption."""
 
     name: str = "crepe-negate"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compoclip.captions.types import Caption, Token
+from compoclip.rewrites.attested import BROKEN, ODD, edit_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -20,14 +21,17 @@ from compoclip.rewrites.edit import (
     edited,
     inflect,
 )
-from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED
+from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.replace import acts
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 #: Parts of speech whose words are never exchanged.
-FIXED = frozenset(("AUX", "DET", "INTJ", "PART", "PUNCT", "SYM", "X", "SCONJ", "CCONJ"))
+FIXED = frozenset(
+    ("ADV", "AUX", "DET", "INTJ", "PART", "PRON", "PUNCT", "SYM", "X", "SCONJ", "CCONJ")
+)
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,12 @@ class CrossSwap:
     Part of speech uniform among those that both have a word of, then one word of each side. Words
     that both captions hold are left alone, as are parts of phrases ("front" of "in front of"),
     words for the picture itself, things that are only listed and words the caption does not assert.
-    Each word takes the form of the one it replaces. There is no fallback.
+    Each word takes the form of the one it replaces. Of ten draws the first is taken of which
+    captions show both words in their new places, else the one of which they show most.
     """
 
     name: str = "cross-swap"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
 
     def __call__(
@@ -53,8 +58,12 @@ class CrossSwap:
         mine, theirs = _words(first, second), _words(second, first)
         common = sorted(mine.keys() & theirs.keys())
         reason = NO_CATEGORY
-        for _ in range(MAX_DRAWS if common else 0):
-            pos = rng.choice(common)
+        best: tuple[Rewritten, Rewritten] | None = None
+        reached = 2 * BROKEN
+        order = rng.sample(common, len(common))
+        for pos in (pos for pos in order for _ in range(MAX_DRAWS)):
+            if reached >= ODD and best is not None:
+                break
             a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
             if not words_exclude(mine[pos][a], theirs[pos][b]):
                 reason = RELATED
@@ -62,13 +71,26 @@ class CrossSwap:
             if _rest(first, a) == _rest(second, b):
                 reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
+            level = min(_level(first, a, theirs[pos][b]), _level(second, b, mine[pos][a]))
+            if level <= reached:
+                continue
             rule = f"cross-swap:{pos}"
             left = _exchanged(first, a, theirs[pos][b], self.name, rule)
             right = _exchanged(second, b, mine[pos][a], self.name, rule)
             if isinstance(left, Rewritten) and isinstance(right, Rewritten):
-                return left, right
-            reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
+                best, reached = (left, right), level
+            else:
+                reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
+        if best is not None:
+            return best
         return Refused(reason)
+
+
+def _level(caption: Caption, word: str, by: Token) -> int:
+    """How well the other word fits the places of this one."""
+    reading = read(caption)
+    places = [index for index, low in enumerate(reading.lows) if low == word]
+    return edit_level(reading, dict.fromkeys(places, by.lemma.lower()))
 
 
 def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
@@ -87,6 +109,8 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
     for index, token in enumerate(caption.tokens):
         low = token.text.lower()
         if token.pos == "NOUN" and not _says_something(reading, index):
+            continue
+        if "posture" in families(token.lemma.lower(), "VERB") and not acts(reading, index):
             continue
         shared = low in taken or token.lemma.lower() in taken
         if token.pos in FIXED or shared or low in fixed or len(uses[low]) > 1:

@@ -30,6 +30,8 @@ _RULES = word_lists(__file__, "rules")  # which says what each list is for
 
 #: Families that any visible thing has a value of, so values of two of them can hold together.
 UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
+#: Those of which a thing that has one value could have had any other.
+ANY_THING = frozenset(("colour", "size", "pattern"))
 PEOPLE = frozenset(("people", "occupations", "athletes"))
 _HUMAN = PEOPLE | {"beings"}
 _FAMILIES = word_lists(__file__, "families")
@@ -154,15 +156,20 @@ def deny(a: str, b: str) -> bool:
 
 # --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
 #
-# The built-in families come first, because their members exclude one another. Words outside them
-# take WordNet's antonyms and co-hyponyms, weighted by how often the lemma occurs.
+# The built-in families come first, because their members exclude one another. Adjectives and verbs
+# outside them take WordNet's antonyms, nouns the words of families of their field; weighted by how
+# often the lemma occurs.
 
 Weighted = tuple[tuple[str, int], ...]
 
-_ENOUGH = 3
+#: Families of words for what other families name, too.
+_NO_KINDS = frozenset(("beings", "shapes", "sky", "letters of nature", "sports", "meals"))
 FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
 LIGHT_VERBS = _RULES.words("light verbs")
 _SORTS = _RULES.words("sorts")
+_YOUNG = frozenset(("baby", "boy", "child", "girl", "kid", "toddler"))
+_WEATHER = frozenset(("cloudy", "foggy", "misty", "overcast", "rainy", "snowy", "stormy", "sunny"))
+_SKIES = _RULES.words("skies")
 _WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
 _INTRANSITIVE = frozenset(("posture", "mood"))
 _TALL = frozenset(("people", "beings", "occupations", "athletes", "animals", "plants", "buildings"))
@@ -177,11 +184,11 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     count.
     """
     unfit = _WITHOUT_SINGULAR if single else MASS_NOUNS if plural else frozenset[str]()
-    lemma = compound if families(compound, "NOUN") or lexicon().known(compound, "NOUN") else head
+    lemma = compound if families(compound, "NOUN") or not families(head, "NOUN") else head
     found = exclusive(lemma, "NOUN")
     if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
         found = exclusive(lemma, "ADJ")
-    found = found or _siblings(lemma)
+    found = found or _others(head)
     parts = compound.split(" ")
     return _weighted(
         "NOUN",
@@ -196,13 +203,24 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     )
 
 
-def _siblings(lemma: str) -> tuple[str, ...]:
-    """Words of the same kind by WordNet: the closest ones if there are enough, usual ones first."""
-    found = lexicon().cohyponyms(lemma, "NOUN", 1, 1)
-    if len(found) < _ENOUGH:
-        found = lexicon().cohyponyms(lemma, "NOUN")
-    usual = tuple(word for word in found if lexicon().count(word, "NOUN"))
-    return usual or found
+def _others(lemma: str) -> tuple[str, ...]:
+    """Words of the families for things of the same field of WordNet: what is made, what grows, ...
+
+    WordNet's co-hyponyms are no candidates: "plot" beside "field", "sportsman" beside "player".
+    """
+    fields = lexicon().fields(lemma, "NOUN")
+    return tuple([word for field in sorted(fields) for word in _by_field().get(field, ())])
+
+
+@lru_cache(maxsize=1)
+def _by_field() -> Mapping[int, tuple[str, ...]]:
+    """The first word of every cell of things, by its field."""
+    found: dict[int, dict[str, None]] = {}
+    for family, cells in _index("NOUN").cells.items():
+        for cell in cells if family not in _NO_KINDS else ():
+            for field in lexicon().fields(cell[0], "NOUN"):
+                found.setdefault(field, {})[cell[0]] = None
+    return {field: tuple(words) for field, words in found.items()}
 
 
 def is_name_of_a_thing(adjective: str, noun: str) -> bool:
@@ -215,18 +233,16 @@ def is_name_of_a_thing(adjective: str, noun: str) -> bool:
 
 @lru_cache(maxsize=16384)
 def modifier(lemma: str, tag: str, head: str) -> Weighted:
-    """Candidates for an adjective that describes `head` ("" when unknown).
-
-    Comparatives and superlatives only take opposites: what is bigger may also be taller.
+    """Candidates for an adjective that describes `head` ("" when unknown): of its families, else
+    its opposites. What WordNet keeps beside it often holds as well: cute and picturesque.
     """
     if lemma in FIXED_ADJECTIVES:
         return ()
-    compared = tag != "JJ"
     found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
     if not found:
         found = lexicon().antonyms(lemma, "ADJ")
-        if not compared:
-            found = tuple(dict.fromkeys((*found, *lexicon().cohyponyms(lemma, "ADJ"))))
+        if not families(lemma, "ADJ") & UNIVERSAL:
+            found = tuple(w for w in found if not families(w, "ADJ") & UNIVERSAL)
     fitting = (w for w in found if fits(lemma, w, head))
     return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
 
@@ -234,8 +250,18 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
 def fits(lemma: str, word: str, head: str) -> bool:
     """Whether the opposite suits the noun: old men are not new, short hair is not tall."""
     kinds = families(head, "NOUN")
-    if lemma == "old" and kinds:
-        return word == ("young" if kinds & _LIVING else "new")
+    if lemma == "old":
+        return word == ("young" if is_living(head) else "new")
+    if lemma == "little" and kinds & PEOPLE:
+        return False  # who is young
+    if lemma == "young" and head in _YOUNG:
+        return False
+    if lemma in _WEATHER and head not in _SKIES:
+        return bool((families(lemma, "ADJ") & families(word, "ADJ")) - {"weather"})
+    if lemma == "clear":
+        return (head in _SKIES) == ("weather" in families(word, "ADJ"))
+    if lemma == "open" and not kinds - {"places"}:
+        return False  # "a closed field"
     if lemma == "short" and kinds:
         return word == ("tall" if kinds & _TALL else "long")
     return True
@@ -266,7 +292,7 @@ def _weighted(pos: str, words: Iterable[str]) -> Weighted:
 
 # --- What kinds of things two nouns name. ---
 
-_PERSON, _GROUP, _BODY = 18, 14, 8  # WordNet's lexicographer files
+_PERSON, _GROUP, _BODY, _ANIMAL = 18, 14, 8, 5  # WordNet's lexicographer files
 _ANYONE = _RULES.words("anyone")
 _ANIMATE = PEOPLE | {"animals"}
 #: Things of which there is some in most pictures, named or not.
@@ -299,6 +325,14 @@ def both_people(a: str, b: str) -> bool:
 def names_people(lemma: str) -> bool:
     """Whether the lists know the noun for people, by their age, role or sport."""
     return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
+
+
+@lru_cache(maxsize=16384)
+def is_living(lemma: str) -> bool:
+    """Whether the noun names people or animals, which alone sit where they do not stand."""
+    if families(lemma, "NOUN"):
+        return bool(families(lemma, "NOUN") & _LIVING)
+    return _someone(lemma) or _ANIMAL in lexicon().fields(lemma, "NOUN")
 
 
 def _someone(lemma: str) -> bool:

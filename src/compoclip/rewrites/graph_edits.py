@@ -19,6 +19,7 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
+from compoclip.rewrites.attested import Draw, attested, first_fluent, stays_still
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -26,10 +27,10 @@ from compoclip.rewrites.edit import (
     SAME_TOKENS,
     TOO_LONG,
     doubles_a_word,
-    first_valid,
     inflect,
 )
 from compoclip.rewrites.exclusion import (
+    ANY_THING,
     FIXED_ADJECTIVES,
     contrast,
     excluded,
@@ -37,6 +38,7 @@ from compoclip.rewrites.exclusion import (
     families,
     fits,
     head_noun,
+    is_living,
     modifier,
     related,
     same_thing,
@@ -49,7 +51,13 @@ from compoclip.rewrites.legality import (
     restated,
 )
 from compoclip.rewrites.reading import Reading
-from compoclip.rewrites.relations import as_link, is_symmetric, relation_refusal, says_little
+from compoclip.rewrites.relations import (
+    as_link,
+    is_symmetric,
+    relation_refusal,
+    says_little,
+    sense_of,
+)
 
 # --- The words that negatives take: objects, attributes and relations. ---
 #
@@ -243,14 +251,42 @@ class Transform:
     vocabulary: GraphVocabulary
     valid: bool = True
 
-    def draw(self, slot: Slot, rng: random.Random) -> Rewritten | Refused:
-        """One negative, its words drawn uniformly, or why none of 10 draws gave one."""
+    def draw(self, slot: Slot, rng: random.Random, least: int = 1) -> Rewritten | Refused:
+        """One negative, its words drawn uniformly, or why none of 10 draws gave one.
+
+        least: the lowest level of `attested` that is taken.
+        """
         lists = self.lists(slot)
         if not all(lists):
             return Refused(NO_CANDIDATE)
         draws = range(MAX_DRAWS if lists else 1)
-        attempts = (self.make(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
-        return first_valid(attempts, NO_CANDIDATE)
+        found = (self._drawn(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
+        return first_fluent(found, NO_CANDIDATE, least)
+
+    def _drawn(self, slot: Slot, choice: Choice) -> Draw:
+        """How well the words of the negative go together, and what makes its text."""
+        if not self.valid or self._refusal(slot, choice) is not None:
+            return 2, lambda: self.make(slot, choice)
+        negative, lemmas = self._edited(slot, choice)
+        names = tuple(self.reading.names[node] for node in slot.positive.nodes)
+        said = _said_together(slot.positive, names)
+        level = min(
+            (phrase_level(*each) for each in _said_together(negative, lemmas) if each not in said),
+            default=2,
+        )
+        if slot.rule == JOIN and level < 2:
+            level = 0
+        elif slot.rule == NEW_OBJECT and relation_words(slot.positive.relations[0]) in (
+            "of",
+            "has",
+            "have",
+            "having",
+        ):
+            level = 0  # "a plate of sheep"; a kitchen that has pots may have food
+        elif slot.rule == NEW_ATTRIBUTE and not level:
+            old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
+            level = int(bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING))
+        return level, lambda: self.make(slot, choice)
 
     def all(self, slot: Slot) -> Iterator[Rewritten]:
         """Every valid negative of a slot."""
@@ -360,6 +396,40 @@ class Transform:
         words = relation_words(relation).split()
         words[0] = lemma if new else inflect(lemma, "VBZ")
         return replace(relation, words=" ".join(words))
+
+
+def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """What a sub-graph ties: (noun, relation, noun) and ("", attribute, noun)."""
+    found = [
+        ("", a.name.lower(), lemma) for o, lemma in zip(graph.objects, lemmas) for a in o.attributes
+    ]
+    links = zip(lemmas, graph.relations, lemmas[1:])
+    return found + [(left, relation_words(link).lower(), right) for left, link, right in links]
+
+
+@lru_cache(maxsize=1 << 16)
+def phrase_level(subject: str, words: str, target: str) -> int:
+    """The level of an attribute (no subject) or a relation among the counts of captions."""
+    known = attested()
+    mine, other = head_noun(subject), head_noun(target)
+    if not subject:
+        return known.level("mod", words.rpartition(" ")[2], other)
+    sense = sense_of(words)
+    first, _, last = sense.preposition.rpartition(" ")
+    first = sense.preposition.partition(" ")[0]
+    levels = []
+    if sense.verb:
+        done = max(known.level(kind, mine, sense.verb) for kind in ("subj", "done"))
+        levels.append(done if done == 2 or is_living(mine) or stays_still(sense.verb) else 0)
+        if not first:
+            levels.append(known.level("obj", sense.verb, other) - 1)  # word by word
+    if first:
+        governor = sense.verb or mine
+        levels.append(known.level("vp" if sense.verb else "np", governor, first))
+        levels.append(known.level("pn", last, other))
+        if first == last:
+            levels.append(known.tied(governor, "VERB" if sense.verb else "NOUN", first, other))
+    return min(levels)
 
 
 @lru_cache(maxsize=4096)

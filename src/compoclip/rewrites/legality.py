@@ -23,6 +23,7 @@ from compoclip.rewrites.exclusion import (
     contrast,
     deny,
     exclusive,
+    families,
     head_noun,
     is_name_of_a_thing,
     is_part,
@@ -427,6 +428,8 @@ def states_place(s: Reading, first: int, stop: int) -> bool:
     return tokens[s.mentions[owner].head].lemma.lower() not in NOT_THINGS
 
 
+_IN_ROOMS = frozenset(("fixtures", "appliances"))
+
 # --- Putting a word in the place of another. ---
 
 
@@ -440,11 +443,13 @@ def words_exclude(a: Token, b: Token) -> bool:
     if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
         return False  # "that" of "a chair that turns" is no "it"
     if a.pos == "ADJ":
-        return contrast((first,), (second,)) is None
+        return deny(first, second)
     if a.pos == "NUM" and not {"one", "1"}.isdisjoint((first, second)):
         return False  # "one dog" and "two dogs" differ in the noun too
     if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):
         return False  # "two dogs" give no "two breads"
+    if a.pos == "NOUN" and both_people(first, second):
+        return False
     return not related(first, second, a.pos)
 
 
@@ -465,6 +470,10 @@ def noun_refusal(s: Reading, word: str, old: str = "", *, plural: bool = False) 
         return RELATED
     if head in EVERYWHERE or (old and both_people(old, word)):
         return MAY_HOLD
+    if families(head, "NOUN") & _IN_ROOMS & families(head_noun(old), "NOUN") and any(
+        "rooms" in families(name, "NOUN") or head_noun(name) == "room" for name in s.things
+    ):
+        return MAY_HOLD  # where a bath is, there may be a shower
     owners = (old,) if old else s.things
     if any(is_part(owner, word) or is_part(word, owner) for owner in owners):
         return MAY_HOLD

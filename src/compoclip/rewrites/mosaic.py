@@ -13,6 +13,7 @@ from typing import Literal
 
 from compoclip.captions.subgraphs import SubGraph, phrase
 from compoclip.captions.types import Caption
+from compoclip.rewrites.attested import UNATTESTED
 from compoclip.rewrites.base import Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -52,6 +53,8 @@ FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
 GraphFilter = Literal["valid", "none"]
 
 
+#: The level of words that captions do not show together: taken when nothing else is left.
+UNSEEN = -1
 NO_GRAPH = "no-graph"
 NO_SUBGRAPH = "no-sub-graph"
 NOT_SURE = "unclear-attachment"
@@ -122,11 +125,16 @@ def sample_graph_texts(
     texts.refused.update({(POSITIVE, reason): count for reason, count in refused.items()})
     for slot in chain.from_iterable(map(slots_of, usable)):
         open_slots[slot.category].append(slot)
+    later: dict[str, list[Slot]] = {category: [] for category in CATEGORIES}
+    least = 1
     chosen: list[SubGraph] = []
     made: list[tuple[Rewritten, int]] = []
     taken = {token_key(caption.text)}
     while len(made) < negatives:
         left = [(c, w) for c, w in zip(CATEGORIES, weights) if w and open_slots[c]]
+        if not left and least > UNSEEN:
+            open_slots, least = later, UNSEEN
+            continue
         if not left:
             break
         (category,) = rng.choices([c for c, _ in left], [w for _, w in left])
@@ -136,8 +144,11 @@ def sample_graph_texts(
         if new and len(chosen) >= positives:
             texts.refused[category, ENOUGH_POSITIVES] += 1
             continue
-        result = transform.draw(slot, rng)
+        result = transform.draw(slot, rng, least)
         if isinstance(result, Refused):
+            if result.reason == UNATTESTED and least > UNSEEN:
+                later[category].append(slot)
+                continue
             texts.refused[category, result.reason] += 1
             continue
         keys = [token_key(result.text), *([token_key(phrase(slot.positive))] if new else [])]
@@ -206,7 +217,7 @@ class GraphNegative:
     """
 
     name: str
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     vocabulary: GraphVocabulary | None = None
     graph_filter: GraphFilter = "valid"
@@ -221,13 +232,14 @@ class GraphNegative:
         transform = Transform(reading, vocabulary, self.graph_filter == "valid")
         slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
 
-        def attempt(slot: Slot) -> Rewritten | Refused:
-            result = transform.draw(slot, rng)
+        def attempt(slot: Slot, least: int) -> Rewritten | Refused:
+            result = transform.draw(slot, rng, least)
             same = isinstance(result, Rewritten) and same_to_clip(result.text, caption.text)
             return Refused(SAME_TOKENS) if same else result
 
         drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
-        return first_valid(map(attempt, drawn), NO_CANDIDATE)
+        attempts = (attempt(slot, least) for least in (1, UNSEEN) for slot in drawn)
+        return first_valid(attempts, NO_CANDIDATE)
 
 
 @dataclass(frozen=True)

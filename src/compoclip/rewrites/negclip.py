@@ -10,14 +10,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
+from compoclip.rewrites.attested import BROKEN, ODD, edit_level, first_fluent
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged, first_valid
+from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
 from compoclip.rewrites.exclusion import (
     FIXED_ADJECTIVES,
     LIGHT_VERBS,
@@ -29,6 +31,10 @@ from compoclip.rewrites.legality import NOT_ASSERTED, names_together
 from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
+
+#: The lowest level of a swap. Two words of one caption seldom fit each other's places, so anything
+#: goes when nothing better is found.
+ANYTHING = 2 * BROKEN
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
@@ -52,34 +58,63 @@ class NegclipSwap:
 
     Attributes:
         groups: Which of `GROUPS` may be exchanged.
+        least: Lowest level of `attested.edit_level` that is taken; with 1, only what captions show.
     """
 
     name: str = "negclip"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
+    least: int = ANYTHING
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
         if not caption.tokens:
             return Refused(EMPTY)
         pairs = [pair for pair in candidates(caption) if pair.group in self.groups]
-        return drawn_swap(caption, pairs, rng, self.name)
+        return drawn_swap(caption, pairs, rng, self.name, self.least)
+
+
+NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="1", least=1)
 
 
 def drawn_swap(
-    caption: Caption, pairs: list[SpanPair], rng: random.Random, rewrite: str
+    caption: Caption,
+    pairs: list[SpanPair],
+    rng: random.Random,
+    rewrite: str,
+    least: int = ANYTHING,
 ) -> Rewritten | Refused:
-    """Exchange a pair: group uniform among those of the pairs, then pair uniform."""
-    left = list(pairs)
+    """Exchange a pair: group uniform among those of the pairs, then pair uniform.
 
-    def attempt() -> Rewritten | Refused:
-        group = rng.choice(list(dict.fromkeys(pair.group for pair in left)))
-        pair = rng.choice([pair for pair in left if pair.group == group])
-        left.remove(pair)
-        return swapped(caption, pair, rewrite)
+    In a group the first pair is taken of which captions show every part in its new place, else the
+    one of which they show most. A group with nothing but nonsense gives way to the others.
+    """
+    reading = read(caption)
+    by_group: dict[str, list[SpanPair]] = {}
+    for pair in pairs:
+        by_group.setdefault(pair.group, []).append(pair)
+    reason, others = NO_PAIR, []
+    for group in rng.sample(list(by_group), len(by_group)):
+        found = by_group[group]
+        draws = [
+            (_level(reading, pair), partial(swapped, caption, pair, rewrite))
+            for pair in rng.sample(found, min(MAX_DRAWS, len(found)))
+        ]
+        result = first_fluent(draws, reason, max(least, ODD))
+        if isinstance(result, Rewritten):
+            return result
+        reason = result.reason
+        others += draws
+    return first_fluent(others, reason, least)
 
-    return first_valid((attempt() for _ in range(min(MAX_DRAWS, len(pairs)))), NO_PAIR)
+
+def _level(s: Reading, pair: SpanPair) -> int:
+    """How well both parts fit their new places: each is its last word to what is around it."""
+    (first, end), (start, stop) = pair.a, pair.b
+    words = {end - 1: s.lemmas[stop - 1], stop - 1: s.lemmas[end - 1]}
+    moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
+    return edit_level(s, words, moved)
 
 
 def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:

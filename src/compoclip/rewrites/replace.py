@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
+from compoclip.rewrites.attested import Draw, edit_level, first_fluent, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -24,7 +25,15 @@ from compoclip.rewrites.edit import (
     first_valid,
     inflect,
 )
-from compoclip.rewrites.exclusion import NOT_THINGS, entity, head_noun, modifier, verb
+from compoclip.rewrites.exclusion import (
+    NOT_THINGS,
+    entity,
+    families,
+    head_noun,
+    is_living,
+    modifier,
+    verb,
+)
 from compoclip.rewrites.legality import (
     OCCURS,
     attribute_refusal,
@@ -36,10 +45,15 @@ from compoclip.rewrites.legality import (
     only_listed,
     place_refusal,
     states_place,
+    subject_of,
 )
 from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 
+_PARTICLES = frozenset(("up", "down"))
+_BODILY = frozenset(("posture", "grazing", "playing"))
+_HELD = frozenset(("in", "with", "wear", "hold", "carry"))
+_GROUPS = frozenset(("group", "couple", "bunch", "herd", "row", "crowd", "pair", "line"))
 TOO_FEW = "too-few-elements"
 NO_CANDIDATE = "no-candidate"
 CANDIDATES_PER_ELEMENT = 2
@@ -121,6 +135,8 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         if index in skipped or index in s.phrasal or names_together(tokens, index):
             continue
+        if index + 1 < len(tokens) and s.lows[index + 1] == "fashioned":
+            continue
         lemma = s.lemmas[index]
         if lemma == "same":
             yield from _same(s, index)
@@ -174,9 +190,36 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         if index in skipped or index in s.phrasal:
             continue
+        lemma = s.lemmas[index]
+        before = tokens[index - 1].pos if index else ""
+        if before == "ADJ" and lemma == "look":
+            continue  # "a fresh looking salad"
+        if "posture" in families(lemma, "VERB") and not acts(s, index):
+            continue  # a plate stands as well as it lies
+        after = s.lows[index + 1] if index + 1 < len(tokens) else ""
+        further = tokens[index + 1].pos if after else ""
+        if "posture" in families(lemma, "VERB") and (further == "ADJ" or after in _PARTICLES):
+            continue  # "sitting up in bed", "lying unconscious"
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
-        options = verb(s.lemmas[index], transitive)
+        options = verb(lemma, transitive)
+        if token.tag == "VBN" or not acts(s, index):
+            options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
+
+
+def acts(s: Reading, index: int) -> bool:
+    """Whether who does what the verb at `index` says is alive."""
+    subject = subject_of(s, (index, index + 1))
+    if subject < 0:
+        subject = next((s.owner[i] for i in range(index, -1, -1) if s.owner[i] >= 0), -1)
+    if subject < 0:
+        return False
+    mention = s.mentions[subject]
+    if not _HELD.isdisjoint(mention.words):
+        subject = mention.root  # "a man in a red shirt standing"
+    elif s.head_lemma(subject) in _GROUPS and subject + 1 < len(s.mentions):
+        subject += 1
+    return is_living(s.head_lemma(subject))
 
 
 # --- Hard negatives by replacing one word. ---
@@ -196,7 +239,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
@@ -210,13 +253,13 @@ class Replace:
         found = [element for element in elements(reading) if element.pos in self.parts]
         shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
 
-        def attempt() -> Rewritten | Refused:
+        def draw() -> Draw:
             element = rng.choices(found, shares)[0]
             word = drawn_candidate(element, rng)
-            return replaced(reading, element, word, self.name, f"replace:{element.kind}")
+            return drawn(reading, element, word, self.name, f"replace:{element.kind}")
 
         draws = range(MAX_DRAWS if found else 0)
-        return first_valid((attempt() for _ in draws), NO_CANDIDATE)
+        return first_fluent((draw() for _ in draws), NO_CANDIDATE)
 
 
 def drawn_candidate(element: Element, rng: random.Random) -> str:
@@ -229,6 +272,19 @@ def drawn_candidate(element: Element, rng: random.Random) -> str:
         drawn.append(words.pop(at))
         del weights[at]
     return rng.choice(drawn)
+
+
+def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> Draw:
+    """How well the word fits its new place, and what puts it there."""
+    if element.pos == "ADP":
+        # The lists say which prepositions may stand for which, but not before what.
+        follower = s.owner[element.stop] if element.stop < len(s.owner) else -1
+        noun = s.head_lemma(follower) if follower >= 0 else ""
+        level = preposition_level(word, noun)
+    else:
+        words = dict.fromkeys(range(element.first, element.stop - 1), "")
+        level = edit_level(s, {**words, element.stop - 1: head_noun(word)})
+    return level, lambda: replaced(s, element, word, rewrite, rule)
 
 
 def replaced(
@@ -278,7 +334,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False
@@ -292,13 +348,17 @@ class TsvlcRuleBased:
             return self._any_word(reading, rng)
         options = {c: found for c in self.categories if (found := listed(reading, c))}
 
-        def attempt() -> Rewritten | Refused:
-            category = rng.choice(list(options))
+        def draw(category: str) -> Draw:
             element, words = rng.choice(options[category])
-            return replaced(reading, element, rng.choice(words), self.name, f"list:{category}")
+            return drawn(reading, element, rng.choice(words), self.name, f"list:{category}")
 
-        draws = range(MAX_DRAWS if options else 0)
-        return first_valid((attempt() for _ in draws), NO_LIST)
+        reason = NO_LIST
+        for category in rng.sample(list(options), len(options)):
+            result = first_fluent((draw(category) for _ in range(MAX_DRAWS)), reason)
+            if isinstance(result, Rewritten):
+                return result
+            reason = result.reason
+        return Refused(reason)
 
     def _any_word(self, s: Reading, rng: random.Random) -> Rewritten | Refused:
         options = {c: found for c in self.categories if (found := said(s, c))}

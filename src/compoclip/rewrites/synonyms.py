@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import SHADES, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, SpanChange, cased_like, edited, first_valid, inflect
-from compoclip.rewrites.exclusion import families, names_people
+from compoclip.rewrites.exclusion import families, is_living, names_people
 from compoclip.rewrites.legality import names_together, states_place, subject_of
 from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.relations import is_symmetric, phrases
@@ -24,7 +23,8 @@ _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _KINDS_BY_COLOUR = _LISTS.words("kinds by colour")
 _SHADES = SHADES | _LISTS.words("shades")
 _SKIES = _LISTS.words("skies")
-_NOT_INSIDE = _LISTS.words("not inside")
+_INSIDE = _LISTS.words("inside")
+_HOLDING = frozenset(("rooms", "places", "buildings", "containers", "tableware"))
 _GAZED = _LISTS.words("gazed")
 _MEASURES = _LISTS.words("measures")
 _LONG = _LISTS.words("long")
@@ -32,13 +32,15 @@ _LONG = _LISTS.words("long")
 
 @dataclass(frozen=True, slots=True)
 class SynonymEntry:
-    """One row of the table. kind: "relation" or "attribute". rows: how often it was published."""
+    """One row of the table. kind: "relation" or "attribute". rows: how often it was published.
+    loose: not quite the same. never: not the same, and not drawn."""
 
     kind: str
     word: str
     synonym: str
     rows: int
     loose: bool = False
+    never: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ def table() -> tuple[SynonymEntry, ...]:
     entries = []
     for line in word_lists(__file__, "synonyms").rows():
         kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
-        entries.append(SynonymEntry(kind, word, synonym, int(rows), "loose" in flags))
+        entries.append(
+            SynonymEntry(kind, word, synonym, int(rows), "loose" in flags, "never" in flags)
+        )
     return tuple(entries)
 
 
@@ -80,7 +84,7 @@ def places(s: Reading) -> Iterator[Place]:
     seen: set[tuple[int, str]] = set()
     present = {*s.lows, *s.lemmas}
     for entry, needed in _needs():
-        if needed.isdisjoint(present):
+        if entry.never or needed.isdisjoint(present):
             continue
         for first in range(len(low)):
             place = _place(s, low, entry, first)
@@ -138,28 +142,22 @@ def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
     match entry.word:
         case "holding":
             subject = subject_of(s, (at, at + 1))
-            return has_object and (subject < 0 or _is_living(s.head_lemma(subject)))
+            return has_object and (subject < 0 or is_living(s.head_lemma(subject)))
         case "wearing" | "wears" | "riding" | "riding on" | "eating":
             return has_object
         case "sitting" | "standing":
+            subject = subject_of(s, (at, at + 1))
+            if subject < 0 or not is_living(s.head_lemma(subject)):
+                return False  # plates stand, and are not upright; houses sit
             bare = not has_object and follower not in ("up", "down", "out", "upright")
             return bare and (be or entry.kind == "relation")
         case "hanging" | "walking":
             return not has_object and follower not in ("out", "up", "off", "on")
         case "looking":
-            return follower in _GAZED
+            return follower in _GAZED and (at == 0 or tokens[at - 1].pos != "ADJ")
         case "smiling":
             return be and not has_object and follower not in ("at", "for")
     return False
-
-
-@lru_cache(maxsize=4096)
-def _is_living(lemma: str) -> bool:
-    if names_people(lemma):
-        return True
-    if families(lemma, "NOUN"):
-        return "animals" in families(lemma, "NOUN")
-    return not {"person", "animal"}.isdisjoint(lexicon().hypernyms(lemma, "NOUN", 6))
 
 
 def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
@@ -168,8 +166,12 @@ def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
         return False
     head = s.head_lemma(s.owner[at]) if s.owner[at] >= 0 else ""
     match entry.word:
+        case "looking" | "sitting" | "standing" | "hanging":
+            return False  # "a fresh looking salad"
         case "clear":
             return head in _SKIES
+        case "old" if at + 1 < len(tokens) and "fashion" in tokens[at + 1].text.lower():
+            return False
         case "old":
             return not any(t.text.lower() in _MEASURES for t in tokens[max(at - 2, 0) : at])
         case "long":
@@ -197,16 +199,13 @@ def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
             before -= 1
         verb = tokens[before] if before >= 0 else None
         return verb is None or verb.tag not in ("VBN", "JJ") or is_symmetric([verb.text, "by"])
-    return word != "in" or not (_is_worn(head) or families(head, "ADJ"))
+    return word != "in" or _is_inside(head)
 
 
 @lru_cache(maxsize=4096)
-def _is_worn(lemma: str) -> bool:
-    """Whether one is in it by wearing it, which "within" does not say."""
-    if "clothing" in families(lemma, "NOUN") or lemma in _NOT_INSIDE:
-        return True
-    above = lexicon().hypernyms(lemma, "NOUN", 5)
-    return not above.isdisjoint(("clothing", "garment", "footwear"))
+def _is_inside(lemma: str) -> bool:
+    """Whether what is in it is within it: no clothes, idioms ("in progress"), "in the sun"."""
+    return lemma in _INSIDE or bool(families(lemma, "NOUN") & _HOLDING)
 
 
 # --- Hard positives by one synonym of the published table. ---
@@ -226,7 +225,7 @@ class Synonym:
     """
 
     name: str = "synonym"
-    version: str = "3"
+    version: str = "4"
     keeps_meaning: bool = True
     strict: bool = False
 

@@ -1,0 +1,456 @@
+"""Which words captions put side by side: the evidence that a rewritten text reads like a caption.
+
+A caption is a row of slots: an adjective with its noun, a noun with its verb, a verb with its
+object, what stands before and after a preposition, a noun with its article. A word that takes the
+place of another gets the slots of that one, and each must have been met in captions with the new
+word in it (level 2), or with words of its kind ("riding" with animals: level 1). A text with a slot
+that was never met (level 0) is refused.
+
+The counts that ship with the package are of COCO captions (data/README.md); those of a corpus of
+one's own add to them (`use_counts`).
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from compoclip.captions.lexicon import lexicon
+from compoclip.captions.lists import word_lists
+from compoclip.captions.types import Caption, Token
+from compoclip.errors import CompoclipError
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.edit import SENTENCE_ENDS
+from compoclip.rewrites.exclusion import ANY_THING, families, is_living, names_people
+from compoclip.rewrites.reading import Reading, of_last
+
+UNATTESTED = "unattested"
+#: The level of what is bad English.
+BROKEN = -9
+#: The level of one thing where none of its kind was met.
+ODD = 0
+_QUALITIES = frozenset(("mod", "pred"))
+#: Kinds of slots that, unattested, make an odd picture ("a couch on a dog") and no bad English.
+_SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
+FORMAT = "compoclip-attested-1"
+Counts = Mapping[str, int]
+
+# --- The slots of a caption. ---
+
+#: Kinds whose left, right, or both sides have classes.
+_LEFT_CLASS = frozenset(("subj", "done", "np"))
+_RIGHT_CLASS = frozenset(("obj", "pn"))
+_PERSON = 18  # WordNet's field of persons
+_KINDS = word_lists(__file__, "rules").keys("kinds of things")
+_GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
+_KNOWN = 5  # times that a noun was met, for the counts to say anything of it
+_INSIDE = frozenset(("in", "inside", "into", "within"))
+_MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
+_ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
+_BARE = 0.15  # share of a noun without an article, below which it needs one
+_ENOUGH = 3  # draws after which a class will do
+_FEW = 2  # a class is attested from this many captions on
+
+
+class Pairing(NamedTuple):
+    """Two words that belong together: tokens `left` and `right`, -1 for none.
+
+    kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
+    it), "obj" (verb, noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun),
+    "pred" (noun, adjective), "end" (verb that nothing follows), "tie" (governor, noun behind the
+    preposition `at`); "a", "the", "bare", "many" (noun with such an article).
+    """
+
+    kind: str
+    left: int
+    right: int
+    at: int = -1
+
+
+_NOUNS = ("NOUN", "PROPN")
+_FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
+
+
+def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
+    """The slots of a caption, left to right."""
+    found: list[Pairing] = []
+    described: list[int] = []
+    article = "bare"
+    anchor, before = -1, -1  # what the next word belongs to; what that belongs to
+    lead = -1  # the noun that the next verb is said of
+    size = len(tokens)
+    for i, token in enumerate(tokens):
+        pos = token.pos
+        if pos in _NOUNS:
+            if i + 1 < size and tokens[i + 1].pos in _NOUNS:
+                described.append(i)
+                continue
+            found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
+            many = token.tag in ("NNS", "NNPS")
+            found.append(Pairing("many" if many else article, -1, i))
+            if anchor >= 0 and tokens[anchor].pos == "ADP":
+                found.append(Pairing("pn", anchor, i))
+                if before >= 0:
+                    found.append(Pairing("tie", before, i, anchor))
+            elif anchor >= 0 and tokens[anchor].pos == "VERB":
+                found.append(Pairing("obj", anchor, i))
+            if lead == -1:
+                lead = i
+            anchor, before, article = i, -1, "bare"
+            described = []
+        elif pos == "ADJ":
+            described.append(i)
+        elif pos in ("DET", "NUM") or token.tag == "PRP$":
+            low = token.text.lower()
+            article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
+            described = []
+        elif pos == "VERB":
+            if anchor >= 0 and lead >= 0 and tokens[anchor].pos in _NOUNS:
+                if token.tag != "VBN":
+                    found.append(Pairing("subj", lead, i))
+                elif anchor == lead:
+                    found.append(Pairing("done", lead, i))
+            if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
+                found.append(Pairing("end", -1, i))
+            anchor, before, article, described = i, -1, "bare", []
+        elif pos == "ADP":
+            if described:
+                anchor, described = described[-1], []
+            if anchor >= 0:
+                found.append(Pairing("np" if tokens[anchor].pos in _NOUNS else "vp", anchor, i))
+            anchor, before, article = i, anchor, "bare"
+        elif pos not in ("ADV", "AUX", "PART"):
+            if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
+                found += [Pairing("pred", anchor, m) for m in described]
+            described, article = [], "bare"
+            if pos != "PRON" or token.tag not in ("WDT", "WP"):
+                anchor = before = -1
+                # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
+                lead = -1 if pos == "SCONJ" or token.text in SENTENCE_ENDS else -2
+    if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
+        found += [Pairing("pred", anchor, m) for m in described]
+    return tuple(found)
+
+
+@of_last
+def _slots_of(s: Reading) -> Mapping[int, Sequence[Pairing]]:
+    """The slots of each token."""
+    found: dict[int, list[Pairing]] = {}
+    for slot in slots(s.caption.tokens):
+        found.setdefault(slot.right, []).append(slot)
+        if slot.left >= 0:
+            found.setdefault(slot.left, []).append(slot)
+    return found
+
+
+# --- Counting them. ---
+
+
+@lru_cache(maxsize=65536)
+def kind_of(word: str) -> str:
+    """The class of a noun: its family, or itself."""
+    if word in _KINDS:
+        return _KINDS[word]
+    known = families(word, "NOUN")
+    if names_people(word) or ("beings" in known and "animals" not in known):
+        return "people"
+    if known:
+        return min(known - {"shapes", "sky"} or known)
+    if _PERSON in lexicon().fields(word, "NOUN"):
+        return "people"
+    return word
+
+
+def count_slots(captions: Iterable[Caption]) -> Counter[str]:
+    """Count the slots of captions, by words and by classes.
+
+    Args:
+        captions: Parsed captions.
+
+    Returns:
+        Key ("kind left right") -> how often; class keys hold a "*" behind their kind.
+    """
+    counts: Counter[str] = Counter()
+    for caption in captions:
+        lemmas = [token.lemma.lower() for token in caption.tokens]
+        for kind, left, right, at in slots(caption.tokens):
+            a, b = lemmas[left] if left >= 0 else "", lemmas[right]
+            if kind == "tie":
+                counts[_tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
+                continue
+            counts[f"{kind} {a} {b}"] += 1
+            for key in _classes(kind, a, b):
+                counts[key] += 1
+    return counts
+
+
+def _tie(a: str, pos: str, preposition: str, b: str) -> str:
+    return f"tie* {kind_of(a) if pos in _NOUNS else a}|{preposition} {kind_of(b)}"
+
+
+def _classes(kind: str, a: str, b: str) -> tuple[str, ...]:
+    """The keys of which one must be attested when the words are not; none: refused."""
+    if kind in _LEFT_CLASS:
+        return (f"{kind}* {kind_of(a)} {b}",)
+    if kind in _RIGHT_CLASS:
+        return (f"{kind}* {a} {kind_of(b)}",)
+    if kind in ("mod", "pred"):
+        adjective, noun = (a, b) if kind == "mod" else (b, a)
+        keys = (f"mod* {adjective} {kind_of(noun)}",)
+        kinds = (kind.replace(" ", "/") for kind in sorted(families(adjective, "ADJ")))
+        return (*keys, *(f"mod* {kind} {noun}" for kind in kinds))
+    return ()
+
+
+class Attested:
+    """Counts of slots, asked for the level of one."""
+
+    def __init__(self, *counts: Counts) -> None:
+        self._counts = counts
+        self.level = lru_cache(maxsize=1 << 18)(self._level)
+        self.tied = lru_cache(maxsize=1 << 18)(self._tied)
+
+    def unknown(
+        self, s: Reading, words: Mapping[int, str], kind: str, left: int, right: int, at: int
+    ) -> bool:
+        """Whether the counts know nothing of the caption's own words: of a noun that stays, or of
+        where it puts things.
+        """
+        said, tokens = s.lemmas, s.caption.tokens
+        if kind == "tie":
+            return not self.tied(said[left], tokens[left].pos, said[at], said[right])
+        if kind == "np":
+            return not self.level(kind, said[left], said[right])
+        stays = left if right in words else right
+        return (
+            kind in _SENSE
+            and kind != "obj"
+            and stays >= 0
+            and stays not in words
+            and tokens[stays].pos in _NOUNS
+            and self._met(said[stays]) < _KNOWN
+        )
+
+    def count(self, key: str) -> int:
+        """How often a key was met."""
+        return sum(counts.get(key, 0) for counts in self._counts)
+
+    def _level(self, kind: str, a: str, b: str) -> int:
+        met = self.count(f"{kind} {a} {b}")
+        if met and not (kind == "bare" and met < _BARE * self._met(b)):
+            return 2
+        if kind == "pred" and self.count(f"mod {b} {a}"):
+            return 2
+        if kind in ("a", "the", "bare", "many"):
+            return 1 if kind == "the" or (kind != "bare" and self._met(b) < _KNOWN) else 0
+        if kind == "end":
+            return 0
+        if kind == "np" and b == "of":
+            return 0
+        if kind == "pn" and a in _INSIDE and is_living(b):
+            return 0
+        if kind == "subj" and kind_of(a) == "places":
+            return 0  # "a man in a field sitting" is none of the field
+        if kind == "pn" and a in _ABOUT_PLACES and kind_of(b) == "places":
+            return 0  # "in a forest", but "on a field"
+        keys = _classes(kind, a, b)
+        few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
+        return int(any(self.count(key) >= few for key in keys))
+
+    def _met(self, noun: str) -> int:
+        return sum(self.count(f"{each}  {noun}") for each in ("a", "the", "bare", "many"))
+
+    def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
+        if self.count(_tie(governor, pos, preposition, noun)) >= _FEW:
+            return 2
+        return 0
+
+
+# --- The counts that are asked. ---
+
+
+def read_counts(path: Path) -> Counts:
+    """Read a file of counts.
+
+    Args:
+        path: As `write_counts` writes it.
+
+    Returns:
+        Key -> how often.
+
+    Raises:
+        CompoclipError: When it is missing or no file of counts.
+    """
+    remedy = "make it with scripts/count_captions.py"
+    try:
+        lines = lzma.decompress(path.read_bytes()).decode("utf-8").splitlines()
+        if not lines or lines[0].split("\t")[0] != FORMAT:
+            raise ValueError
+        return {key: int(count) for key, _, count in (x.partition("\t") for x in lines[1:])}
+    except OSError as error:
+        raise CompoclipError(
+            f"{path}: cannot read the counts of captions ({error.strerror}); {remedy}"
+        ) from error
+    except (lzma.LZMAError, EOFError, ValueError) as error:
+        raise CompoclipError(f"{path}: not a file of counts of captions; {remedy}") from error
+
+
+def write_counts(path: Path, counts: Counts, source: str) -> None:
+    """Write counts, keys in order: the same counts give the same bytes.
+
+    Args:
+        path: The file.
+        counts: Key -> how often.
+        source: What was counted, and its licence.
+    """
+    rows = (f"{key}\t{count}" for key, count in sorted(counts.items()))
+    text = "\n".join((f"{FORMAT}\t{source}", *rows)) + "\n"
+    path.write_bytes(lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME))
+
+
+@lru_cache(maxsize=1)
+def _bundled() -> Counts:
+    return read_counts(Path(__file__).with_name("data") / "attested.xz")
+
+
+_own: list[Counts] = []
+
+
+def use_counts(counts: Counts | None) -> None:
+    """Let further counts, of a corpus of one's own, attest texts beside the bundled ones.
+
+    They hold for this process from now on, and with them the texts that rewrites draw.
+
+    Args:
+        counts: What `count_slots` or `read_counts` gave; None for the bundled ones alone.
+    """
+    _own[:] = [] if counts is None else [counts]
+    attested.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def attested() -> Attested:
+    """The counts in use, read once."""
+    return Attested(_bundled(), *_own)
+
+
+# --- What an edit of a caption comes to. ---
+
+
+def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = ()) -> int:
+    """How well the slots that an edit changes are attested.
+
+    Args:
+        s: Reading of the caption.
+        words: Token -> the lemma that comes to stand there, of a compound its last word; "" for a
+            word that goes.
+        moved: Spans that are moved as they are: what belongs together inside stays.
+
+    Returns:
+        2 or 1 where all slots are; else 1 less for each that is not, and `BROKEN` where one of
+        those makes bad English and no odd picture.
+    """
+    known, lemmas, lowest, odd = attested(), s.lemmas, 2, 0
+    tokens = s.caption.tokens
+    known_slots = _slots_of(s)
+    touched = (slot for index in words for slot in known_slots.get(index, ()))
+    for kind, left, right, at in touched if len(words) == 1 else dict.fromkeys(touched):
+        if moved and any(right in span and (left < 0 or left in span) for span in moved):
+            continue
+        b = words.get(right, lemmas[right])
+        a = words.get(left, lemmas[left]) if left >= 0 else ""
+        if not b or (left >= 0 and not a):
+            continue
+        if kind == "tie":
+            level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
+        else:
+            level = known.level(kind, a, b)
+        if (level == 0 and known.unknown(s, words, kind, left, right, at)) or (
+            level == 0 and kind in _QUALITIES and _same_quality(lemmas, words, left, right)
+        ):
+            lowest = min(lowest, 1)
+        elif level == 0:
+            if kind not in _SENSE:
+                return BROKEN
+            odd += 1
+        elif kind == "subj" and left in words and _loses_life(lemmas[left], a, b):
+            odd += 2
+        elif level < lowest:
+            lowest = level
+    return lowest if not odd else 1 - odd
+
+
+def _same_quality(lemmas: Sequence[str], words: Mapping[int, str], left: int, right: int) -> bool:
+    """Whether a colour, size or pattern gives way to another: what has one can have any."""
+    if left in words and right in words:
+        return False
+    at = left if left in words else right
+    return bool(families(lemmas[at], "ADJ") & families(words[at], "ADJ") & ANY_THING)
+
+
+_UNDER = frozenset(("below", "beneath", "underneath"))
+
+
+def preposition_level(words: str, noun: str) -> int:
+    """How well a preposition goes before a noun: nothing is under a beach, or outside a shirt."""
+    if words in _MOVING:
+        return 0
+    last = words.rpartition(" ")[2]
+    last = "under" if last in _UNDER else last
+    kind = kind_of(noun) if noun else ""
+    unlikely = {"outside": "clothing", "under": "places", "behind": "places"}
+    if kind and unlikely.get(last) == kind:
+        return attested().level("pn", last, noun)
+    return 2
+
+
+_STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
+
+
+def stays_still(verb: str) -> bool:
+    """Whether things can do it: stand, hang, float."""
+    return bool(families(verb, "VERB") & _STILL)
+
+
+@lru_cache(maxsize=65536)
+def _loses_life(said: str, noun: str, verb: str) -> bool:
+    """Whether a thing comes to do what only who lives can do: "a trick doing a man"."""
+    alive = is_living(said) or said in _GROUPS
+    return alive and not (is_living(noun) or noun in _GROUPS) and not stays_still(verb)
+
+
+Draw = tuple[int, Callable[[], Rewritten | Refused]]
+"""The level of an edit, and what makes its text."""
+
+
+def first_fluent(draws: Iterable[Draw], reason: str, least: int = 1) -> Rewritten | Refused:
+    """The first valid text of which all words were met together; else the best one.
+
+    Args:
+        draws: What may be taken, in the order in which it is drawn.
+        reason: Why there is none when nothing is drawn.
+        least: The lowest level that is taken.
+
+    Returns:
+        The text, or why there is none.
+    """
+    best: Rewritten | None = None
+    reached = least - 1
+    for number, (level, make) in enumerate(draws):
+        if number >= _ENOUGH and reached >= 1:
+            break
+        if level <= reached:
+            reason = UNATTESTED if level < least else reason
+            continue
+        result = make()
+        if isinstance(result, Refused):
+            reason = result.reason
+        elif level == 2:
+            return result
+        else:
+            best, reached = result, level
+    return best or Refused(reason)

@@ -1,0 +1,137 @@
+"""Counts of the words that captions put side by side, and what an edit comes to by them."""
+
+from __future__ import annotations
+
+import lzma
+import random
+from pathlib import Path
+
+import pytest
+
+from compoclip.captions.parser import parse
+from compoclip.errors import CompoclipError
+from compoclip.rewrites.attested import (
+    Attested,
+    attested,
+    count_slots,
+    edit_level,
+    read_counts,
+    slots,
+    use_counts,
+    write_counts,
+)
+from compoclip.rewrites.base import Rewritten, get_rewrite
+from compoclip.rewrites.exclusion import entity, modifier
+from compoclip.rewrites.negclip import NegclipSwap
+from compoclip.rewrites.reading import read
+
+
+def named(text: str) -> set[tuple[str, str, str]]:
+    """The slots of a caption by their words."""
+    tokens = parse(text).tokens
+    words = [token.lemma for token in tokens]
+    return {(s.kind, words[s.left] if s.left >= 0 else "", words[s.right]) for s in slots(tokens)}
+
+
+def test_slots_of_a_caption() -> None:
+    assert named("A young man riding a brown horse on the beach.") == {
+        ("mod", "young", "man"),
+        ("a", "", "man"),
+        ("subj", "man", "ride"),
+        ("obj", "ride", "horse"),
+        ("mod", "brown", "horse"),
+        ("a", "", "horse"),
+        ("np", "horse", "on"),
+        ("pn", "on", "beach"),
+        ("tie", "horse", "beach"),
+        ("the", "", "beach"),
+    }
+
+
+def test_a_verb_behind_a_place_is_said_of_what_is_there() -> None:
+    made = named("a dog in a field chasing a ball")
+    assert ("subj", "dog", "chase") in made
+    assert ("subj", "field", "chase") not in made
+
+
+def test_counts_are_written_and_read(tmp_path: Path) -> None:
+    counts = count_slots([parse("a red car"), parse("a red car on a road")])
+    assert counts["mod red car"] == 2
+    assert counts["pn on road"] == 1
+    path = tmp_path / "counts.xz"
+    write_counts(path, counts, "two captions")
+    assert dict(read_counts(path)) == dict(counts)
+    first = path.read_bytes()
+    write_counts(path, dict(reversed(counts.items())), "two captions")
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize("content", [b"", b"no xz", lzma.compress(b"something else\n")])
+def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "counts.xz"
+    path.write_bytes(content)
+    with pytest.raises(CompoclipError, match="not a file of counts"):
+        read_counts(path)
+    with pytest.raises(CompoclipError, match="cannot read the counts"):
+        read_counts(tmp_path / "absent.xz")
+
+
+def test_levels_are_words_then_classes() -> None:
+    seen = [parse(t) for t in ("a man riding a horse", "a man riding a cow", "a girl riding a dog")]
+    known = Attested(count_slots(seen))
+    assert known.level("obj", "ride", "horse") == 2
+    assert known.level("obj", "ride", "zebra") == 1
+    assert known.level("obj", "ride", "fork") == 0
+
+
+def test_counts_of_ones_own_attest_too() -> None:
+    reading = read(parse("a man holding a fork"))
+    fork = next(i for i, low in enumerate(reading.lows) if low == "fork")
+    assert edit_level(reading, {fork: "gadget"}) < 2
+    before = attested()
+    try:
+        use_counts(count_slots([parse("a man holding a gadget")] * 5))
+        assert edit_level(reading, {fork: "gadget"}) == 2
+    finally:
+        use_counts(None)
+    assert attested().count("obj hold gadget") == before.count("obj hold gadget")
+
+
+def test_the_fluent_swap_refuses_what_captions_do_not_show() -> None:
+    caption = parse("a dog in a bathroom reaching for the toilet paper")
+    for seed in range(20):
+        made = NegclipSwap(least=1)(caption, random.Random(seed))
+        assert not isinstance(made, Rewritten) or not made.text.startswith("a bathroom in a dog")
+
+
+@pytest.mark.parametrize(
+    ("name", "caption", "never"),
+    [
+        ("ce-adj", "a cute dog on a bench", "picturesque"),
+        ("ce-adj", "a young boy on a bench", "old boy"),
+        ("ce-adj", "an old fashioned train on a track", "new fashioned"),
+        ("ce-noun", "a tennis player on a court", "sportsman"),
+        ("ce-noun", "a cow in a field near a barn", "plot"),
+        ("ce-verb", "a plate sitting on a table", "lying"),
+        ("ce-verb", "a fresh looking salad on a plate", "ignoring"),
+        ("ce-verb", "a man sitting up in bed", "walking up"),
+        ("synonym", "a bus in route near a station", "within route"),
+        ("synonym", "a game in progress on a field", "within progress"),
+        ("synonym", "a fresh looking salad on a plate", "gazing"),
+        ("synonym", "a plate sitting on a table", "seated"),
+        ("synonym", "a bird standing near a tree", "next to"),
+        ("tsvlc-rb-spatial", "a man on a beach with a kite", "under a beach"),
+    ],
+)
+def test_what_readers_found_wrong_is_not_made(name: str, caption: str, never: str) -> None:
+    parsed, rewrite = parse(caption), get_rewrite(name)
+    for seed in range(60):
+        made = rewrite(parsed, random.Random(seed))
+        assert not isinstance(made, Rewritten) or never not in made.text
+
+
+def test_candidates_are_no_siblings_of_wordnet() -> None:
+    assert {"attractive", "picturesque"}.isdisjoint(w for w, _ in modifier("cute", "JJ", "dog"))
+    words = {w for w, _ in entity("field", "field", single=True, plural=False)}
+    assert words
+    assert {"plot", "patch", "clearing"}.isdisjoint(words)
