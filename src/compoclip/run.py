@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from compoclip.config import OptionMark
 from compoclip.console import note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
@@ -113,8 +114,8 @@ class TrainingInputs:
         activation: Override the activation a checkpoint states; recorded in the new one.
     """
 
-    data: str
-    model: str = "bundled"
+    data: Annotated[str, OptionMark.PLACE]
+    model: Annotated[str, OptionMark.PLACE] = "bundled"
     images: Path | None = None
     split: str | None = None
     image_column: str | None = None
@@ -149,8 +150,6 @@ class TrainOptions(RunSettings, TrainingInputs):
         json: Print the summary as JSON.
     """
 
-    # On the command line --crop has two forms, unlike all other flags: see `compoclip.cli.train`.
-    crop: Annotated[bool | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
     workers: int | Literal["auto"] = "auto"
     device: str = "auto"
     lora: bool = False
@@ -159,11 +158,11 @@ class TrainOptions(RunSettings, TrainingInputs):
     lora_towers: Literal["both", "image", "text"] | None = None
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
-    texts: tuple[str, ...] = ()
-    terms: tuple[str, ...] = ()
+    texts: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
+    terms: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     set: tuple[str, ...] = ()
-    push_to_hub: str | None = None
-    json: bool = False
+    push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
+    json: Annotated[bool, OptionMark.ONCE] = False
 
 
 def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Method:
@@ -198,7 +197,7 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
 
 
 def train(
-    options: TrainOptions, method: Method, model: LoadedModel | None = None
+    options: TrainOptions, method: Method, model: LoadedModel | None = None, config: str = ""
 ) -> tuple[LoadedModel, RunSummary]:
     """Load model and data as the options say, and train.
 
@@ -208,6 +207,7 @@ def train(
         options: What is trained, on what and how.
         method: The composed method (see `composed_method`).
         model: What is trained in place of what `options.model` names. Changes in place.
+        config: The text of the file that repeats the run, for its folder.
 
     Returns:
         The model as it is then, and what the run amounts to.
@@ -246,7 +246,7 @@ def train(
         if options.decoded_cache is not None:
             with ranks.rank0_first():
                 source = _decoded(options, request, source, model.preprocess, ranks.first)
-        return model, run_training(model, method, source, options, ranks)
+        return model, run_training(model, method, source, options, ranks, config)
 
 
 def _decoded(

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from compoclip.config import CONFIG
 from compoclip.console import counted, note
 from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
@@ -22,7 +23,7 @@ from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
 from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import only_writer, require_writable
+from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
 from compoclip.models.config import part_of
@@ -85,6 +86,7 @@ def run_training(
     source: Source,
     settings: RunSettings,
     ranks: Ranks = SINGLE,
+    config: str = "",
 ) -> RunSummary:
     """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
@@ -97,6 +99,7 @@ def run_training(
         settings: How the run is executed; `device` names a device that is here.
         ranks: The processes that train together, each of which calls this with the same arguments.
             All end with the same model and summary, whatever their number; rank 0 writes.
+        config: The text of the file that repeats the run, to be written into its folder.
 
     Returns:
         What the run amounts to.
@@ -121,7 +124,7 @@ def run_training(
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
-        return _run(model, method, source, settings, ranks)
+        return _run(model, method, source, settings, ranks, config)
 
 
 def _run(
@@ -130,6 +133,7 @@ def _run(
     source: Source,
     settings: RunSettings,
     ranks: Ranks,
+    config: str,
 ) -> RunSummary:
     # A run folder holds one run: refuse to overwrite it or to mix two.
     checkpoint, adapter = settings.out / "model", settings.out / "adapter"
@@ -188,7 +192,7 @@ def _run(
         f"{counted(total, 'step')} of {method.optim.batch_size} images"
     )
     readers = counted(workers, "worker") if workers else "this process"
-    note(f"  trains on {settings.device}; images are read by {readers}")
+    note(f"  trains on {settings.device} in {settings.precision}; images are read by {readers}")
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
@@ -207,6 +211,10 @@ def _run(
         encoder.set_grad_checkpointing()
     if settings.compile and "text" not in encoder.compile_towers():
         note("the text tower is not compiled: its blocks are not open_clip's usual ones")
+
+    # What repeats the run lies beside it from the first step on.
+    if config and ranks.first:
+        write_text(settings.out / CONFIG, config)
 
     # Train. What the checkpoint will say about its origin is what trackers show beside the curves.
     known = {
