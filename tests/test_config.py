@@ -62,8 +62,13 @@ def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
     text = "split: no\non: [off, 1e-6]\nlr: 1e-5\nlong-name: 1:30\nepochs: 2\ndraft: true\nx: ~\n"
     found = read_config(written(tmp_path, text))
     assert found == {
-        **{"split": "no", "on": ["off", 1e-6], "lr": 1e-5, "long_name": "1:30"},
-        **{"epochs": 2, "draft": True, "x": None},
+        "split": "no",
+        "on": ["off", 1e-6],
+        "lr": 1e-5,
+        "long_name": "1:30",
+        "epochs": 2,
+        "draft": True,
+        "x": None,
     }
     assert read_config(written(tmp_path, "# nothing\n")) == {}
     assert read_config(written(tmp_path, '{"lr": 1e-5, "texts": ["+a"]}')) == {
@@ -176,8 +181,18 @@ def test_a_place_is_found_in_a_text(tmp_path: Path) -> None:
 
 def test_a_file_written_is_read_back_whatever_it_holds(tmp_path: Path) -> None:
     values: dict[str, Any] = {
-        **{"a": "no", "b": "1e-6", "c": 1e-6, "d": ["on", "~", "", "null"], "e": "ü: #x"},
-        **{"f": True, "g": "true", "h": 3, "i": "3", "j": float("inf"), "k": 0.1, "l": "1.5"},
+        "a": "no",
+        "b": "1e-6",
+        "c": 1e-6,
+        "d": ["on", "~", "", "null"],
+        "e": "ü: #x",
+        "f": True,
+        "g": "true",
+        "h": 3,
+        "i": "3",
+        "j": float("inf"),
+        "k": 0.1,
+        "l": "1.5",
     }
     text = config_text("two\nlines", {**values, "none": None, "empty": (), "path": Path("x")})
     assert text.startswith("# two\n# lines\na: ")

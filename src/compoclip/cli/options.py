@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def told_function(
     return same
 
 
-_NO_VALUE = ("None", "")  # how the parser spells what is not given
+_NOT_GIVEN = ("None", "")
 
 
 def _told(
@@ -138,12 +139,13 @@ def _told(
     """
     flag = name.replace("_", "-")
 
-    def said(value: str) -> str:
+    def said(spelled: str) -> str:
+        value = " ".join(shlex.split(spelled))  # the parser quotes as a shell needs it
         if name in words and name not in given:
             return f"(default: {words[name]})"
         if value in ("True", "False"):
             return f"(default: {flag if value == 'True' else f'no-{flag}'})"
-        if value not in _NO_VALUE:
+        if value not in _NOT_GIVEN:
             return f"(default: {value})"
         stated = (about() if callable(about) else about) or ""
         return "" if "default" in stated else "(optional)"
