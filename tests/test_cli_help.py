@@ -26,10 +26,12 @@ def commands() -> list[list[str]]:
 
 def shown(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     """The help of a command, without its frames and line breaks."""
+    code: object
     try:
-        assert main([*words, "--help"]) == 0
+        code = main([*words, "--help"])
     except SystemExit as ended:
-        assert ended.code == 0
+        code = ended.code
+    assert code == 0
     return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -57,7 +58,7 @@ class Option:
     """
 
     kind: Any
-    default: Any = MISSING
+    default: Any
 
     def marked(self, mark: OptionMark) -> bool:
         """Whether the annotation has that mark."""
@@ -205,6 +206,11 @@ def read_config(path: Path) -> dict[str, Any]:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text in UTF-8; mend the file") from None
+    return parsed_config(text, path)
+
+
+def parsed_config(text: str, path: Path) -> dict[str, Any]:
+    """The same of the text of a file; path: for messages."""
     try:
         found = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
@@ -285,6 +291,21 @@ def config_text(heading: str, values: Mapping[str, Any]) -> str:
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     body: str = yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return comment + body
+
+
+def read_value(text: str) -> Any:
+    """A value as a file would hold it, "1e-5" or "[a, b]"; what is no YAML is a text."""
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return text
+    return text if isinstance(value, dict) else value
+
+
+def one_line(value: Any) -> str:
+    """A value as YAML on one line; the reverse of `read_value`."""
+    text: str = yaml.dump(_plain(value), Dumper=_Dumper, default_flow_style=True, width=math.inf)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,12 +55,13 @@ def understood(
     about: str | None = None,
     given: Mapping[str, Any] | None = None,
     words: Mapping[str, str] | None = None,
+    fixed: tuple[type, Mapping[str, Any]] = (type(None), {}),
 ) -> T:
     """What `function` makes of command-line arguments: a dataclass, or annotated with such.
 
     given: other defaults, by option, from a configuration file; what must be given, it may give.
-    words: defaults to show in the help, by option, in place of the values. Ends the process as
-    `parse` does.
+    words: defaults to show in the help, by option, in place of the values. fixed: a dataclass, and
+    values of fields that are no options here. Ends the process as `parse` does.
     """
     given, words, asked = given or {}, words or {}, set[int]()
     registry = ConstructorRegistry()
@@ -75,14 +76,14 @@ def understood(
         asked.discard(id(info))
         if not isinstance(spec, StructConstructorSpec):
             return None
-        changed = [
-            replace(
-                each,
-                default=given.get(each.name, each.default),
-                type=_told(each.type, each.name, each.helptext, given, words),
-            )
-            for each in spec.fields
-        ]
+        held = fixed[1] if info.type is fixed[0] else {}
+        changed = []
+        for each in spec.fields:
+            kind: Any = _told(each.type, each.name, each.helptext, given, words)
+            default = given.get(each.name, each.default)
+            if each.name in held:
+                kind, default = Annotated[each.type, *_HELD], held[each.name]
+            changed.append(replace(each, default=default, type=kind))
         return replace(spec, fields=tuple(changed))
 
     plain = is_dataclass(function)
@@ -123,6 +124,7 @@ def told_function(
     return same
 
 
+_HELD = (tyro.conf.Fixed, tyro.conf.Suppress)
 _NOT_GIVEN = ("None", "")
 
 

@@ -13,6 +13,7 @@ from compoclip import console
 from compoclip.cli.options import joined, told_function, understood, value_of
 from compoclip.config import (
     RELATIVE_TO,
+    Option,
     checked,
     options_of,
     place_in,
@@ -81,10 +82,17 @@ class Called:
     rest: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, argv: Sequence[str], verb: str = "train", more: Collection[str] = ()) -> Self:
+    def by(
+        cls,
+        argv: Sequence[str],
+        verb: str = "train",
+        more: Mapping[str, Option] | None = None,
+        held: Collection[str] = (),
+    ) -> Self:
         """Read the arguments of `compoclip VERB` as far as the method and --config.
 
-        more: Names in the file that are of the verb, and not of the run or the method.
+        more: Options that are of the verb, and not of the run or the method. held: those of the
+        run that the verb does not have.
         """
         named, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
         file = value_of(words, "--config")
@@ -101,24 +109,43 @@ class Called:
                 f"name a method first: compoclip {verb} METHOD ...{where}; see {verb} --help"
             )
         recipe = load_recipe(name)
-        rest = {key: values.pop(key) for key in more if key in values}
         options = options_of(TrainOptions, recipe)
-        given = checked(Path(file or ""), values, options, name)
-        return cls(name, recipe, words, given, rest)
+        options = {key: option for key, option in options.items() if key not in held}
+        found = checked(Path(file or ""), values, {**options, **(more or {})}, name)
+        rest = {key: found.pop(key) for key in more or {} if key in found}
+        return cls(name, recipe, words, found, rest)
 
-    def understood(self, function: Callable[..., T], program: str) -> T:
-        """What a function of `run`, `method` and more makes of the arguments and the file."""
+    def understood(
+        self,
+        function: Callable[..., T],
+        program: str,
+        about: str | None = None,
+        held: Mapping[str, Any] | None = None,
+        more: Mapping[str, Option] | None = None,
+    ) -> T:
+        """What a function of `run`, `method` and more makes of the arguments and the file.
+
+        about: The head of the help. held: Values of the run's options that the verb does not have.
+        more: Options of the verb itself.
+        """
         # The options of a method are the parameters of its recipe, known only now.
         arguments: Callable[..., dict[str, Any]] = told_function(self.recipe, self.given, {}, dict)
         function.__annotations__["method"] = Annotated[
             dict[str, Any], tyro.conf.arg(constructor=arguments)
         ]
         words = list(self.arguments)
-        for name, option in options_of(TrainOptions).items():
+        for name, option in {**options_of(TrainOptions), **(more or {})}.items():
             if tuple in option.types:
                 words = joined(words, f"--{name.replace('_', '-')}")
-        crop = "crop" if self.recipe().crop else "no-crop"
-        return understood(function, program, words, given=self.given, words={"crop": crop})
+        return understood(
+            function,
+            program,
+            words,
+            about,
+            given={**self.given, **self.rest},
+            words={"crop": "crop" if self.recipe().crop else "no-crop"},
+            fixed=(TrainOptions, held or {}),
+        )
 
     def request(self, run: TrainOptions, arguments: Mapping[str, Any]) -> TrainRequest:
         """What is to be trained, with these arguments of the recipe."""
