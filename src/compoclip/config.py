@@ -212,7 +212,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def parsed_config(text: str, path: Path) -> dict[str, Any]:
     """The same of the text of a file; path: for messages."""
     try:
-        found = yaml.load(text, _Loader)
+        found = yaml.load(text, _YamlReader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
@@ -289,14 +289,14 @@ def config_text(heading: str, values: Mapping[str, Any]) -> str:
     said = {name: value for name, value in said.items() if value is not None and value != []}
     said[RELATIVE_TO] = str(Path.cwd())
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
-    body: str = yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    body: str = yaml.dump(said, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=1000)
     return comment + body
 
 
 def read_value(text: str) -> Any:
     """A value as a file would hold it, "1e-5" or "[a, b]"; what is no YAML is a text."""
     try:
-        value = yaml.load(text, _Loader)
+        value = yaml.load(text, _YamlReader)
     except yaml.YAMLError:
         return text
     return text if isinstance(value, dict) else value
@@ -304,7 +304,9 @@ def read_value(text: str) -> Any:
 
 def one_line(value: Any) -> str:
     """A value as YAML on one line; the reverse of `read_value`."""
-    text: str = yaml.dump(_plain(value), Dumper=_Dumper, default_flow_style=True, width=math.inf)
+    text: str = yaml.dump(
+        _plain(value), Dumper=_YamlWriter, default_flow_style=True, width=math.inf
+    )
     return text.removesuffix("\n").removesuffix("\n...")
 
 
@@ -366,7 +368,7 @@ def place_in(value: str, folder: Path) -> str:
 # --- YAML without its surprises: no, on and yes are texts, 1e-5 is a number, 1:30 is none. ---
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -382,7 +384,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return mapping
 
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+class _YamlWriter(yaml.SafeDumper):  # type: ignore[misc]
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
 
@@ -394,7 +396,7 @@ _RESOLVED = (
     ("float", r"[-+]?\.inf|\.nan", _NUMBERS),
     ("null", r"~|null|", ["~", "n", ""]),
 )
-for _kind in (_Loader, _Dumper):
+for _kind in (_YamlReader, _YamlWriter):
     for _tag, _pattern, _first in _RESOLVED:
         _resolver = re.compile(f"(?:{_pattern})$")
         _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _resolver, _first)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from compoclip.config import OptionMark
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
 from compoclip.ranks import device_named, launched, process_group
@@ -370,11 +370,12 @@ class Measuring:
         require_data(benchmarks, self.allow_partial)
         return benchmarks
 
-    def settings(self, cache: Path | None) -> tuple[Options, torch.device]:
-        """Make the settings of `evaluation.run.evaluate`, and find the device.
+    def settings(self, cache: Path | None, precision: str = "fp32") -> tuple[Options, torch.device]:
+        """Make the settings of `evaluation.run.evaluate`, find the device, and say what it is.
 
         Args:
             cache: Folder in which features are kept, if they are.
+            precision: For the line that says what was chosen.
 
         Returns:
             Settings and device.
@@ -391,7 +392,11 @@ class Measuring:
             seed=self.seed,
             fresh=self.fresh,
         )
-        return settings, device_named(self.device)
+        device = device_named(self.device)
+        if not launched()[0]:
+            readers = counted(settings.amounts(device).workers, "thread")
+            note(f"measures on {device} in {precision}; images are read by {readers}")
+        return settings, device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,7 +475,9 @@ def evaluate(
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
     benchmarks = options.benchmarks()
-    settings, device = options.settings(options.cache or options.out / ".features")
+    settings, device = options.settings(
+        options.cache or options.out / ".features", options.precision
+    )
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import evaluate as evaluate_one

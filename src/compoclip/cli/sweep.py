@@ -41,6 +41,7 @@ from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
+from compoclip.ranks import device_named
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
 from compoclip.training.settings import RunSettings
@@ -82,8 +83,9 @@ class SweepOptions:
         sort_by: Benchmark by whose headline the table is sorted, or loss; unless given, the first
             benchmark.
         jobs: Runs at once, each in a process of its own, which reads its data itself.
-        engine: With several jobs: processes of this machine, or tasks of a Ray cluster: the one
-            that RAY_ADDRESS names, which sees OUT and the data under the same paths, else one here.
+        engine: Where jobs run: processes of this machine, or tasks of a Ray cluster, a core each
+            and no GPU: the one that RAY_ADDRESS names, which sees OUT and the data under the same
+            paths, else one here.
         json: Print the table as JSON.
     """
 
@@ -355,6 +357,8 @@ def carry_out(called: Called, sweep: SweepOptions, request: TrainRequest) -> int
     if twice is not None:
         raise UsageError(f"--random {twice}: is in --grid already; vary it in one way")
     found = points(grid, drawn, sweep.draws, sweep.draw_seed)
+    if sweep.engine == "ray" and device_named(request.options.device).type != "cpu":
+        raise UsageError("--engine ray gives its tasks no GPU: add --device cpu, or leave it out")
     require_writable(sweep.out)
     measuring = EvaluateOptions(
         on=sweep.on,
