@@ -1,4 +1,4 @@
-"""Help says what each option does, its default in words, and flags in both their forms."""
+"""Options: help says what each does, its default in words, and flags in both their forms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 
 import pytest
 
+from compoclip.cli import options
 from compoclip.cli.main import VERBS, Verbs, main
+from compoclip.cli.options import processes
+from compoclip.errors import UsageError
 from compoclip.methods.registry import method_names
 
 
@@ -55,3 +58,12 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
         assert default[1] in (flag, f"no-{flag}"), flag
     if words[0] == "train" and len(words) == 2:
         assert len(flags) > 5
+
+
+def test_auto_is_all_cores_where_the_work_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "available_cores", lambda: 6)
+    assert processes("auto", 4096, 4096) == 6
+    assert processes("auto", 4095, 4096) == 1
+    assert processes(3, 1, 4096) == 3
+    with pytest.raises(UsageError, match="--workers must be at least 1"):
+        processes(0, 1, 1)

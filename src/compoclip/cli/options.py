@@ -8,12 +8,14 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
+from compoclip.errors import UsageError
 from compoclip.run import require_seeds
+from compoclip.workers import available_cores
 
 T = TypeVar("T")
 
@@ -21,6 +23,7 @@ MARKERS = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
 """None is what an option is when it is not given, and cannot be asked for."""
 
 
+WorkerCount = int | Literal["auto"]
 Models = Annotated[
     tuple[str, ...],
     tyro.conf.Positional,
@@ -174,6 +177,19 @@ def joined(argv: Sequence[str], option: str) -> list[str]:
         taking = taking and not argument.startswith("-")
         (values if taking else rest).append(argument)
     return [*rest, option, *values] if seen else rest
+
+
+def processes(workers: WorkerCount, work: float, enough: float) -> int:
+    """The number of worker processes: what is asked for, or by "auto" what the work is worth.
+
+    work, enough: how much there is, and from how much on all cores are worth the seconds that
+    processes take to start. Raises UsageError for less than one.
+    """
+    if workers == "auto":
+        return available_cores() if work >= enough else 1
+    if workers < 1:
+        raise UsageError("--workers must be at least 1")
+    return workers
 
 
 def value_of(argv: Sequence[str], option: str) -> str | None:
