@@ -78,13 +78,18 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
 
 
 def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
-    """Load models, by name, as `named_models` reads them; device: as --device names it."""
+    """Load models, by name, as `named_models` reads them; device: as --device names it.
+
+    What "auto" has chosen is noted.
+    """
     named = named_models(texts)
     if not named:
         return {}
     from compoclip.models.checkpoint import load_model
 
     place = device_named(device)
+    if device == "auto":
+        note(f"computes on {place}")
     return {name: load_model(spec, device=place) for name, spec in named.items()}
 
 

@@ -41,7 +41,7 @@ from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
-from compoclip.ranks import device_named
+from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
 from compoclip.training.settings import RunSettings
@@ -119,7 +119,9 @@ def main(argv: Sequence[str]) -> int:
     ) -> int:
         return carry_out(called, sweep, called.request(with_shared(run, sweep), method))
 
-    about = (SweepOptions.__doc__ or "").partition("\n    Args:")[0].replace("\n    ", "\n").strip()
+    # The rest of the docstring heads the options of the sweep.
+    examples = (inspect.getdoc(SweepOptions) or "").partition("\nArgs:")[0].partition("Examples:")
+    about = "".join(examples[1:]).strip()
     return called.understood(parsed, f"compoclip sweep {called.name}", about, held, own)
 
 
@@ -343,6 +345,8 @@ class SweepLine:
 
 def carry_out(called: Called, sweep: SweepOptions, request: TrainRequest) -> int:
     """Train and measure what is left to do, write table and report; returns the exit code."""
+    if launched()[1] > 1:
+        raise UsageError("a sweep starts its runs by itself: call it without torchrun")
     require_least(1, sweep, "jobs")
     require_least(0, sweep, "draws", "draw_seed")
     if bool(sweep.random) != bool(sweep.draws):
