@@ -16,7 +16,7 @@ from compoclip.cli import sweep as sweeping
 from compoclip.cli.main import main
 from compoclip.cli.sweep import DrawnRange, names_of, points, space_of
 from compoclip.config import CONFIG, options_of
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.run import TrainOptions
 from method_data import write_world
@@ -220,6 +220,31 @@ def test_ray_makes_the_same_runs(world: Path, tmp_path: Path) -> None:
     assert sweep(world, tmp_path / "two", *what, "--jobs=2", "--engine=ray") == 0
     for run in (tmp_path / "one" / "runs").iterdir():
         assert weights(tmp_path / "two" / "runs" / run.name) == weights(run)
+
+
+def test_runs_that_kill_their_process_do_not_hide_the_others(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    def dying(work: Any, runs: Any, *_: object) -> Any:
+        yield work(runs[0])
+        raise CompoclipError("workers died 4 times over the same work")
+
+    monkeypatch.setattr(sweeping, "carried_out", dying)
+    assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-4,1e-3") == 1
+    assert "lr-0.001 failed: workers died 4 times" in capsys.readouterr().err
+    assert [row["error"][:12] for row in table(tmp_path / "sweep")] == ["", "workers died"]
+
+
+def test_an_interrupted_sweep_says_how_it_goes_on(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(sweeping, "carried_out", interrupted)
+    assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-4,1e-3") == 130
+    assert "interrupted; the same command goes on" in capsys.readouterr().err
 
 
 def test_a_sweep_in_a_file(

@@ -448,6 +448,12 @@ def _all(runs: Sequence[SweepRun], sweep: SweepOptions) -> dict[str, SweepLine]:
         raise RunInterruptedError(_GOES_ON, error.exit_code - 128) from None
     except KeyboardInterrupt as error:
         raise RunInterruptedError(_GOES_ON, signal_of(error)) from None
+    except CompoclipError as error:  # of the processes: a run that takes all memory, say
+        if not done:
+            raise
+        done |= {
+            e.name: SweepLine(e.name, e.point, error=str(error)) for e in runs if e.name not in done
+        }
     return done
 
 
