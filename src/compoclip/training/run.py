@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import FrozenImages
-from compoclip.training.log import Trackers
+from compoclip.training.log import LOG, Trackers
 from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
@@ -212,10 +212,6 @@ def _run(
     if settings.compile and "text" not in encoder.compile_towers():
         note("the text tower is not compiled: its blocks are not open_clip's usual ones")
 
-    # What repeats the run lies beside it from the first step on.
-    if config and ranks.first:
-        write_text(settings.out / CONFIG, config)
-
     # Train. What the checkpoint will say about its origin is what trackers show beside the curves.
     known = {
         "method": method.name,
@@ -227,7 +223,10 @@ def _run(
         "torch": torch.__version__,
     }
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
-    with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
+    with (
+        Trackers(track, settings.out, known, _Reporter(method.name)) as report,
+        _repeatable(settings.out, config if ranks.first else ""),
+    ):
         signature = _signature(model, method, source, settings)
         progress = train_loop(
             encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
@@ -282,6 +281,18 @@ def _run(
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
+
+
+@contextmanager
+def _repeatable(out: Path, config: str) -> Iterator[None]:
+    """The file that repeats the run lies in its folder; of a run that took no step none is left."""
+    if config:
+        write_text(out / CONFIG, config)
+    try:
+        yield
+    finally:
+        if config and not (out / LOG).exists() and latest_state(out / "state") is None:
+            (out / CONFIG).unlink(missing_ok=True)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
